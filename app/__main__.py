@@ -1,0 +1,5 @@
+"""`python -m hopgate`: the command line."""
+
+from hopgate.cli import main
+
+main()

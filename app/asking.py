@@ -1,0 +1,65 @@
+"""One question through the graph, for `hopgate ask` and the demo."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hopgate.graphs.context import Context
+
+SHOWN = ("answer", "citations", "decision", "hops", "usage")
+
+
+async def ask(
+    question: str,
+    context: "Context",
+    thread: str | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Answer a question and return the graph's final state.
+
+    Args:
+        question: What to ask.
+        context: The request's settings.
+        thread: Id of a conversation to keep in SQLite; None keeps nothing.
+        on_event: Called with each of the graph's custom events as it happens.
+
+    Returns:
+        The final state, with the keys of `SHOWN` and `question`, `standalone`, `evidence`.
+    """
+    if thread is None:
+        return await _run(question, context, None, {}, on_event)
+    if not thread.strip():
+        raise ValueError("the thread's id is empty; give --thread a name")
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    from hopgate.settings import threads_file
+
+    async with AsyncSqliteSaver.from_conn_string(str(threads_file())) as saver:
+        config = {"configurable": {"thread_id": thread}}
+        return await _run(question, context, saver, config, on_event)
+
+
+async def _run(
+    question: str,
+    context: "Context",
+    saver: Any,
+    config: Any,
+    on_event: Callable[[dict[str, Any]], None] | None,
+) -> dict[str, Any]:
+    from hopgate.graphs.adaptive import build_graph
+
+    graph = build_graph(saver)
+    state: dict[str, Any] = {}
+    stream = graph.astream(
+        {"question": question},
+        config,
+        context=context,
+        stream_mode=["custom", "values"],
+        subgraphs=True,
+    )
+    async for namespace, mode, chunk in stream:
+        if mode == "custom" and on_event:
+            on_event(chunk)
+        elif mode == "values" and not namespace:
+            state = chunk
+    return state

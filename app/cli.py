@@ -1,0 +1,251 @@
+"""The command line. Rules for every command:
+
+`--json` prints one JSON document on stdout and nothing else there; progress goes to
+stderr. Exit code 0 done, 2 wrong usage or input, 1 anything else; errors are one line,
+without a traceback unless `--debug` is given.
+"""
+
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hopgate.graphs.context import Context
+
+GATES = ["auto", "ta-are", "vanilla", "confidence", "always", "never", "off"]
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+)
+alpha_option = click.option(
+    "--alpha", type=float, default=0.4, show_default=True, help="0 cheapest to 1 most reliable."
+)
+router_option = click.option(
+    "--router", default="builtin", show_default=True, help="Folder of the router's weights."
+)
+index_option = click.option(
+    "--index",
+    default="sample",
+    show_default=True,
+    help="Folder of an index; sample is the collection that ships.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="hopgate")
+@click.option("--debug", is_flag=True, help="Show tracebacks and logs; allowed anywhere.")
+def cli(debug: bool) -> None:
+    """Adaptive retrieval: decide whether to retrieve, how deep, and show why."""
+
+
+@cli.command()
+@click.argument("question")
+@index_option
+@click.option(
+    "--model",
+    default="auto",
+    show_default=True,
+    help="openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, or auto.",
+)
+@alpha_option
+@click.option("--gate", type=click.Choice(GATES), default="auto", show_default=True)
+@click.option(
+    "--strategy",
+    type=click.Choice(["auto", "none", "single", "multi"]),
+    default="auto",
+    show_default=True,
+    help="auto: gate and router decide; otherwise this path is forced.",
+)
+@router_option
+@click.option("--thread", help="Keep a conversation under this id; follow-ups then work.")
+@json_option
+def ask(question: str, thread: str | None, as_json: bool, **settings: Any) -> None:
+    """Answer QUESTION, with sources and the reason for every decision."""
+    import asyncio
+
+    from hopgate import asking, render
+
+    context = _context(**settings)
+    with render.status("thinking", quiet=as_json) as update:
+        result = asyncio.run(asking.ask(question, context, thread, on_event=update))
+    if as_json:
+        _print_json({key: result[key] for key in asking.SHOWN})
+    else:
+        render.answer(result)
+
+
+@cli.command()
+@click.argument("question", required=False)
+@click.option("--input", "source", type=click.Path(path_type=Path), help="JSONL, rows: question.")
+@click.option("--output", "target", type=click.Path(path_type=Path), help="JSONL to write.")
+@alpha_option
+@router_option
+@json_option
+def route(
+    question: str | None,
+    source: Path | None,
+    target: Path | None,
+    alpha: float,
+    router: str,
+    as_json: bool,
+) -> None:
+    """Show the router's decision for QUESTION, or for every row of a file.
+
+    Rows keep all their fields and gain label, probs and alpha.
+    """
+    from hopgate import render, routing
+
+    _context(alpha=alpha, router=router)
+    if (question is None) == (source is None) or (source is None) != (target is None):
+        raise click.UsageError("give a QUESTION, or --input with --output")
+    if source is not None and target is not None:
+        with render.progress("routing") as advance:
+            report = routing.route_file(source, target, alpha, router, advance)
+    else:
+        report = routing.route_one(question or "", alpha, router)
+    if as_json:
+        _print_json(report)
+    else:
+        render.routed(report)
+
+
+@cli.command()
+@click.argument("query")
+@index_option
+@click.option("-k", default=5, show_default=True, help="Most passages to show.")
+@json_option
+def search(query: str, index: str, k: int, as_json: bool) -> None:
+    """Search an index without asking a model."""
+    from hopgate import render, retrievers
+    from hopgate.nodes.condense import check_question
+
+    path = retrievers.sample_path() if index == "sample" else Path(index)
+    with render.status("searching", quiet=as_json):
+        (hits,) = retrievers.load_index(path).search([check_question(query)], k)
+    if as_json:
+        _print_json(hits)
+    else:
+        render.hits(hits)
+
+
+@cli.group("index")
+def index_group() -> None:
+    """Build and inspect indexes."""
+
+
+@index_group.command("build")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.option(
+    "--encoder",
+    default="minilm",
+    show_default=True,
+    help="minilm, contriever, contriever-msmarco, or a model's folder or hub name.",
+)
+@json_option
+def index_build(paths: tuple[Path, ...], out: Path, encoder: str, as_json: bool) -> None:
+    """Index files and folders (.txt .md .html .pdf .jsonl) into the folder --out."""
+    from dataclasses import asdict
+
+    from hopgate import render, retrievers
+
+    with render.stages() as progress:
+        report = retrievers.build_index(paths, out, encoder, progress)
+    if as_json:
+        _print_json(asdict(report))
+    else:
+        render.built(report)
+
+
+@index_group.command("info")
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def index_info(path: Path, as_json: bool) -> None:
+    """Show what an index holds and which encoder it needs."""
+    from hopgate import render, retrievers
+
+    manifest = retrievers.info(path)
+    if as_json:
+        _print_json(manifest)
+    else:
+        render.manifest(path, manifest)
+
+
+@cli.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Say what is installed and usable, what is missing, and how to get it."""
+    from hopgate import diagnosis, render
+
+    with render.status("checking", quiet=as_json):
+        checks = diagnosis.run()
+    if as_json:
+        _print_json([check._asdict() for check in checks])
+    else:
+        render.checks(checks)
+    if any(check.needed and not check.ok for check in checks):
+        raise SystemExit(1)
+
+
+def _context(**settings: Any) -> "Context":
+    """Validate a request's settings before anything heavy is imported."""
+    from hopgate.graphs.context import Context
+
+    return Context(**settings)
+
+
+def _print_json(document: Any) -> None:
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def main() -> None:
+    """Run the command line under the module's rules."""
+    arguments = [each for each in sys.argv[1:] if each != "--debug"]
+    debug = len(arguments) < len(sys.argv[1:])
+    if not debug:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.exit(_run(arguments, debug))
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    try:
+        return cli.main(arguments, prog_name="hopgate", standalone_mode=False) or 0
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "hopgate"
+        return _fail(f"{command}: {error.format_message()} See `{command} --help`.", 2)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 1)
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(*_explain(error))
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        from hopgate.graphs.context import explain
+
+        return explain(error), 2
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ValueError):
+        return text, 2
+    if isinstance(error, RuntimeError):
+        return text, 1
+    return f"{type(error).__name__}: {text}; run again with --debug for the traceback", 1
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"hopgate: {message}".replace("hopgate: hopgate", "hopgate"), err=True)
+    return code

@@ -1,0 +1,127 @@
+"""What `hopgate doctor` looks at: what is installed, usable, missing, and how to get it."""
+
+import importlib.util
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+REACH_SECONDS = 3.0
+
+
+class Check(NamedTuple):
+    """One finding.
+
+    Attributes:
+        name: What was looked at.
+        ok: Whether it is usable.
+        needed: Whether hopgate cannot answer without it.
+        found: What was found.
+        advice: What to do, empty when nothing needs doing.
+    """
+
+    name: str
+    ok: bool
+    needed: bool
+    found: str
+    advice: str = ""
+
+
+def run() -> list[Check]:
+    """Look at everything; nothing is downloaded and no model is asked."""
+    return [
+        Check("python", True, True, platform.python_version()),
+        _package("torch", "torch", needed=True, advice="pip install torch"),
+        _package("faiss", _faiss_package(), needed=True, advice="pip install 'hopgate[cpu]'"),
+        _attempt("encoder minilm", _encoder, needed=True),
+        _attempt("router", _router, needed=True),
+        _attempt("sample index", _sample, needed=True),
+        *_models(),
+        _package("documents (.pdf, .html)", "pypdf", advice="pip install 'hopgate[documents]'"),
+        _package("langgraph dev", "langgraph-api", advice="pip install 'langgraph-cli[inmem]'"),
+    ]
+
+
+def _package(name: str, distribution: str, *, advice: str, needed: bool = False) -> Check:
+    try:
+        return Check(name, True, needed, f"{distribution} {version(distribution)}")
+    except PackageNotFoundError:
+        return Check(name, False, needed, "not installed", advice)
+
+
+def _faiss_package() -> str:
+    try:
+        version("faiss-gpu")
+    except PackageNotFoundError:
+        return "faiss-cpu"
+    return "faiss-gpu"
+
+
+def _attempt(name: str, look: Callable[[], str], *, needed: bool) -> Check:
+    try:
+        return Check(name, True, needed, look())
+    except (ValueError, RuntimeError, OSError) as error:
+        return Check(name, False, needed, "not usable", " ".join(str(error).split()))
+
+
+def _encoder() -> str:
+    from hopgate.retrievers.encoders import resolve_encoder
+
+    return f"weights {resolve_encoder('minilm').fingerprint[:12]} verified"
+
+
+def _router() -> str:
+    from hopgate.classifiers import check_router
+
+    return check_router(None)
+
+
+def _sample() -> str:
+    from hopgate.retrievers import info, sample_path
+
+    return f"{info(sample_path())['passages']} passages"
+
+
+def _models() -> list[Check]:
+    """Check both kinds of chat model; one that works is enough."""
+    local = _attempt("model local:smollm2", _local, needed=False)
+    remote = _attempt("model openai:NAME", _openai, needed=False)
+    if local.ok or remote.ok:
+        return [local, remote]
+    return [local._replace(needed=True), remote._replace(needed=True)]
+
+
+def _local() -> str:
+    from hopgate.models import local
+
+    local.weights_path()
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise RuntimeError(f"xllamacpp is not installed: {local.INSTALL}")
+    return "weights verified; tiny, good for trying hopgate, not for its answers"
+
+
+def _openai() -> str:
+    from hopgate.models.chat import base_url
+
+    configured = base_url()
+    if configured is None:
+        if os.environ.get("OPENAI_API_KEY"):
+            return "OPENAI_API_KEY is set (not tried: it may cost money)"
+        raise ValueError("set OPENAI_API_KEY, or OPENAI_BASE_URL for your own server")
+    import httpx
+
+    key = os.environ.get("OPENAI_API_KEY") or "none"
+    try:
+        reply = httpx.get(
+            f"{configured.rstrip('/')}/models",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=REACH_SECONDS,
+        )
+    except httpx.HTTPError as error:
+        raise RuntimeError(
+            f"OPENAI_BASE_URL {configured} did not answer ({error}); start it or correct the URL"
+        ) from error
+    if reply.status_code in (401, 403):
+        raise RuntimeError(f"{configured} refused the key; check OPENAI_API_KEY")
+    return f"{configured} answers"

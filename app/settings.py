@@ -1,0 +1,19 @@
+"""Where the command line keeps what outlives a command."""
+
+import os
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+
+def home() -> Path:
+    """Return hopgate's data folder: `$HOPGATE_HOME`, else the platform's place for user data."""
+    configured = os.environ.get("HOPGATE_HOME")
+    return Path(configured).expanduser() if configured else user_data_path("hopgate")
+
+
+def threads_file() -> Path:
+    """Return the SQLite file that keeps conversations (`ask --thread`); its folder exists."""
+    folder = home()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / "threads.sqlite"

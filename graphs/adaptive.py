@@ -1,0 +1,261 @@
+"""The main graph: condense → gate → route → none, one or several retrievals → generate.
+
+`graph` is compiled without a checkpointer (a LangGraph server brings its own);
+`build_graph` is for apps.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Overwrite
+
+from hopgate.graphs.context import Context
+from hopgate.graphs.multihop import build_multihop
+from hopgate.graphs.resources import Resources, layout_for
+from hopgate.graphs.state import Decision, Hop, Input, Output, State, new_usage, spend
+from hopgate.models import chat
+from hopgate.models.chat import Completion
+from hopgate.nodes import condense as condensing
+from hopgate.nodes import gate as gating
+from hopgate.nodes import generate as generating
+from hopgate.nodes import retrieve as retrieving
+from hopgate.nodes import route as routing
+from hopgate.retrievers.base import LangChainRetriever, Retriever
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+Update = dict[str, Any]
+
+
+class Steps:
+    """The graph's nodes: each reads state, calls one function of `hopgate.nodes`, and
+    returns what changed.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        """Keep what the nodes share."""
+        self._resources = resources
+
+    async def condense(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Start a turn: find the question, reset the turn's state, resolve a follow-up."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        await self._resources.check(context)
+        message = _new_message(state)
+        question = condensing.check_question(message.text)
+        history = _turns(state.get("messages", []), message)
+        standalone, completions = question, list[Completion]()
+        if history:
+            model = await self._resources.model(context)
+            standalone, completion = await condensing.condense(
+                model, question, history, layout_for(model, context)
+            )
+            completions.append(completion)
+        return {
+            "messages": [message],
+            "question": question,
+            "standalone": standalone,
+            "message_id": message.id,
+            "decision": Overwrite(Decision(warnings=[])),
+            "evidence": [],
+            "hops": [],
+            "answer": "",
+            "citations": [],
+            "usage": spend(new_usage(), "condense", started, completions),
+        }
+
+    async def gate(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Decide whether the question needs outside knowledge."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        decision, completions = await self._decide(state["standalone"], context)
+        update = Decision(gate=decision)
+        if decision["answer"] == "no" and not decision["retrieve"]:
+            update |= Decision(strategy="none", route=None)
+        runtime.stream_writer({"event": "gate", **decision})
+        return {"decision": update, "usage": spend(state["usage"], "gate", started, completions)}
+
+    async def _decide(
+        self, question: str, context: Context
+    ) -> tuple[gating.GateDecision, list[Completion]]:
+        mode = context.gate
+        if context.strategy != "auto":
+            reason = f"the request asks for strategy {context.strategy!r}"
+            return gating.decided(mode, "skipped", context.strategy != "none", reason), []
+        if context.alpha == 1:
+            return gating.decided(mode, "skipped", True, "α = 1 promises a retrieval"), []
+        if mode == "off":
+            return gating.decided(mode, "skipped", True, "no gate: the router alone decides"), []
+        if mode == "always":
+            return gating.decided(mode, "yes", True, "the request says always"), []
+        if mode == "never":
+            return gating.decided(mode, "no", False, "the request says never"), []
+        model = await self._resources.model(context)
+        threshold = context.gate_threshold
+        decision, completion = await gating.ask(
+            model,
+            question,
+            mode=model.gate if mode == "auto" else mode,
+            layout=layout_for(model, context),
+            today=(context.today or date.today()).isoformat(),
+            threshold=model.gate_threshold if threshold is None else threshold,
+            retrieve_if_invalid=context.gate_invalid == "retrieve",
+        )
+        return decision, [completion]
+
+    async def route(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Choose how deep to retrieve, at the request's α."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        if context.strategy == "auto":
+            router = await self._resources.router(context)
+            gate = state["decision"]["gate"]
+            decision = await routing.classify(router, state["standalone"], context.alpha, gate)
+        else:
+            decision = routing.forced(context.strategy, context.alpha)
+        strategy = routing.STRATEGIES[decision["label"]]
+        runtime.stream_writer({"event": "route", "strategy": strategy, **decision})
+        return {
+            "decision": Decision(route=decision, strategy=strategy),
+            "usage": spend(state["usage"], "route", started),
+        }
+
+    async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Search once with the question itself."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        query = state["standalone"]
+        retriever = await self._resources.retriever(context)
+        warnings = list(state["decision"].get("warnings", []))
+        try:
+            evidence = await retrieving.search(retriever, query, context.top_k)
+        except retrieving.RetrievalFailed as error:
+            evidence = []
+            warnings.append(f"{error}; answered without sources")
+        hop = Hop(query=query, passage_ids=[hit["id"] for hit in evidence], thought="")
+        runtime.stream_writer({"event": "hop", "number": 1, **hop})
+        return {
+            "evidence": evidence,
+            "hops": [hop],
+            "decision": Decision(warnings=warnings),
+            "usage": spend(state["usage"], "retrieve", started, steps=1),
+        }
+
+    async def generate(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Answer, over the evidence if there is any, and check the citations."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        model = await self._resources.model(context)
+        answer, completion = await generating.generate(
+            model, state["standalone"], state["evidence"], layout_for(model, context)
+        )
+        warnings = list(state["decision"].get("warnings", [])) + answer.warnings
+        runtime.stream_writer({"event": "answer", "text": answer.text})
+        return {
+            "answer": answer.text,
+            "citations": answer.citations,
+            "messages": [AIMessage(answer.text)],
+            "decision": Decision(answered=answer.known, warnings=warnings),
+            "usage": spend(state["usage"], "generate", started, [completion]),
+        }
+
+
+def after_gate(state: State) -> Literal["route", "generate"]:
+    """A No answers directly; everything else goes to the router."""
+    gate = state["decision"]["gate"]
+    return "route" if gate["retrieve"] or gate["answer"] == "skipped" else "generate"
+
+
+def after_route(state: State) -> Literal["generate", "retrieve", "multihop"]:
+    """Follow the strategy in the state, which a person may have edited.
+
+    Raises:
+        ValueError: The edited strategy is not one of the three.
+    """
+    strategy = state["decision"]["strategy"]
+    match strategy:
+        case "none":
+            return "generate"
+        case "single":
+            return "retrieve"
+        case "multi":
+            return "multihop"
+    raise ValueError(f"decision.strategy is {strategy!r}; use none, single or multi")
+
+
+def _new_message(state: State) -> AnyMessage:
+    """Return the user message to answer: a new one in `messages`, else `question`."""
+    messages = state.get("messages", [])
+    if messages and messages[-1].type == "human" and messages[-1].id != state.get("message_id"):
+        return messages[-1]
+    question = condensing.check_question(state.get("question"))
+    return HumanMessage(question, id=str(uuid4()))
+
+
+def _turns(messages: Sequence[AnyMessage], current: AnyMessage) -> list[condensing.Turn]:
+    """Pair the answered questions before `current` with their answers."""
+    earlier = [message for message in messages if message.id != current.id]
+    return [
+        condensing.Turn(asked.text, answered.text)
+        for asked, answered in zip(earlier, earlier[1:], strict=False)
+        if asked.type == "human" and answered.type == "ai"
+    ]
+
+
+def build_graph(
+    checkpointer: "BaseCheckpointSaver[Any] | None" = None,
+    *,
+    model: "BaseChatModel | None" = None,
+    retriever: "Retriever | VectorStore | BaseRetriever | None" = None,
+    router: routing.Classifier | None = None,
+) -> "CompiledStateGraph[State, Context, Input, Output]":
+    """Compile the adaptive graph.
+
+    Args:
+        checkpointer: Where conversations and runs are kept; None keeps nothing.
+        model: A LangChain chat model to use instead of the context's `model`.
+        retriever: A LangChain vector store or retriever, or any object with
+            `search(queries, k)`, to use instead of the context's `index`.
+        router: Any object with `route(questions, alpha)` to use instead of the
+            context's `router`.
+
+    Returns:
+        The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
+    """
+    if retriever is not None and not hasattr(retriever, "search"):
+        retriever = LangChainRetriever(retriever)
+    resources = Resources(
+        given_model=chat.wrap(model) if model is not None else None,
+        given_retriever=retriever,
+        given_router=router,
+    )
+    steps = Steps(resources)
+    builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
+    builder.add_node("condense", steps.condense)
+    builder.add_node("gate", steps.gate)
+    builder.add_node("route", steps.route)
+    builder.add_node("retrieve", steps.retrieve)
+    builder.add_node("multihop", build_multihop(resources))
+    builder.add_node("generate", steps.generate)
+    builder.add_edge(START, "condense")
+    builder.add_edge("condense", "gate")
+    builder.add_conditional_edges("gate", after_gate)
+    builder.add_conditional_edges("route", after_route)
+    builder.add_edge("retrieve", "generate")
+    builder.add_edge("multihop", "generate")
+    builder.add_edge("generate", END)
+    return builder.compile(checkpointer=checkpointer, name="hopgate")
+
+
+graph = build_graph()

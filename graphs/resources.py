@@ -1,0 +1,66 @@
+"""The heavy things that nodes use: given by the app, or loaded by name when first needed."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopgate import classifiers, retrievers
+from hopgate.graphs.context import BUILTIN, SAMPLE, Context
+from hopgate.models import chat
+from hopgate.models.chat import ChatModel, Layout
+from hopgate.nodes.route import Classifier
+from hopgate.retrievers.base import Retriever
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an app handed in; whatever is None comes from the request's context.
+
+    Loading happens off the event loop, once per process and setting.
+    """
+
+    given_model: ChatModel | None = None
+    given_retriever: Retriever | None = None
+    given_router: Classifier | None = None
+
+    async def check(self, context: Context) -> None:
+        """Refuse, before any call is paid for, what this request could not use later.
+
+        Raises:
+            ValueError: The model's name, the index or the router is not usable.
+        """
+        if self.given_model is None:
+            chat.resolve(context.model)
+        if self.given_retriever is None:
+            await asyncio.to_thread(retrievers.info, _index_path(context))
+        if self.given_router is None and context.strategy == "auto":
+            await asyncio.to_thread(classifiers.check_router, _router_path(context))
+
+    async def model(self, context: Context) -> ChatModel:
+        """Return the chat model of this request."""
+        return self.given_model or await chat.load(context.model)
+
+    async def retriever(self, context: Context) -> Retriever:
+        """Return the retriever of this request."""
+        if self.given_retriever is not None:
+            return self.given_retriever
+        return await asyncio.to_thread(retrievers.load_index, _index_path(context))
+
+    async def router(self, context: Context) -> Classifier:
+        """Return the router of this request."""
+        if self.given_router is not None:
+            return self.given_router
+        return await asyncio.to_thread(classifiers.load_router, _router_path(context))
+
+
+def layout_for(model: ChatModel, context: Context) -> Layout:
+    """Return the prompt layout: the request's, else what suits the model."""
+    return model.layout if context.layout == "auto" else context.layout
+
+
+def _index_path(context: Context) -> Path:
+    return retrievers.sample_path() if context.index == SAMPLE else Path(context.index)
+
+
+def _router_path(context: Context) -> Path | None:
+    return None if context.router == BUILTIN else Path(context.router)

@@ -1,0 +1,229 @@
+"""From a model's name to a chat model, and the one way in which nodes call it.
+
+Names: `openai:NAME` for any OpenAI-compatible endpoint (`OPENAI_BASE_URL`),
+`local:smollm2` for the embedded model, `auto` for the first that is configured.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from hopgate.models import local
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
+
+Layout = Literal["inline", "turns"]
+GateMode = Literal["ta-are", "confidence"]
+
+LOCAL = "local:smollm2"
+DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
+TIMEOUT_SECONDS = 60.0
+MAX_RETRIES = 2  # of time-outs, 408, 409, 429 and 5xx; never of 400 or 401
+TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
+
+
+class ModelError(RuntimeError):
+    """The model could not be reached or refused the request; names the endpoint."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer of a chat model, with what it cost.
+
+    Attributes:
+        text: The answer, stripped.
+        prompt_tokens: Tokens read, as the endpoint counted them (0 if it did not).
+        completion_tokens: Tokens written, likewise.
+        logprobs: Per answer token, the likeliest tokens and their log-probability;
+            empty when they were not asked for or not given.
+    """
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    logprobs: tuple[dict[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A LangChain chat model with what hopgate has to know about it.
+
+    Attributes:
+        name: The name it was asked for, used in messages.
+        endpoint: Where it answers, used in messages.
+        client: The LangChain model.
+        layout: Prompt layout that suits it: one message as the papers print it
+            (`inline`), or demonstrations as chat turns (`turns`).
+        gate: Gate mode that suits it.
+        gate_threshold: Least probability of Yes that means retrieval, for `confidence`.
+        tiny: Whether answers deserve a warning.
+        evidence_chars: How much passage text fits into one prompt, in characters.
+    """
+
+    name: str
+    endpoint: str
+    client: "BaseChatModel"
+    layout: Layout = "inline"
+    gate: GateMode = "ta-are"
+    gate_threshold: float = 0.5
+    tiny: bool = False
+    evidence_chars: int = 48_000  # about 12,000 tokens
+
+
+def resolve(name: str) -> str:
+    """Return the full name that `name` stands for.
+
+    `auto` becomes `openai:$OPENAI_MODEL` (default gpt-4o-mini) when a key or a base
+    URL is set, `local:smollm2` otherwise.
+
+    Raises:
+        ValueError: The name is of no known form, or needs a key that is not set.
+    """
+    configured = base_url() or os.environ.get("OPENAI_API_KEY")
+    if name == "auto":
+        if not configured:
+            return LOCAL
+        return f"openai:{os.environ.get('OPENAI_MODEL') or DEFAULT_OPENAI_MODEL}"
+    if name == LOCAL:
+        return name
+    provider, _, model = name.partition(":")
+    if provider != "openai" or not model:
+        raise ValueError(f"model {name!r} is not known; use auto, openai:NAME or {LOCAL}")
+    if not configured:
+        raise ValueError(
+            f"model {name!r} needs OPENAI_API_KEY, or OPENAI_BASE_URL for a server without a key; "
+            f"set one of them or use {LOCAL}"
+        )
+    return name
+
+
+def base_url() -> str | None:
+    """Return the endpoint that the environment names, or None for OpenAI's own."""
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None
+
+
+# The client's connections belong to one event loop, so there is one per loop.
+_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], ChatModel]] = (
+    WeakKeyDictionary()
+)
+
+
+async def load(name: str) -> ChatModel:
+    """Return the chat model called `name`, made once per event loop and endpoint.
+
+    Raises:
+        ValueError: See `resolve`.
+        RuntimeError: The embedded model is asked for and not installed.
+    """
+    key = (resolve(name), base_url())
+    models = _loaded.setdefault(asyncio.get_running_loop(), {})
+    if key not in models:
+        models[key] = await asyncio.to_thread(_make, key[0])
+    return models[key]
+
+
+def _make(name: str) -> ChatModel:
+    import httpx
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
+    if name == LOCAL:
+        endpoint, key = local.serve()
+    else:
+        endpoint = base_url() or "https://api.openai.com/v1"
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+    client = ChatOpenAI(
+        model=name.partition(":")[2],
+        base_url=endpoint,
+        api_key=SecretStr(key),
+        temperature=0,
+        top_p=1,
+        timeout=TIMEOUT_SECONDS,
+        max_retries=MAX_RETRIES,
+        stream_usage=True,
+        http_async_client=httpx.AsyncClient(timeout=TIMEOUT_SECONDS),
+    )
+    if name == LOCAL:
+        return ChatModel(
+            name,
+            endpoint,
+            client,
+            layout="turns",
+            gate="confidence",
+            gate_threshold=0.09,
+            tiny=True,
+            evidence_chars=6_000,  # it reads about 200 tokens a second on two cores
+        )
+    return ChatModel(name, endpoint, client)
+
+
+def wrap(client: "BaseChatModel") -> ChatModel:
+    """Give any LangChain chat model of an app the shape that the nodes use."""
+    name = str(getattr(client, "model_name", None) or type(client).__name__)
+    endpoint = str(getattr(client, "openai_api_base", None) or "its own endpoint")
+    return ChatModel(name, endpoint, client)
+
+
+async def complete(
+    model: ChatModel,
+    messages: Sequence["BaseMessage"],
+    *,
+    max_tokens: int,
+    stop: list[str] | None = None,
+    logprobs: bool = False,
+) -> Completion:
+    """Ask the model once and return its answer with its cost.
+
+    Args:
+        model: The model.
+        messages: The prompt.
+        max_tokens: Most tokens to write.
+        stop: Texts that end the answer.
+        logprobs: Ask for the likeliest tokens at each position.
+
+    Raises:
+        ModelError: No answer after the client's retries; the message names the endpoint.
+    """
+    options: dict[str, Any] = {"max_tokens": max_tokens}
+    if stop:
+        options["stop"] = stop
+    if logprobs:
+        options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+    try:
+        reply = await model.client.ainvoke(list(messages), **options)
+    except Exception as error:
+        raise ModelError(_explain(model, error)) from error
+    usage = reply.usage_metadata
+    return Completion(
+        text=reply.text.strip(),
+        prompt_tokens=usage["input_tokens"] if usage else 0,
+        completion_tokens=usage["output_tokens"] if usage else 0,
+        logprobs=_top_logprobs(reply.response_metadata),
+    )
+
+
+def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
+    content = (metadata.get("logprobs") or {}).get("content") or []
+    return tuple(
+        {str(top["token"]): float(top["logprob"]) for top in position["top_logprobs"]}
+        for position in content
+    )
+
+
+def _explain(model: ChatModel, error: Exception) -> str:
+    what = " ".join(str(error).split())[:300] or type(error).__name__
+    status = getattr(error, "status_code", None)
+    advice = {
+        401: "check OPENAI_API_KEY",
+        403: "check OPENAI_API_KEY and its rights",
+        404: "check the model's name and OPENAI_BASE_URL",
+        429: "the endpoint limits its rate; try again later",
+    }.get(status or 0, "check OPENAI_BASE_URL and that the server is up")
+    if status == 400:
+        advice = "the endpoint refused the request"
+    return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"

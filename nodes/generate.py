@@ -1,0 +1,104 @@
+"""Generate: the answer, directly or over the evidence, with citations that were checked."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
+
+from hopgate.models.chat import ChatModel, Completion, Layout, complete
+from hopgate.nodes import prompts
+from hopgate.nodes.text import normalise, overlap, sentences
+from hopgate.retrievers.base import Hit
+
+MAX_TOKENS = 100  # RetrievalQA, appendix A.4
+UNKNOWN = "I don't know"
+MIN_SUPPORT = 0.6  # share of the answer's words in a sentence that counts as its source
+
+_UNKNOWN = re.compile(r"^\W*i (do not|don['’]?t) know\b", re.IGNORECASE)
+_MARKER = re.compile(r"\s*\[(\d+(?:\s*,\s*\d+)*)\]")
+_PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
+
+
+class Citation(TypedDict):
+    """A passage that the answer rests on, with the sentence that supports it."""
+
+    id: str
+    title: str
+    quote: str
+
+
+class Answer(NamedTuple):
+    """An answer with its sources and what is doubtful about it."""
+
+    text: str
+    known: bool
+    citations: list[Citation]
+    warnings: list[str]
+
+
+async def generate(
+    model: ChatModel, question: str, evidence: Sequence[Hit], layout: Layout
+) -> tuple[Answer, Completion]:
+    """Answer the question, over the evidence if there is any (RetrievalQA, figures 7 and 8).
+
+    Raises:
+        ModelError: No answer from the model.
+    """
+    if evidence:
+        shown = prompts.paragraphs(evidence, model.evidence_chars)
+        asked = f"Paragraph:\n{shown}\n\nQuestion: {question}"
+        instruction, demos = prompts.GROUNDED, prompts.GROUNDED_DEMOS
+        if layout == "inline":
+            instruction += prompts.CITE
+    else:
+        asked = f"Question: {question}" if layout == "inline" else question
+        instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
+    if layout == "inline":
+        asked += "\nAnswer:"
+    completion = await complete(
+        model,
+        prompts.render(layout, instruction, asked, demos),
+        max_tokens=MAX_TOKENS,
+        stop=["\n"] if layout == "turns" else None,
+    )
+    return read(completion.text, evidence), completion
+
+
+def read(reply: str, evidence: Sequence[Hit]) -> Answer:
+    """Take a reply apart: the answer, its citations checked against the evidence.
+
+    A marker such as `[2]` must name a passage that was shown; one that does not is
+    dropped with a warning. A reply without markers is traced to the passages whose
+    sentences hold its words.
+    """
+    text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
+    if not text:
+        return Answer(UNKNOWN, False, [], ["the model gave an empty answer"])
+    if _UNKNOWN.search(text):
+        return Answer(UNKNOWN, False, [], [])
+    warnings: list[str] = []
+    cited: list[int] = []
+    for number in (int(n) for group in _MARKER.findall(reply) for n in group.split(",")):
+        if not 1 <= number <= len(evidence):
+            warnings.append(f"the model cited [{number}], which was not retrieved")
+        elif number - 1 not in cited:
+            cited.append(number - 1)
+    cited = cited or _trace(text, evidence)
+    if evidence and not cited:
+        warnings.append("no retrieved passage supports the answer")
+    return Answer(text, True, [_cite(evidence[i], text) for i in cited], warnings)
+
+
+def _trace(text: str, evidence: Sequence[Hit]) -> list[int]:
+    if normalise(text) in ("", "yes", "no"):
+        return []
+    support = [overlap(text, _best_sentence(hit, text)) for hit in evidence]
+    best = max(support, default=0.0)
+    return [i for i, each in enumerate(support) if each == best][:2] if best >= MIN_SUPPORT else []
+
+
+def _cite(hit: Hit, text: str) -> Citation:
+    return Citation(id=hit["id"], title=hit["title"], quote=_best_sentence(hit, text))
+
+
+def _best_sentence(hit: Hit, text: str) -> str:
+    return max(sentences(hit["text"]), key=lambda each: overlap(text, each), default="")

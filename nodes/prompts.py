@@ -1,0 +1,155 @@
+"""Every prompt that hopgate sends, in the two layouts that models need.
+
+`inline` is one user message, as the papers print it. `turns` gives the instruction
+as the system message and each demonstration as a turn of its own, which is the only
+form that very small models follow.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hopgate.models.chat import Layout
+from hopgate.retrievers.base import Hit
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
+
+class Demo(NamedTuple):
+    """A demonstration: what the user asks and what the model should say."""
+
+    asked: str
+    said: str
+
+
+# RetrievalQA, figures 5 and 6.
+VANILLA = (
+    "Given a question, determine whether you need to retrieve external resources, such as "
+    "real-time search engines, Wikipedia, or databases, to answer the question correctly. "
+    'Only answer "[Yes]" or "[No]".'
+)
+TA_ARE = "Today is {today}. " + VANILLA
+
+# The four fixed demonstrations of RetrievalQA's authors, in their order.
+GATE_DEMOS = (
+    Demo("What is the boiling point of water?", "[No]"),
+    Demo("Which five NFL teams have never played in a Super Bowl, as of today?", "[Yes]"),
+    Demo("What is the capital of France?", "[No]"),
+    Demo("What was the occupation of Walter de la Pole?", "[Yes]"),
+)
+
+# RetrievalQA, figures 7 and 8.
+DIRECT = (
+    "Please use your own knowledge to answer the questions. Only include the answer in your "
+    'response and try to be concise. If you do not know the answer, just say "I don\'t know".'
+)
+GROUNDED = (
+    "Please answer the question based on the provided context. Only include the answer in your "
+    'response and try to be concise. If you do not know the answer, just say "I don\'t know".'
+)
+CITE = " After the answer, cite the paragraphs that it comes from by their numbers, like [2]."
+
+# Turns layout only: a model of 135M parameters copies the form, not the instruction.
+DIRECT_DEMOS = (
+    Demo("What is the boiling point of water in degrees Celsius?", "100"),
+    Demo("Who wrote Pride and Prejudice?", "Jane Austen"),
+    Demo("What did Walter de la Pole eat on his tenth birthday?", "I don't know"),
+)
+GROUNDED_DEMOS = (
+    Demo(
+        "Paragraph:\n[1] Ada Lovelace\nAda Lovelace was an English mathematician, born in London "
+        "in 1815, who wrote about Charles Babbage's Analytical Engine.\n\n"
+        "Question: In what year was Ada Lovelace born?",
+        "1815",
+    ),
+)
+
+# IRCoT's step: one more sentence of reasoning over what has been found so far.
+REASON = (
+    "Read the paragraphs and go on with the reasoning that leads to the answer of the question. "
+    "Write exactly one sentence that states one fact from the paragraphs. When the paragraphs "
+    'and the reasoning so far give the answer, write "So the answer is: " and the answer instead.'
+)
+REASON_DEMOS = (
+    Demo(
+        "Paragraph:\n[1] Analytical Engine\nThe Analytical Engine was a mechanical computer "
+        "designed by Charles Babbage.\n\n"
+        "Question: In what city was the designer of the Analytical Engine born?",
+        "The Analytical Engine was designed by Charles Babbage.",
+    ),
+    Demo(
+        "Paragraph:\n[1] Charles Babbage\nCharles Babbage was an English mathematician who was "
+        "born in London in 1791.\n\n"
+        "Question: In what city was the designer of the Analytical Engine born?\n"
+        "Reasoning: The Analytical Engine was designed by Charles Babbage.",
+        "Charles Babbage was born in London. So the answer is: London.",
+    ),
+)
+
+CONDENSE = (
+    "Given a conversation and a follow-up question, rewrite the follow-up as one question that "
+    "can be understood without the conversation. Put names in the place of words such as it, he, "
+    "she or there. Only write the question."
+)
+CONDENSE_DEMOS = (
+    Demo(
+        "Question: Who designed the Eiffel Tower?\nAnswer: Gustave Eiffel\n\n"
+        "Follow-up: And how tall is it?",
+        "How tall is the Eiffel Tower?",
+    ),
+    Demo(
+        "Question: Who wrote Hamlet?\nAnswer: William Shakespeare\n\nFollow-up: Where was he born?",
+        "Where was William Shakespeare born?",
+    ),
+)
+
+
+def render(
+    layout: Layout,
+    instruction: str,
+    asked: str,
+    demos: Sequence[Demo] = (),
+    *,
+    examples_in_inline: bool = False,
+) -> list["BaseMessage"]:
+    """Lay out one prompt.
+
+    Args:
+        layout: `inline` or `turns`.
+        instruction: What the model is to do.
+        asked: The question with whatever belongs to it.
+        demos: Demonstrations, oldest first.
+        examples_in_inline: Whether `inline` shows the demonstrations too (TA-ARE's
+            figure 6 does; elsewhere they only serve small models).
+    """
+    from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+
+    if layout == "turns":
+        messages: list[BaseMessage] = [SystemMessage(instruction)]
+        for demo in demos:
+            messages += [HumanMessage(demo.asked), AIMessage(demo.said)]
+        return [*messages, HumanMessage(asked)]
+    parts = [instruction]
+    if demos and examples_in_inline:
+        shown = "\n\n".join(f"Question: {demo.asked}\nAnswer: {demo.said}" for demo in demos)
+        parts.append(f"Here are some examples:\n{shown}")
+    return [HumanMessage("\n\n".join([*parts, asked]))]
+
+
+def paragraphs(evidence: Sequence[Hit], budget: int) -> str:
+    """Number the passages as `[i] title`, newline, text (RetrievalQA's form).
+
+    Args:
+        evidence: Passages in the order of their numbers.
+        budget: Most characters in all; each passage gets an equal share at least.
+    """
+    share = max(budget // max(len(evidence), 1), 200)
+    return "\n\n".join(
+        f"[{number}] {_as_data(hit['title'])}\n{_as_data(hit['text'])[:share]}"
+        for number, hit in enumerate(evidence, start=1)
+    )
+
+
+def _as_data(text: str) -> str:
+    """Break chat-template markers, which a local server would read as turns."""
+    return text.replace("<|", "< |").replace("|>", "| >")

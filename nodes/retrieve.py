@@ -1,0 +1,41 @@
+"""Retrieve: one search, and the evidence it adds."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from hopgate.retrievers.base import Hit, Retriever
+
+log = logging.getLogger(__name__)
+
+
+class RetrievalFailed(RuntimeError):
+    """The retriever broke while searching; the answer has to do without."""
+
+
+async def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
+    """Find the `k` best passages for one query, off the event loop.
+
+    Raises:
+        RetrievalFailed: The retriever raised; the message names the cause.
+    """
+    try:
+        (hits,) = await asyncio.to_thread(retriever.search, [query], k)
+    except Exception as error:
+        log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
+        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RetrievalFailed(f"the retriever failed: {cause}") from error
+    return hits
+
+
+def merge(evidence: Sequence[Hit], hits: Sequence[Hit], limit: int) -> list[Hit]:
+    """Add the hits that are new by id or by title and text, at most `limit` in all."""
+    merged = list(evidence)
+    seen = {hit["id"] for hit in merged} | {(hit["title"], hit["text"]) for hit in merged}
+    for hit in hits:
+        if len(merged) >= limit:
+            break
+        if hit["id"] not in seen and (hit["title"], hit["text"]) not in seen:
+            merged.append(hit)
+            seen |= {hit["id"], (hit["title"], hit["text"])}
+    return merged

@@ -1,0 +1,44 @@
+"""Where passages come from: encoders, the FAISS index, the passage store, document loaders.
+
+Everything that finds passages is a `Retriever`: it has `search(queries, k)` and returns plain
+hits. `build_index` turns folders and files into an index on disk, `load_index` opens one (once
+per process), and `LangChainRetriever` wraps any LangChain vector store or retriever.
+
+Importing this package loads neither torch nor faiss; they load with the first encoder or index.
+"""
+
+from pathlib import Path
+
+from hopgate.retrievers.base import Hit, LangChainRetriever, Passage, Retriever, make_passage
+from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from hopgate.retrievers.index import (
+    BuildReport,
+    Index,
+    build_from_passages,
+    build_index,
+    info,
+    load_index,
+)
+
+__all__ = [
+    "DEFAULT_ENCODER",
+    "BuildReport",
+    "Encoder",
+    "Hit",
+    "Index",
+    "LangChainRetriever",
+    "Passage",
+    "Retriever",
+    "build_from_passages",
+    "build_index",
+    "info",
+    "load_encoder",
+    "load_index",
+    "make_passage",
+    "sample_path",
+]
+
+
+def sample_path() -> Path:
+    """Give the folder of the sample index that ships with the package."""
+    return Path(__file__).parent / "sample" / "index"

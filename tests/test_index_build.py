@@ -1,0 +1,447 @@
+"""Building, opening and searching an index, on real documents, MiniLM and FAISS."""
+
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hopgate.retrievers import (
+    Index,
+    build_from_passages,
+    build_index,
+    info,
+    load_index,
+    sample_path,
+)
+from hopgate.retrievers.base import make_passage
+from hopgate.retrievers.encoders import Encoder, load_encoder
+from hopgate.retrievers.loaders import CHUNK_CHARACTERS, load_documents
+from hopgate.retrievers.store import PassageStore, write_passages
+
+PASSAGES = [
+    make_passage("Skerry Light", "The lighthouse on Skerry was first lit in 1811."),
+    make_passage("Harbour bakery", "Bread is baked before dawn and sold by seven."),
+    make_passage("Ferry", "The ferry crosses to the mainland twice a day in summer."),
+]
+HTML = """<html><head><title>Tidal mill</title><style>body {color: teal}</style>
+<script>var tracker = "secret";</script></head>
+<body><h1>Tidal mill</h1><p>The mill grinds <b>barley</b>, never wheat.</p>
+<p>Its wheel turns with the tide.</p></body></html>"""
+
+
+def write_pdf(path: Path, pages: list[str]) -> None:
+    from reportlab.pdfgen.canvas import Canvas
+
+    canvas = Canvas(str(path))
+    for page in pages:
+        canvas.drawString(72, 720, page)
+        canvas.showPage()
+    canvas.save()
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one good file of each kind and a broken PDF."""
+    folder = tmp_path_factory.mktemp("documents")
+    (folder / "lighthouse.txt").write_text("The lighthouse on Skerry was first lit in 1811.\n")
+    (folder / "bakery.md").write_text(
+        "# Harbour bakery\n\nBread is baked before dawn.\n\n## Prices\n\nA loaf costs two crowns.\n"
+    )
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "mill.html").write_text(HTML)
+    write_pdf(folder / "ferry.pdf", ["The ferry has a red funnel.", "Its captain is Oona Marr."])
+    (folder / "people.jsonl").write_text(
+        json.dumps({"title": "Wren Holm", "text": "Wren Holm kept bees on the north shore."}) + "\n"
+    )
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4\nthis is no PDF")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "index"
+    build_from_passages(PASSAGES, out)
+    return out
+
+
+@pytest.fixture
+def index(built: Path, tmp_path: Path) -> Path:
+    """A copy of the built index, to be damaged."""
+    copy = tmp_path / "index"
+    copy.mkdir()
+    for file in built.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def edit_manifest(index: Path, change: Callable[[dict[str, object]], object]) -> None:
+    manifest = json.loads((index / "manifest.json").read_text())
+    change(manifest)
+    (index / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("question", "title", "text"),
+    [
+        ("When was the lighthouse lit?", "lighthouse", "1811"),
+        ("How much is a loaf?", "Harbour bakery > Prices", "two crowns"),
+        ("What grain does the mill grind?", "Tidal mill", "grinds barley, never wheat."),
+        ("Who is the captain of the ferry?", "ferry", "Oona Marr"),
+        ("Who kept bees?", "Wren Holm", "north shore"),
+    ],
+)
+def test_every_kind_of_file_is_found_again(
+    folder_index: Index, question: str, title: str, text: str
+) -> None:
+    ((best, *_),) = folder_index.search([question], k=3)
+    assert best["title"] == title
+    assert text in best["text"]
+
+
+@pytest.fixture(scope="module")
+def folder_index(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    out = tmp_path_factory.mktemp("folder") / "index"
+    build_index([documents], out)
+    return load_index(out)
+
+
+def test_a_broken_pdf_is_named_and_the_rest_goes_on(documents: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    report = build_index([documents], tmp_path / "index", progress=lambda *step: seen.append(step))
+    (skipped,) = report.skipped
+    assert skipped.path.endswith("broken.pdf")
+    assert skipped.reason
+    assert (report.files, report.passages, report.duplicates) == (5, 7, 0)
+    assert seen[-2:] == [("read", 6, 6), ("encode", 7, 7)]
+
+
+def test_passages_know_their_file_and_page(documents: Path) -> None:
+    passages = {p["text"]: p for p in load_documents([documents]).passages}
+    captain = passages["Its captain is Oona Marr."]
+    assert (captain["source"], captain["page"]) == ("ferry.pdf", 2)
+    mill = next(p for p in passages.values() if p["title"] == "Tidal mill")
+    assert mill["source"] == "deep/er/mill.html"
+    assert "page" not in mill
+
+
+def test_html_gives_no_script_and_no_style(documents: Path) -> None:
+    text = " ".join(p["text"] for p in load_documents([documents / "deep"]).passages)
+    assert "wheel turns" in text
+    assert "secret" not in text
+    assert "teal" not in text
+
+
+def test_building_again_changes_no_id(documents: Path, tmp_path: Path) -> None:
+    def ids() -> list[str]:
+        build_index([documents], tmp_path / "index")
+        rows = sqlite3.connect(tmp_path / "index" / "passages.sqlite").execute(
+            "SELECT id FROM passages ORDER BY position"
+        )
+        return [identity for (identity,) in rows]
+
+    first = ids()
+    assert len(first) == 7
+    assert ids() == first
+
+
+def test_duplicates_are_dropped_and_counted(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.txt").write_text("The same words.")
+    report = build_index([tmp_path / "a", tmp_path / "b"], tmp_path / "index")
+    assert (report.files, report.passages, report.duplicates) == (2, 1, 1)
+    assert len(load_index(tmp_path / "index")) == 1
+
+
+def test_a_long_text_is_split_with_nothing_lost(tmp_path: Path) -> None:
+    sentences = [f"Sentence number {i} tells of stone {i * 7}." for i in range(200)]
+    (tmp_path / "long.txt").write_text("\n".join(sentences))
+    texts = [p["text"] for p in load_documents([tmp_path / "long.txt"]).passages]
+    assert all(len(text) <= CHUNK_CHARACTERS for text in texts)
+    assert all(any(sentence in text for text in texts) for sentence in sentences)
+    assert 12 <= len(texts) <= 20
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_other_encodings_are_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "cafe.txt").write_bytes("Le café – fermé à midi".encode(encoding))
+    (passage,) = load_documents([tmp_path]).passages
+    assert passage["text"] == "Le café – fermé à midi"
+
+
+def test_html_of_another_encoding_is_read(tmp_path: Path) -> None:
+    (tmp_path / "cafe.html").write_bytes("<title></title><p>café</p>".encode("cp1252"))
+    (passage,) = load_documents([tmp_path]).passages
+    assert (passage["title"], passage["text"]) == ("cafe", "café")
+
+
+def test_hidden_files_other_kinds_and_link_loops_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "good.txt").write_text("Good words.")
+    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
+    (tmp_path / ".hidden.txt").write_text("Hidden words.")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "note.txt").write_text("Hidden words.")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    documents = load_documents([tmp_path])
+    assert [p["source"] for p in documents.passages] == ["sub/good.txt"]
+    assert documents.skipped == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"title": "a", "text": "b"}\n{"title": "c"}\n', "line 2 has no text"),
+        ('{"text": "b"}\n\nnonsense\n', "line 3 is not JSON"),
+        ('{"title": 5, "text": "b"}', "line 1 has a title that is not text: 5"),
+        ("", "it holds no text"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=rf"no passage could be read \(.*rows.jsonl: {reason}"):
+        load_documents([tmp_path / "rows.jsonl"])
+
+
+def test_many_unreadable_files_still_make_one_short_line(tmp_path: Path) -> None:
+    for i in range(9):
+        (tmp_path / f"{i}.txt").write_text(" ")
+    with pytest.raises(ValueError, match=r"2\.txt: it holds no text; and 6 more\)$"):
+        load_documents([tmp_path])
+
+
+def test_bad_paths_are_named(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    for path, message in (
+        (tmp_path / "gone.txt", r"gone\.txt does not exist"),
+        (tmp_path / "picture.png", r"picture\.png is of a kind that cannot be read: give \.txt"),
+        (tmp_path, "holds no file that can be read"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_index([path], tmp_path / "index")
+    with pytest.raises(ValueError, match="no paths given"):
+        build_index([], tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("module", ["bs4", "langchain_community"])
+def test_a_missing_extra_for_documents_is_named(
+    documents: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[documents\]'"):
+        load_documents([documents])
+
+
+def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
+        build_from_passages(PASSAGES, tmp_path / "index")
+
+
+def test_scores_are_inner_products_in_plain_types(built: Path) -> None:
+    query = "When was the lighthouse lit?"
+    ((*hits,),) = load_index(built).search([query], k=3)
+    encoder = load_encoder()
+    expected = encoder.encode_passages(PASSAGES) @ encoder.encode_queries([query])[0]
+    assert [hit["score"] for hit in hits] == pytest.approx(np.sort(expected)[::-1], abs=1e-5)
+    assert hits[0]["id"] == PASSAGES[0]["id"]
+    assert all(type(hit["score"]) is float for hit in hits)
+    assert json.loads(json.dumps(hits)) == hits
+
+
+def test_k_over_the_collection_gives_all_and_k_0_is_refused(built: Path) -> None:
+    index = load_index(built)
+    assert [len(hits) for hits in index.search(["lighthouse", "bread"], k=50)] == [3, 3]
+    assert index.search([], k=5) == []
+    with pytest.raises(ValueError, match="k is 0"):
+        index.search(["lighthouse"], k=0)
+
+
+def test_a_huge_query_is_cut_not_refused(built: Path) -> None:
+    ((best,),) = load_index(built).search(["bread and bakers " * 6000], k=1)
+    assert best["title"] == "Harbour bakery"
+
+
+def test_eight_threads_find_what_one_finds(built: Path) -> None:
+    index = load_index(built)
+    queries = ["When was it lit?", "Who bakes?", "How often does it sail?", "Skerry"] * 6
+    alone = [index.search([query], k=2) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda query: index.search([query], k=2), queries)) == alone
+
+
+def test_info_describes_the_index(built: Path) -> None:
+    manifest = info(built)
+    assert manifest["format_version"] == 1
+    assert manifest["encoder"] == {
+        "name": "minilm",
+        "dimension": 384,
+        "pooling": "mean",
+        "normalize": True,
+        "max_tokens": 256,
+        "fingerprint": load_encoder().fingerprint,
+    }
+    assert (manifest["metric"], manifest["factory"]) == ("inner_product", "Flat")
+    assert manifest["passages"] == 3
+    assert set(manifest["files"]) == {"faiss.index", "passages.sqlite"}
+
+
+def test_an_index_is_opened_once_until_it_is_built_again(index: Path) -> None:
+    first = load_index(index)
+    assert load_index(str(index)) is first
+    build_from_passages(PASSAGES[:1], index)
+    again = load_index(index)
+    assert again is not first
+    assert (len(first), len(again)) == (3, 1)
+    assert first.search(["bread"], k=1)[0][0]["title"] == "Harbour bakery"
+
+
+def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {file.name: file.read_bytes() for file in index.iterdir()}
+
+    def fault(*_: object) -> None:
+        raise OSError("fault made by the test: no space left")
+
+    for where in ("write_passages", "_write_manifest", "_swap"):
+        monkeypatch.setattr(f"hopgate.retrievers.index.{where}", fault)
+        with pytest.raises(OSError, match="fault made by the test"):
+            build_from_passages(PASSAGES[:1], index)
+        monkeypatch.undo()
+        assert {file.name: file.read_bytes() for file in index.iterdir()} == before
+        assert os.listdir(index.parent) == [index.name]
+
+
+def test_an_encoder_that_fails_midway_leaves_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(self: Encoder, *_: object) -> None:
+        raise RuntimeError("fault made by the test: out of memory")
+
+    monkeypatch.setattr(Encoder, "encode_passages", fault)
+    with pytest.raises(RuntimeError, match="fault made by the test"):
+        build_from_passages(PASSAGES, tmp_path / "index")
+    assert os.listdir(tmp_path) == []
+
+
+def test_vectors_that_are_no_numbers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Encoder, "encode_passages", lambda *_: np.full((3, 384), np.nan, dtype=np.float32)
+    )
+    with pytest.raises(RuntimeError, match="not finite"):
+        build_from_passages(PASSAGES, tmp_path / "index")
+
+
+def test_a_folder_of_other_files_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="holds other files and no index"):
+        build_from_passages(PASSAGES, tmp_path)
+    with pytest.raises(ValueError, match="is a file"):
+        build_from_passages(PASSAGES, tmp_path / "thesis.txt")
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_nothing_to_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no passages given"):
+        build_from_passages([], tmp_path / "index")
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    build_from_passages(PASSAGES, tmp_path / "index")
+    assert len(load_index(tmp_path / "index")) == 3
+
+
+def test_a_missing_index_and_a_folder_that_is_none_are_told_apart(tmp_path: Path) -> None:
+    for read in (info, Index.open, load_index):
+        with pytest.raises(ValueError, match=r"there is no index at .*gone"):
+            read(tmp_path / "gone")
+        with pytest.raises(ValueError, match=r"is not an index: it has no manifest\.json"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["faiss.index", "passages.sqlite"])
+def test_a_half_written_index_is_refused(index: Path, name: str) -> None:
+    whole = (index / name).read_bytes()
+    (index / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=f"half-written: {name} has {len(whole) // 2} bytes"):
+        Index.open(index)
+    (index / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ValueError, match=f"{name} has changed since it was built"):
+        Index.open(index)
+    (index / name).unlink()
+    with pytest.raises(ValueError, match=f"{name} is missing; build it again"):
+        Index.open(index)
+
+
+@pytest.mark.parametrize("name", ["faiss.index", "passages.sqlite"])
+def test_a_large_damaged_file_of_the_right_size_is_refused(
+    index: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hopgate.retrievers.index._HASH_AT_OPEN_BYTES", 0)
+    assert len(Index.open(index)) == 3
+    (index / name).write_bytes(b"x" * (index / name).stat().st_size)
+    with pytest.raises(ValueError, match="damaged or half-written"):
+        Index.open(index)
+
+
+def test_a_broken_manifest_is_refused(index: Path) -> None:
+    edit_manifest(index, lambda manifest: manifest.pop("files"))
+    with pytest.raises(ValueError, match=r"manifest\.json lacks files"):
+        Index.open(index)
+    (index / "manifest.json").write_text('{"format_ver')
+    with pytest.raises(ValueError, match=r"manifest\.json cannot be read"):
+        info(index)
+
+
+def test_parts_that_do_not_belong_together_are_refused(index: Path) -> None:
+    edit_manifest(index, lambda manifest: manifest.update(passages=4))
+    with pytest.raises(ValueError, match="vectors and passages differ in number"):
+        Index.open(index)
+
+
+def test_a_newer_format_is_refused(index: Path) -> None:
+    edit_manifest(index, lambda manifest: manifest.update(format_version=2))
+    with pytest.raises(ValueError, match="format version 2, and this hopgate reads up to 1"):
+        Index.open(index)
+
+
+def test_another_encoder_is_refused(index: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other-encoder"
+    other.mkdir()
+    (other / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(
+        ValueError, match=r"built with encoder minilm, and .*other-encoder here has"
+    ):
+        Index.open(index, encoder=str(other))
+
+    def cut_at_128(manifest: dict[str, object]) -> None:
+        manifest["encoder"] = dict(info(index)["encoder"], max_tokens=128)
+
+    edit_manifest(index, cut_at_128)
+    with pytest.raises(ValueError, match="built with max_tokens 128, and encoder minilm here has"):
+        Index.open(index)
+
+
+def test_a_store_reads_positions_in_the_order_asked(tmp_path: Path) -> None:
+    passages = [make_passage(f"T{i}", f"text {i}", page=i or None) for i in range(1500)]
+    assert write_passages(tmp_path / "store", passages) == 1500
+    store = PassageStore(tmp_path / "store")
+    order = [*range(1499, -1, -1), 7, 7]
+    assert store.get(order) == [passages[i] for i in order]
+    with pytest.raises(KeyError):
+        store.get([1500])
+    store.close()
+
+
+def test_the_sample_index_has_a_place_in_the_package() -> None:
+    assert sample_path().parts[-2:] == ("sample", "index")

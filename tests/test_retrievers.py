@@ -1,0 +1,355 @@
+"""Encoders, the retriever protocol and the adapter for LangChain, on real models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from hopgate.retrievers import LangChainRetriever, encoders, load_encoder
+from hopgate.retrievers.base import Passage, make_passage, passage_id
+from hopgate.retrievers.encoders import MINILM_SHA256, resolve_encoder
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import InMemoryVectorStore
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TEXTS = [
+    "The lighthouse was lit in 1811.",
+    "A much longer text about the keepers of the lighthouse, their families and their boats.",
+    "Bread is baked before dawn.",
+]
+
+
+@pytest.fixture(scope="module")
+def tiny_contriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers with random weights, laid out as Contriever is on the hub."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("tiny-contriever")
+    tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("minilm").folder)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def masked_means(folder: Path, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Contriever's vectors by hand, one text at a time: the mean of the last hidden state."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
+    with torch.no_grad():
+        batch = tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt")
+        hidden = model(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        return np.asarray((hidden * mask).sum(1) / mask.sum(1), dtype=np.float32)
+
+
+def test_minilm_is_the_released_model_with_unit_vectors() -> None:
+    encoder = load_encoder("minilm")
+    vectors = encoder.encode_queries(TEXTS)
+    assert (encoder.dimension, encoder.pooling, encoder.max_tokens) == (384, "mean", 256)
+    assert encoder.normalize
+    assert encoder.fingerprint == MINILM_SHA256
+    assert vectors.shape == (3, 384)
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_minilm_puts_a_question_nearest_to_its_answer() -> None:
+    encoder = load_encoder()
+    passages = [make_passage("", text) for text in TEXTS]
+    scores = encoder.encode_queries(["When do bakers work?"]) @ encoder.encode_passages(passages).T
+    assert int(scores.argmax()) == 2
+
+
+def test_no_queries_give_no_vectors() -> None:
+    assert load_encoder().encode_queries([]).shape == (0, 384)
+
+
+def test_changed_minilm_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders, "MINILM_SHA256", "0" * 64)
+    with pytest.raises(RuntimeError, match=r"model\.safetensors is not the released"):
+        resolve_encoder("minilm")
+
+
+def test_contriever_is_the_masked_mean_and_is_not_normalised(tiny_contriever: Path) -> None:
+    encoder = load_encoder(str(tiny_contriever))
+    vectors = encoder.encode_queries(TEXTS)
+    np.testing.assert_allclose(vectors, masked_means(tiny_contriever, TEXTS), atol=1e-5)
+    assert not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-2)
+    assert (encoder.dimension, encoder.pooling, encoder.normalize) == (32, "mean", False)
+    assert encoder.max_tokens == 64
+
+
+def test_contriever_reads_a_passage_as_title_space_text(tiny_contriever: Path) -> None:
+    encoder = load_encoder(str(tiny_contriever))
+    passages = [make_passage("Skerry Light", text) for text in TEXTS]
+    expected = masked_means(tiny_contriever, [f"Skerry Light {text}" for text in TEXTS])
+    np.testing.assert_allclose(encoder.encode_passages(passages), expected, atol=1e-5)
+
+
+def test_a_text_over_the_limit_is_cut(tiny_contriever: Path) -> None:
+    encoder = load_encoder(str(tiny_contriever))
+    long, longer = encoder.encode_queries(["word " * 100, "word " * 20_000])
+    np.testing.assert_allclose(long, longer, atol=1e-6)
+
+
+def test_progress_counts_up_to_all_passages(tiny_contriever: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    passages = [make_passage("", f"number {i}") for i in range(600)]
+    vectors = load_encoder(str(tiny_contriever)).encode_passages(
+        passages, lambda done, total: seen.append((done, total))
+    )
+    assert vectors.shape == (600, 32)
+    assert seen == [(512, 600), (600, 600)]
+
+
+def test_an_encoder_loads_once_for_all_threads(
+    tiny_contriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "encoder"
+    link.symlink_to(tiny_contriever)
+    loads: list[str] = []
+    real = encoders._load_model
+
+    def counted(source: encoders.EncoderSource) -> SentenceTransformer:
+        loads.append(source.name)
+        return real(source)
+
+    monkeypatch.setattr(encoders, "_load_model", counted)
+    with ThreadPoolExecutor(8) as pool:
+        loaded = list(pool.map(lambda _: load_encoder(str(link)), range(8)))
+    assert len(loads) == 1
+    assert all(encoder is loaded[0] for encoder in loaded)
+
+
+def test_loading_an_encoder_writes_nothing_on_the_terminal(
+    tiny_contriever: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    encoders.Encoder(resolve_encoder("minilm"))
+    encoders.Encoder(resolve_encoder(str(tiny_contriever)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_unknown_encoder_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown encoder 'bert': use minilm, contriever"):
+        load_encoder("bert")
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ValueError, match=r"holds no \.safetensors file"):
+        load_encoder(str(tmp_path))
+
+
+def test_a_damaged_encoder_folder_is_named(tiny_contriever: Path, tmp_path: Path) -> None:
+    for file in tiny_contriever.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 64)
+    with pytest.raises(RuntimeError, match=f"{tmp_path} cannot be loaded"):
+        load_encoder(str(tmp_path))
+
+
+class FakeHub(BaseHTTPRequestHandler):
+    """A model hub that knows one model, published as a pickle, with a converted pull request."""
+
+    files: dict[str, bytes]
+    requests: list[str]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        type(self).requests.append(path)
+        base = "/facebook/contriever"
+        if path.startswith(f"{base}/resolve/"):
+            self._file(path.rsplit("/", 1)[1])
+        elif path.endswith("/discussions"):
+            self._json({"discussions": [self._change()], "count": 1, "start": 0})
+        elif "/tree/" in path:
+            self._json([self._entry(name) for name in self.files])
+        elif path.startswith(f"/api/models{base}"):
+            converted = "refs/pr/1" in path
+            names = [*self.files] if converted else ["config.json", "pytorch_model.bin"]
+            self._json(
+                {
+                    "id": "facebook/contriever",
+                    "sha": ("2" if converted else "1") * 40,
+                    "siblings": [{"rfilename": name} for name in names],
+                }
+            )
+        else:
+            self.send_error(404)
+
+    def _change(self) -> dict[str, Any]:
+        return {
+            "title": "Adding `safetensors` variant of this model",
+            "num": 1,
+            "author": {"name": "SFconvertbot"},
+            "isPullRequest": True,
+            "status": "open",
+            "createdAt": "2023-01-01T00:00:00.000Z",
+            "repo": {"name": "facebook/contriever", "type": "model"},
+        }
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        return {"type": "file", "path": name, "size": len(self.files[name]), "oid": name}
+
+    def _json(self, body: dict[str, Any] | list[dict[str, Any]]) -> None:
+        self._send(json.dumps(body).encode(), "application/json")
+
+    def _file(self, name: str) -> None:
+        self._send(self.files[name], "application/octet-stream", etag=name)
+
+    def _send(self, body: bytes, kind: str, etag: str = "x") -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{etag}"')
+        self.send_header("X-Repo-Commit", "2" * 40)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def fake_hub(tiny_contriever: Path) -> Iterator[str]:
+    FakeHub.files = {file.name: file.read_bytes() for file in tiny_contriever.iterdir()}
+    FakeHub.requests = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def resolve_apart(name: str, cache: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    """Resolve an encoder in a process of its own: the hub's client reads its settings at import."""
+    code = (
+        "import sys; from hopgate.retrievers.encoders import resolve_encoder\n"
+        f"print(resolve_encoder({name!r}).fingerprint, 'torch' in sys.modules)"
+    )
+    environment = os.environ | {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(cache),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_hub_model_comes_as_safetensors_once_and_then_from_this_machine(
+    fake_hub: str, tiny_contriever: Path, tmp_path: Path
+) -> None:
+    expected = f"{resolve_encoder(str(tiny_contriever)).fingerprint} False\n"
+    first = resolve_apart("contriever", tmp_path, fake_hub)
+    assert first.stdout == expected, first.stderr
+    assert not any("pytorch_model.bin" in path for path in FakeHub.requests)
+    FakeHub.requests.clear()
+    second = resolve_apart("contriever", tmp_path, fake_hub)
+    assert second.stdout == expected, second.stderr
+    assert FakeHub.requests == []
+
+
+def test_an_unreachable_hub_is_one_clear_line(tmp_path: Path) -> None:
+    done = resolve_apart("contriever-msmarco", tmp_path, "http://127.0.0.1:9")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: encoder facebook/contriever-msmarco cannot be had")
+    assert last.endswith("or use the embedded minilm")
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = "torch transformers sentence_transformers faiss langchain_core langchain_community"
+    code = (
+        f"import sys, hopgate.retrievers; print([m for m in {heavy.split()} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_id_is_the_content() -> None:
+    assert passage_id("a", "b") == make_passage(" a ", "b\n", "elsewhere.txt", page=3)["id"]
+    assert passage_id("a", "b") != passage_id("ab", "")
+    assert len(passage_id("a", "b")) == 16
+
+
+class MiniLMEmbeddings(Embeddings):
+    """The embedded encoder as LangChain's own interface wants it."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        passages: list[Passage] = [make_passage("", text) for text in texts]
+        return [[float(x) for x in row] for row in load_encoder().encode_passages(passages)]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [float(x) for x in load_encoder().encode_queries([text])[0]]
+
+
+def test_a_vector_store_serves_as_a_retriever() -> None:
+    store = InMemoryVectorStore(MiniLMEmbeddings())
+    store.add_documents(
+        [
+            Document(page_content=text, metadata={"title": f"T{i}", "n": np.float32(i)}, id=f"d{i}")
+            for i, text in enumerate(TEXTS)
+        ]
+    )
+    (baker,), (keeper,) = LangChainRetriever(store).search(["baking bread", "lit in 1811"], k=1)
+    assert (baker["id"], baker["title"], baker["text"]) == ("d2", "T2", TEXTS[2])
+    assert keeper["id"] == "d0"
+    assert type(baker["score"]) is float
+    assert baker.keys() == {"id", "title", "text", "score"}
+
+
+class FixedRetriever(BaseRetriever):
+    """A retriever that always gives the same documents."""
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return [Document(page_content=text, metadata={"source": "book.txt"}) for text in TEXTS]
+
+
+def test_a_langchain_retriever_serves_with_scores_by_rank() -> None:
+    (hits,) = LangChainRetriever(FixedRetriever()).search(["anything"], k=2)
+    assert [hit["text"] for hit in hits] == TEXTS[:2]
+    assert [hit["score"] for hit in hits] == [1.0, 0.5]
+    assert hits[0]["title"] == "book.txt"
+    assert hits[0]["id"] == passage_id("book.txt", TEXTS[0])
+
+
+def test_the_adapter_refuses_what_it_cannot_search() -> None:
+    with pytest.raises(ValueError, match="retriever is a dict: give a LangChain VectorStore"):
+        LangChainRetriever({})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k is 0"):
+        LangChainRetriever(FixedRetriever()).search(["anything"], k=0)

