@@ -49,7 +49,7 @@ async def _run(
     from hopgate.graphs.adaptive import build_graph
 
     graph = build_graph(saver)
-    state: dict[str, Any] = {}
+    state: Any = {}
     stream = graph.astream(
         {"question": question},
         config,
@@ -57,9 +57,11 @@ async def _run(
         stream_mode=["custom", "values"],
         subgraphs=True,
     )
-    async for namespace, mode, chunk in stream:
+    part: Any
+    async for part in stream:
+        namespace, mode, chunk = part
         if mode == "custom" and on_event:
             on_event(chunk)
         elif mode == "values" and not namespace:
             state = chunk
-    return state
+    return dict(state)

@@ -1,4 +1,6 @@
-"""The command line. Rules for every command:
+"""The command line.
+
+Rules for every command:
 
 `--json` prints one JSON document on stdout and nothing else there; progress goes to
 stderr. Exit code 0 done, 2 wrong usage or input, 1 anything else; errors are one line,

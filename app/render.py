@@ -160,7 +160,9 @@ def manifest(path: Path, document: dict[str, Any]) -> None:
     """Print an index's manifest."""
     table = Table(title=escape(str(path)), show_header=False)
     for key, value in document.items():
-        shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        shown = (
+            ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        )
         table.add_row(key, escape(str(shown)))
     _out.print(table)
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Measuring: answer metrics, and routers replayed on recorded outcomes."""

@@ -7,6 +7,7 @@
 import time
 from collections.abc import Sequence
 from datetime import date
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -26,7 +27,7 @@ from hopgate.nodes import gate as gating
 from hopgate.nodes import generate as generating
 from hopgate.nodes import retrieve as retrieving
 from hopgate.nodes import route as routing
-from hopgate.retrievers.base import LangChainRetriever, Retriever
+from hopgate.retrievers.base import Retriever, as_retriever
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -39,8 +40,9 @@ Update = dict[str, Any]
 
 
 class Steps:
-    """The graph's nodes: each reads state, calls one function of `hopgate.nodes`, and
-    returns what changed.
+    """The graph's nodes.
+
+    Each reads state, calls one function of `hopgate.nodes`, and returns what changed.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -208,7 +210,7 @@ def _turns(messages: Sequence[AnyMessage], current: AnyMessage) -> list[condensi
     earlier = [message for message in messages if message.id != current.id]
     return [
         condensing.Turn(asked.text, answered.text)
-        for asked, answered in zip(earlier, earlier[1:], strict=False)
+        for asked, answered in pairwise(earlier)
         if asked.type == "human" and answered.type == "ai"
     ]
 
@@ -233,11 +235,9 @@ def build_graph(
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
     """
-    if retriever is not None and not hasattr(retriever, "search"):
-        retriever = LangChainRetriever(retriever)
     resources = Resources(
         given_model=chat.wrap(model) if model is not None else None,
-        given_retriever=retriever,
+        given_retriever=as_retriever(retriever) if retriever is not None else None,
         given_router=router,
     )
     steps = Steps(resources)

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 
 from hopgate.graphs.context import Context
@@ -11,6 +11,7 @@ from hopgate.graphs.resources import Resources, layout_for
 from hopgate.graphs.state import Decision, Hop, MultihopState, spend
 from hopgate.nodes import reason as reasoning
 from hopgate.nodes import retrieve as retrieving
+from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
@@ -33,14 +34,14 @@ class Loop:
         query = reasoning.next_query(state["standalone"], [hop["thought"] for hop in hops])
         retriever = await self._resources.retriever(context)
         decision = Decision(stop_reason=None)
+        hits: list[Hit] = []
         try:
             hits = await retrieving.search(retriever, query, context.hop_k)
         except retrieving.RetrievalFailed as error:
-            hits = []
             warnings = [*state["decision"].get("warnings", []), f"hop {len(hops) + 1}: {error}"]
             decision = Decision(stop_reason="retriever_failed", warnings=warnings)
         evidence = retrieving.merge(state["evidence"], hits, context.max_passages)
-        if hits and len(evidence) == len(state["evidence"]):
+        if not decision["stop_reason"] and len(evidence) == len(state["evidence"]):
             full = len(evidence) >= context.max_passages
             decision = Decision(stop_reason="evidence_budget" if full else "no_new_passage")
         hop = Hop(query=query, passage_ids=[hit["id"] for hit in hits], thought="")
@@ -77,9 +78,7 @@ class Loop:
         }
 
 
-def _stop_reason(
-    question: str, hops: list[Hop], max_hops: int
-) -> reasoning.StopReason | None:
+def _stop_reason(question: str, hops: list[Hop], max_hops: int) -> reasoning.StopReason | None:
     thought = hops[-1]["thought"]
     if not thought:
         return "no_thought"

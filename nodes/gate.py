@@ -6,10 +6,13 @@ the probability of Yes from the log-probabilities of the same answer.
 
 import math
 import re
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from hopgate.models.chat import ChatModel, Completion, Layout, ModelError, complete
 from hopgate.nodes import prompts
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
 
 Verdict = Literal["yes", "no", "invalid", "skipped"]
 AskedMode = Literal["ta-are", "vanilla", "confidence"]
@@ -108,9 +111,7 @@ async def ask(
             )
         decision["threshold"] = threshold
         decision["p_yes"] = p_yes = probability_of_yes(completion)
-        decision["answer"] = (
-            "invalid" if p_yes is None else "yes" if p_yes >= threshold else "no"
-        )
+        decision["answer"] = "invalid" if p_yes is None else "yes" if p_yes >= threshold else "no"
     decision["retrieve"] = decision["answer"] == "yes" or (
         decision["answer"] == "invalid" and retrieve_if_invalid
     )
@@ -120,7 +121,7 @@ async def ask(
 
 def _prompt(
     question: str, mode: AskedMode, layout: Layout, today: str
-) -> list["prompts.BaseMessage"]:
+) -> list["BaseMessage"]:
     asked = question if layout == "turns" else f"Question: {question}\nAnswer:"
     if mode == "vanilla":
         return prompts.render(layout, prompts.VANILLA, asked)

@@ -43,9 +43,9 @@ async def generate(
     Raises:
         ModelError: No answer from the model.
     """
-    if evidence:
-        shown = prompts.paragraphs(evidence, model.evidence_chars)
-        asked = f"Paragraph:\n{shown}\n\nQuestion: {question}"
+    shown = prompts.fit(evidence, model.evidence_chars)
+    if shown:
+        asked = f"Paragraph:\n{prompts.paragraphs(layout, shown)}\n\nQuestion: {question}"
         instruction, demos = prompts.GROUNDED, prompts.GROUNDED_DEMOS
         if layout == "inline":
             instruction += prompts.CITE
@@ -60,7 +60,7 @@ async def generate(
         max_tokens=MAX_TOKENS,
         stop=["\n"] if layout == "turns" else None,
     )
-    return read(completion.text, evidence), completion
+    return read(completion.text, shown), completion
 
 
 def read(reply: str, evidence: Sequence[Hit]) -> Answer:

@@ -50,17 +50,38 @@ GROUNDED = (
 CITE = " After the answer, cite the paragraphs that it comes from by their numbers, like [2]."
 
 # Turns layout only: a model of 135M parameters copies the form, not the instruction.
-DIRECT_DEMOS = (
-    Demo("What is the boiling point of water in degrees Celsius?", "100"),
-    Demo("Who wrote Pride and Prejudice?", "Jane Austen"),
+# Measured on the sample questions: an "I don't know" that comes first makes it neither
+# shy nor bold, and whole sentences keep it closer to the paragraphs than bare answers.
+DIRECT_DEMOS: tuple[Demo, ...] = (
     Demo("What did Walter de la Pole eat on his tenth birthday?", "I don't know"),
+    Demo("What is the capital of France?", "Paris"),
+    Demo("Who wrote Pride and Prejudice?", "Jane Austen"),
+    Demo("How many legs does a dog have?", "4"),
 )
-GROUNDED_DEMOS = (
+
+_ADA = (
+    "Ada Lovelace\nAda Lovelace was an English mathematician, born in London in 1815. She wrote "
+    "about Charles Babbage's Analytical Engine."
+)
+_BABBAGE = (
+    "Charles Babbage\nCharles Babbage was an English inventor who designed the Analytical Engine, "
+    "a mechanical computer of brass and iron."
+)
+GROUNDED_DEMOS: tuple[Demo, ...] = (
     Demo(
-        "Paragraph:\n[1] Ada Lovelace\nAda Lovelace was an English mathematician, born in London "
-        "in 1815, who wrote about Charles Babbage's Analytical Engine.\n\n"
+        f"Paragraph:\n[2] {_ADA}\n\n[1] {_BABBAGE}\n\n"
+        "Question: Who designed the Analytical Engine?",
+        "Charles Babbage designed the Analytical Engine.",
+    ),
+    Demo(
+        f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
+        "Question: In what city was Ada Lovelace born?",
+        "Ada Lovelace was born in London.",
+    ),
+    Demo(
+        f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
         "Question: In what year was Ada Lovelace born?",
-        "1815",
+        "Ada Lovelace was born in 1815.",
     ),
 )
 
@@ -136,18 +157,31 @@ def render(
     return [HumanMessage("\n\n".join([*parts, asked]))]
 
 
-def paragraphs(evidence: Sequence[Hit], budget: int) -> str:
+def fit(evidence: Sequence[Hit], budget: int) -> list[Hit]:
+    """Return the first passages that fit into `budget` characters, at least one.
+
+    The last one that fits is cut to what is left.
+    """
+    fitting: list[Hit] = []
+    for hit in evidence:
+        if fitting and len(hit["text"]) > budget:
+            break
+        fitting.append(Hit(**{**hit, "text": hit["text"][: max(budget, 0)]}))
+        budget -= len(hit["text"])
+    return fitting
+
+
+def paragraphs(layout: Layout, evidence: Sequence[Hit]) -> str:
     """Number the passages as `[i] title`, newline, text (RetrievalQA's form).
 
-    Args:
-        evidence: Passages in the order of their numbers.
-        budget: Most characters in all; each passage gets an equal share at least.
+    In `turns` the best passage, number 1, comes last, next to the question: on the sample
+    questions the embedded model reads it there and misses it elsewhere.
     """
-    share = max(budget // max(len(evidence), 1), 200)
-    return "\n\n".join(
-        f"[{number}] {_as_data(hit['title'])}\n{_as_data(hit['text'])[:share]}"
+    numbered = [
+        f"[{number}] {_as_data(hit['title'])}\n{_as_data(hit['text'])}"
         for number, hit in enumerate(evidence, start=1)
-    )
+    ]
+    return "\n\n".join(numbered if layout == "inline" else reversed(numbered))
 
 
 def _as_data(text: str) -> str:

@@ -51,7 +51,7 @@ async def think(
     Raises:
         ModelError: No answer from the model.
     """
-    shown = prompts.paragraphs(evidence, model.evidence_chars)
+    shown = prompts.paragraphs(layout, prompts.fit(evidence, model.evidence_chars))
     asked = f"Paragraph:\n{shown}\n\nQuestion: {question}"
     if thoughts:
         asked += f"\nReasoning: {' '.join(thoughts)}"

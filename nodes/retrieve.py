@@ -29,13 +29,19 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
 
 
 def merge(evidence: Sequence[Hit], hits: Sequence[Hit], limit: int) -> list[Hit]:
-    """Add the hits that are new by id or by title and text, at most `limit` in all."""
-    merged = list(evidence)
-    seen = {hit["id"] for hit in merged} | {(hit["title"], hit["text"]) for hit in merged}
+    """Put the hits that are new, by id or by title and text, before the evidence.
+
+    Args:
+        evidence: What earlier hops found.
+        hits: What this hop found, best first.
+        limit: Most passages in all; what is there already stays.
+    """
+    seen = {hit["id"] for hit in evidence} | {(hit["title"], hit["text"]) for hit in evidence}
+    new: list[Hit] = []
     for hit in hits:
-        if len(merged) >= limit:
+        if len(new) + len(evidence) >= limit:
             break
         if hit["id"] not in seen and (hit["title"], hit["text"]) not in seen:
-            merged.append(hit)
+            new.append(hit)
             seen |= {hit["id"], (hit["title"], hit["text"])}
-    return merged
+    return [*new, *evidence]

@@ -86,21 +86,10 @@ class LangChainRetriever:
 
     Args:
         store: the LangChain object to search.
-
-    Raises:
-        ValueError: `store` is neither of the two.
     """
 
     def __init__(self, store: VectorStore | BaseRetriever) -> None:
         """Keep the store; nothing is searched yet."""
-        from langchain_core.retrievers import BaseRetriever
-        from langchain_core.vectorstores import VectorStore
-
-        if not isinstance(store, VectorStore | BaseRetriever):
-            raise ValueError(
-                f"retriever is a {type(store).__name__}: give a LangChain VectorStore or "
-                "BaseRetriever, or an object with search(queries, k)"
-            )
         self._store = store
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -115,6 +104,25 @@ class LangChainRetriever:
             documents = self._store.invoke(query)[:k]
             return [(document, 1 / rank) for rank, document in enumerate(documents, start=1)]
         return self._store.similarity_search_with_score(query, k=k)
+
+
+def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
+    """Give a LangChain store or retriever the shape of a `Retriever`; others must have it.
+
+    Raises:
+        ValueError: `source` cannot be searched.
+    """
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+
+    if isinstance(source, VectorStore | BaseRetriever):
+        return LangChainRetriever(source)
+    if not hasattr(source, "search"):
+        raise ValueError(
+            f"retriever is a {type(source).__name__}: give a LangChain VectorStore or "
+            "BaseRetriever, or an object with search(queries, k)"
+        )
+    return source
 
 
 def _hit(document: Document, score: float) -> Hit:

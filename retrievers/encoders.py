@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from hopgate.retrievers.base import Passage
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from hopgate.retrievers.base import Hit, Passage, check_k
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder, resolve_encoder
 from hopgate.retrievers.loaders import SkippedFile, load_documents

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from hopgate.retrievers import (
     Index,
     build_from_passages,

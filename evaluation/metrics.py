@@ -1,0 +1,36 @@
+"""Answer metrics as RetrievalQA defines them, best over the accepted answers.
+
+All work on SQuAD's normalised form (`hopgate.nodes.text.normalise`). An accepted answer
+that normalises to nothing is left out: it would match every prediction.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hopgate.nodes.text import normalise
+
+
+def match(prediction: str, golds: Sequence[str]) -> bool:
+    """Tell whether a gold answer stands anywhere in the prediction."""
+    predicted = normalise(prediction)
+    return any(gold in predicted for gold in _normalised(golds))
+
+
+def exact_match(prediction: str, golds: Sequence[str]) -> bool:
+    """Tell whether the prediction is a gold answer."""
+    return normalise(prediction) in _normalised(golds)
+
+
+def f1(prediction: str, golds: Sequence[str]) -> float:
+    """Return the best harmonic mean of word precision and recall, 0 to 1."""
+    predicted = normalise(prediction).split()
+    return max((_f1(predicted, gold.split()) for gold in _normalised(golds)), default=0.0)
+
+
+def _normalised(golds: Sequence[str]) -> list[str]:
+    return [form for gold in golds if (form := normalise(gold))]
+
+
+def _f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
+    shared = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * shared / (len(predicted) + len(gold)) if shared else 0.0
