@@ -40,7 +40,8 @@ async def condense(
 ) -> tuple[str, Completion]:
     """Rewrite a follow-up so that it can be understood without the conversation.
 
-    Falls back to the question as asked when the model writes nothing of use.
+    Falls back to the question as asked when the model writes nothing, too much, or an
+    answer instead of a question.
 
     Raises:
         ModelError: No answer from the model.
@@ -48,7 +49,7 @@ async def condense(
     turns = "\n".join(
         f"Question: {turn.question}\nAnswer: {turn.answer}" for turn in history[-SHOWN_TURNS:]
     )
-    asked = f"{turns}\n\nFollow-up: {question}"
+    asked = prompts.conversation(turns, question)
     if layout == "inline":
         asked += "\nStandalone question:"
     completion = await complete(
@@ -57,5 +58,8 @@ async def condense(
         max_tokens=MAX_TOKENS,
         stop=["\n"],
     )
-    rewritten = completion.text.strip().removeprefix("Question:").strip()
-    return (rewritten if 0 < len(rewritten) <= MAX_QUESTION_CHARS else question), completion
+    rewritten = completion.text.removeprefix("Question:").strip()
+    answered = question.endswith("?") and not rewritten.endswith("?")
+    if not rewritten or answered or len(rewritten) > MAX_QUESTION_CHARS:
+        return question, completion
+    return rewritten, completion

@@ -119,9 +119,7 @@ async def ask(
     return decision, completion
 
 
-def _prompt(
-    question: str, mode: AskedMode, layout: Layout, today: str
-) -> list["BaseMessage"]:
+def _prompt(question: str, mode: AskedMode, layout: Layout, today: str) -> list["BaseMessage"]:
     asked = question if layout == "turns" else f"Question: {question}\nAnswer:"
     if mode == "vanilla":
         return prompts.render(layout, prompts.VANILLA, asked)

@@ -91,19 +91,24 @@ REASON = (
     "Write exactly one sentence that states one fact from the paragraphs. When the paragraphs "
     'and the reasoning so far give the answer, write "So the answer is: " and the answer instead.'
 )
-REASON_DEMOS = (
+# Facts only: shown a conclusion, the embedded model concludes at once, and wrongly. Its
+# loop ends when a query repeats, and the reader call answers.
+REASON_DEMOS: tuple[Demo, ...] = (
     Demo(
-        "Paragraph:\n[1] Analytical Engine\nThe Analytical Engine was a mechanical computer "
-        "designed by Charles Babbage.\n\n"
+        "Paragraph:\n[2] Ada Lovelace\nAda Lovelace was an English mathematician. She wrote about "
+        "engines and music.\n\n"
+        "[1] Analytical Engine\nThe Analytical Engine was a mechanical computer of brass and iron, "
+        "designed by Charles Babbage in 1837.\n\n"
         "Question: In what city was the designer of the Analytical Engine born?",
-        "The Analytical Engine was designed by Charles Babbage.",
+        "The designer of the Analytical Engine was Charles Babbage.",
     ),
     Demo(
-        "Paragraph:\n[1] Charles Babbage\nCharles Babbage was an English mathematician who was "
-        "born in London in 1791.\n\n"
-        "Question: In what city was the designer of the Analytical Engine born?\n"
-        "Reasoning: The Analytical Engine was designed by Charles Babbage.",
-        "Charles Babbage was born in London. So the answer is: London.",
+        "Paragraph:\n[2] Ada Lovelace\nAda Lovelace was an English mathematician. She wrote about "
+        "engines and music.\n\n"
+        "[1] Hamlet\nHamlet is a tragedy written by William Shakespeare around 1600. It is set in "
+        "Denmark.\n\n"
+        "Question: When did the writer of Hamlet die?",
+        "The writer of Hamlet was William Shakespeare.",
     ),
 )
 
@@ -112,15 +117,41 @@ CONDENSE = (
     "can be understood without the conversation. Put names in the place of words such as it, he, "
     "she or there. Only write the question."
 )
-CONDENSE_DEMOS = (
+
+
+def conversation(turns: str, follow_up: str) -> str:
+    """Lay out what `CONDENSE` is asked about."""
+    return f"{turns}\n\nFollow-up question: {follow_up}\nWrite the question with names."
+
+
+CONDENSE_DEMOS: tuple[Demo, ...] = (
     Demo(
-        "Question: Who designed the Eiffel Tower?\nAnswer: Gustave Eiffel\n\n"
-        "Follow-up: And how tall is it?",
-        "How tall is the Eiffel Tower?",
+        conversation(
+            "Question: Who designed the Eiffel Tower?\n"
+            "Answer: Gustave Eiffel designed the Eiffel Tower.",
+            "And when was it opened?",
+        ),
+        "When was the Eiffel Tower opened?",
     ),
     Demo(
-        "Question: Who wrote Hamlet?\nAnswer: William Shakespeare\n\nFollow-up: Where was he born?",
-        "Where was William Shakespeare born?",
+        conversation(
+            "Question: Who wrote Pride and Prejudice?\nAnswer: Jane Austen", "Where was she born?"
+        ),
+        "Where was Jane Austen born?",
+    ),
+    Demo(
+        conversation(
+            "Question: Who wrote the novel Moby-Dick?\nAnswer: Herman Melville",
+            "In what year did it appear?",
+        ),
+        "In what year did the novel Moby-Dick appear?",
+    ),
+    Demo(
+        conversation(
+            "Question: Who was the first person to climb Mont Blanc?\nAnswer: Jacques Balmat",
+            "And how far is it from Geneva?",
+        ),
+        "How far is Mont Blanc from Geneva?",
     ),
 )
 
