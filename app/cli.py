@@ -179,6 +179,39 @@ def index_info(path: Path, as_json: bool) -> None:
         render.manifest(path, manifest)
 
 
+@cli.command("train-router")
+@click.option(
+    "--cost",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Labels of your LLM (JSONL: id, question, correct, label A, B or C); repeatable.",
+)
+@click.option(
+    "--reliability",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Labels B (single-hop) and C (multi-hop).",
+)
+@click.option(
+    "--base", default="builtin", show_default=True, help="builtin, or a T5 to start from."
+)
+@click.option("--profile", default="custom", show_default=True, help="Name of the labels' LLM.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.option("--overwrite", is_flag=True, help="Replace a router that is there.")
+@json_option
+def train_router(as_json: bool, **options: Any) -> None:
+    """Fine-tune a router's two ends, α = 0 and α = 1, from one base."""
+    from hopgate.classifiers import train
+
+    training = train(**options)
+    if as_json:
+        _print_json(training)
+    else:
+        click.echo(f'Use it: hopgate ask "…" --router {options["out"]}')
+
+
 @cli.command()
 @json_option
 def doctor(as_json: bool) -> None:

@@ -24,6 +24,7 @@ LOCAL = "local:smollm2"
 DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
 TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # of time-outs, 408, 409, 429 and 5xx; never of 400 or 401
+MIN_KEY_CHARS = 8  # shorter ones, such as "none", are no secrets
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
 
 
@@ -155,7 +156,7 @@ def _make(name: str) -> ChatModel:
             client,
             layout="turns",
             gate="confidence",
-            gate_threshold=0.09,
+            gate_threshold=0.02,  # docs/results/gate.md
             tiny=True,
             evidence_chars=1_600,  # about four passages: with more it loses the thread
         )
@@ -212,11 +213,12 @@ def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
     return tuple(
         {str(top["token"]): float(top["logprob"]) for top in position["top_logprobs"]}
         for position in content
+        if position.get("top_logprobs")
     )
 
 
 def _explain(model: ChatModel, error: Exception) -> str:
-    what = " ".join(str(error).split())[:300] or type(error).__name__
+    what = _without_key(model, " ".join(str(error).split()))[:300] or type(error).__name__
     status = getattr(error, "status_code", None)
     advice = {
         401: "check OPENAI_API_KEY",
@@ -227,3 +229,10 @@ def _explain(model: ChatModel, error: Exception) -> str:
     if status == 400:
         advice = "the endpoint refused the request"
     return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
+
+
+def _without_key(model: ChatModel, text: str) -> str:
+    """Blot out the API key, which some endpoints repeat in their errors."""
+    secret = getattr(model.client, "openai_api_key", None)
+    key = secret.get_secret_value() if hasattr(secret, "get_secret_value") else ""
+    return text.replace(key, "***") if len(key) >= MIN_KEY_CHARS else text

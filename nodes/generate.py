@@ -14,7 +14,7 @@ UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.6  # share of the answer's words in a sentence that counts as its source
 
 _UNKNOWN = re.compile(r"^\W*i (do not|don['’]?t) know\b", re.IGNORECASE)
-_MARKER = re.compile(r"\s*\[(\d+(?:\s*,\s*\d+)*)\]")
+_MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 

@@ -38,6 +38,21 @@ GATE_DEMOS = (
     Demo("What was the occupation of Walter de la Pole?", "[Yes]"),
 )
 
+# The confidence gate's, in the turns layout: eight more separate the embedded model's
+# probabilities of Yes far better than the authors' four alone (figures in docs/results/gate.md).
+CONFIDENCE_DEMOS = (
+    *GATE_DEMOS[:2],
+    Demo("How many days are in a week?", "[No]"),
+    Demo("How long is the Kylling railway bridge?", "[Yes]"),
+    *GATE_DEMOS[2:],
+    Demo("What do cows eat?", "[No]"),
+    Demo("In what year was the town of Ystad founded?", "[Yes]"),
+    Demo("Who painted the Mona Lisa?", "[No]"),
+    Demo("Where was the sculptor of the Belvoir fountain born?", "[Yes]"),
+    Demo("What color is grass?", "[No]"),
+    Demo("How many people live in the town of Otley?", "[Yes]"),
+)
+
 # RetrievalQA, figures 7 and 8.
 DIRECT = (
     "Please use your own knowledge to answer the questions. Only include the answer in your "
