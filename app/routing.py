@@ -76,7 +76,7 @@ def route_file(
 def _load(router: str) -> Any:
     from hopgate.classifiers import load_router
 
-    return load_router(None if router == "builtin" else Path(router))
+    return load_router() if router == "builtin" else load_router(router)
 
 
 def _read(source: Path) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class Steps:
             "question": question,
             "standalone": standalone,
             "message_id": message.id,
-            "decision": Overwrite(Decision(warnings=[])),
+            "decision": Overwrite(Decision(route=None, stop_reason=None, warnings=[])),
             "evidence": [],
             "hops": [],
             "answer": "",
@@ -83,8 +83,8 @@ class Steps:
         context = runtime.context or Context()
         decision, completions = await self._decide(state["standalone"], context)
         update = Decision(gate=decision)
-        if decision["answer"] == "no" and not decision["retrieve"]:
-            update |= Decision(strategy="none", route=None)
+        if not decision["retrieve"] and decision["answer"] != "skipped":
+            update |= Decision(strategy="none")
         runtime.stream_writer({"event": "gate", **decision})
         return {"decision": update, "usage": spend(state["usage"], "gate", started, completions)}
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopgate import classifiers, retrievers
+from hopgate.classifiers.checkpoint import BUILTIN as BUILTIN_ROUTER
 from hopgate.graphs.context import BUILTIN, SAMPLE, Context
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Layout
@@ -34,7 +35,7 @@ class Resources:
         if self.given_retriever is None:
             await asyncio.to_thread(retrievers.info, _index_path(context))
         if self.given_router is None and context.strategy == "auto":
-            await asyncio.to_thread(classifiers.check_router, _router_path(context))
+            await asyncio.to_thread(classifiers.verify, _router_path(context))
 
     async def model(self, context: Context) -> ChatModel:
         """Return the chat model of this request."""
@@ -62,5 +63,5 @@ def _index_path(context: Context) -> Path:
     return retrievers.sample_path() if context.index == SAMPLE else Path(context.index)
 
 
-def _router_path(context: Context) -> Path | None:
-    return None if context.router == BUILTIN else Path(context.router)
+def _router_path(context: Context) -> Path:
+    return BUILTIN_ROUTER if context.router == BUILTIN else Path(context.router)

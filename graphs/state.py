@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from langchain_core.messages import AnyMessage
 from langgraph.graph import add_messages
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from hopgate.models.chat import Completion
 from hopgate.nodes.gate import GateDecision

@@ -6,7 +6,9 @@ the probability of Yes from the log-probabilities of the same answer.
 
 import math
 import re
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
+
+from typing_extensions import TypedDict
 
 from hopgate.models.chat import ChatModel, Completion, Layout, ModelError, complete
 from hopgate.nodes import prompts

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
+
+from typing_extensions import TypedDict
 
 from hopgate.models.chat import ChatModel, Completion, Layout, complete
 from hopgate.nodes import prompts
-from hopgate.nodes.text import normalise, overlap, sentences
+from hopgate.nodes.text import novel, overlap, sentences
 from hopgate.retrievers.base import Hit
 
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
@@ -60,15 +62,15 @@ async def generate(
         max_tokens=MAX_TOKENS,
         stop=["\n"] if layout == "turns" else None,
     )
-    return read(completion.text, shown), completion
+    return read(completion.text, shown, question), completion
 
 
-def read(reply: str, evidence: Sequence[Hit]) -> Answer:
+def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
     """Take a reply apart: the answer, its citations checked against the evidence.
 
     A marker such as `[2]` must name a passage that was shown; one that does not is
     dropped with a warning. A reply without markers is traced to the passages whose
-    sentences hold its words.
+    sentences hold its words, those that the question did not already say.
     """
     text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
     if not text:
@@ -82,23 +84,24 @@ def read(reply: str, evidence: Sequence[Hit]) -> Answer:
             warnings.append(f"the model cited [{number}], which was not retrieved")
         elif number - 1 not in cited:
             cited.append(number - 1)
-    cited = cited or _trace(text, evidence)
+    claim = novel(text, question)
+    cited = cited or _trace(claim, evidence)
     if evidence and not cited:
         warnings.append("no retrieved passage supports the answer")
-    return Answer(text, True, [_cite(evidence[i], text) for i in cited], warnings)
+    return Answer(text, True, [_cite(evidence[i], claim) for i in cited], warnings)
 
 
-def _trace(text: str, evidence: Sequence[Hit]) -> list[int]:
-    if normalise(text) in ("", "yes", "no"):
+def _trace(claim: str, evidence: Sequence[Hit]) -> list[int]:
+    if claim in ("", "yes", "no"):
         return []
-    support = [overlap(text, _best_sentence(hit, text)) for hit in evidence]
+    support = [overlap(claim, _best_sentence(hit, claim)) for hit in evidence]
     best = max(support, default=0.0)
     return [i for i, each in enumerate(support) if each == best][:2] if best >= MIN_SUPPORT else []
 
 
-def _cite(hit: Hit, text: str) -> Citation:
-    return Citation(id=hit["id"], title=hit["title"], quote=_best_sentence(hit, text))
+def _cite(hit: Hit, claim: str) -> Citation:
+    return Citation(id=hit["id"], title=hit["title"], quote=_best_sentence(hit, claim))
 
 
-def _best_sentence(hit: Hit, text: str) -> str:
-    return max(sentences(hit["text"]), key=lambda each: overlap(text, each), default="")
+def _best_sentence(hit: Hit, claim: str) -> str:
+    return max(sentences(hit["text"]), key=lambda each: overlap(claim, each), default="")

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypedDict
+from typing import Literal, Protocol
+
+from typing_extensions import TypedDict
 
 from hopgate.nodes.gate import GateDecision
 

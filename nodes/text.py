@@ -29,3 +29,10 @@ def overlap(answer: str, text: str) -> float:
     if not words:
         return 0.0
     return len(words & set(normalise(text).split())) / len(words)
+
+
+def novel(answer: str, question: str) -> str:
+    """Return the answer's normalised words that the question does not have, else all of them."""
+    words = normalise(answer).split()
+    asked = set(normalise(question).split())
+    return " ".join([word for word in words if word not in asked] or words)

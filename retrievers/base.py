@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict
+from typing import TYPE_CHECKING, NotRequired, Protocol
+
+from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from hopgate.classifiers import LabelRow, QuestionRow, Router, read_labels, read_questions
 from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, model_from, read
 from hopgate.evaluation.replay import MULTI_STEPS, replay
@@ -180,7 +181,7 @@ def test_shipped_weights_stay_under_45_megabytes() -> None:
 
 
 def test_package_imports_without_torch() -> None:
-    code = "import sys, hopgate.classifiers; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    code = "import sys, hopgate.classifiers; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -23,7 +23,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from hopgate.retrievers import LangChainRetriever, encoders, load_encoder
-from hopgate.retrievers.base import as_retriever, Passage, make_passage, passage_id
+from hopgate.retrievers.base import Passage, as_retriever, make_passage, passage_id
 from hopgate.retrievers.encoders import MINILM_SHA256, resolve_encoder
 
 if TYPE_CHECKING:

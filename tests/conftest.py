@@ -1,0 +1,59 @@
+"""What every test shares: a clean environment, the fake endpoint, the embedded model."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_openai import FakeOpenAI
+
+# Read when langgraph, transformers and torch are imported, which no import above does.
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "LANGGRAPH_STRICT_MSGPACK": "true",
+    "LANGSMITH_TRACING": "false",
+    "OMP_NUM_THREADS": "1",  # many small models on two cores
+    "TOKENIZERS_PARALLELISM": "false",
+}
+for name in [each for each in os.environ if each.startswith(("OPENAI_", "LANGSMITH_API"))]:
+    del os.environ[name]
+
+KEY = "sk-test-1f6b0c9d2e"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hopgate's data folder for one test."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOPGATE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def _fake_server() -> Iterator[FakeOpenAI]:
+    with FakeOpenAI() as server:
+        yield server
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A key that must appear nowhere."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    return KEY
+
+
+@pytest.fixture
+def fake(_fake_server: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch) -> FakeOpenAI:
+    """The fake endpoint with nothing scripted; `openai:fake` and `auto` reach it."""
+    _fake_server.reset()
+    monkeypatch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
+    return _fake_server
+
+
+@pytest.fixture(scope="session")
+def embedded() -> str:
+    """The name of the embedded model, its real server running."""
+    from hopgate.models import local
+
+    local.serve()
+    return "local:smollm2"

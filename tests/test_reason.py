@@ -1,0 +1,246 @@
+"""Reason: one thought a hop, the next query, and a loop that always ends."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, hit
+from fake_openai import FakeOpenAI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+
+from hopgate import Context, build_graph
+from hopgate.models import chat
+from hopgate.nodes import reason
+from hopgate.nodes.retrieve import merge
+from hopgate.retrievers.base import Hit
+
+QUESTION = "Where was the designer of Skerrane Light born?"
+FACT = "Skerrane Light was designed by Ilsabet Corrane."
+
+
+@pytest.mark.parametrize(
+    ("thought", "final"),
+    [
+        ("So the answer is: Lissmere.", True),
+        ("The answer is Lissmere.", True),
+        ("Corrane was born in Lissmere. So the answer is: Lissmere.", True),
+        ("SO THE ANSWER IS 1858", True),
+        (FACT, False),
+        ("The answering machine is old.", False),
+        ("", False),
+    ],
+)
+def test_a_thought_is_final_when_it_states_the_answer(thought: str, final: bool) -> None:
+    assert reason.is_final(thought) is final
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "query"),
+    [
+        ([], QUESTION),
+        ([FACT], FACT),
+        ([FACT, "Corrane was born in Lissmere."], "Corrane was born in Lissmere."),
+        ([FACT, "So she drew it."], FACT),
+        ([FACT, "Thus it is hers.", "Hence nothing.", "Therefore so."], FACT),
+        ([FACT, "That is 1858 + 12 = 1870."], FACT),
+        ([FACT, "It stood for 1870 - 1858 years."], FACT),
+        (["So what?", ""], QUESTION),
+        ([FACT + " So the answer is: Corrane."], FACT),
+        (["Society Hill is in Brissock."], "Society Hill is in Brissock."),
+        (["He moved to the U.S. in 1901."], "He moved to the U.S. in 1901."),
+    ],
+)
+def test_the_next_query_is_the_last_sentence_that_states_a_fact(
+    thoughts: list[str], query: str
+) -> None:
+    assert reason.next_query(QUESTION, thoughts) == query
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        (FACT, True),
+        ("skerrane light was designed by ilsabet corrane", True),
+        ("By Ilsabet Corrane, the Skerrane Light was designed!", True),
+        ("Skerrane Light was designed.", False),
+        ("Skerrane Light was designed by Ilsabet Corrane Corrane", False),
+    ],
+)
+def test_a_query_counts_as_asked_up_to_case_punctuation_and_order(query: str, asked: bool) -> None:
+    assert reason.already_asked(query, [QUESTION, FACT]) is asked
+
+
+@given(st.text(), st.lists(st.text(), max_size=4))
+def test_a_query_that_was_asked_is_always_found(query: str, others: list[str]) -> None:
+    assert reason.already_asked(query, [*others, query])
+    assert not reason.already_asked(query, [])
+
+
+@given(st.text(min_size=1), st.lists(st.text()))
+def test_the_next_query_is_the_question_or_stands_in_a_thought(
+    question: str, thoughts: list[str]
+) -> None:
+    query = reason.next_query(question, thoughts)
+    assert query == question or any(query in thought for thought in thoughts)
+
+
+@pytest.mark.parametrize(
+    ("reply", "thought"),
+    [
+        (FACT, FACT),
+        (f"{FACT} Corrane was born in Lissmere.", FACT),
+        (f"{FACT} So the answer is: Corrane.", f"{FACT} So the answer is: Corrane."),
+        (f"{FACT}\nQuestion: Who?\nAnswer: me", FACT),
+        ("She moved to the U.S. in 1901. She died there.", "She moved to the U.S. in 1901."),
+        ("", ""),
+    ],
+)
+async def test_a_thought_is_one_sentence_or_one_and_the_answer(
+    fake: FakeOpenAI, reply: str, thought: str
+) -> None:
+    fake.says(reply)
+    model = await chat.load("openai:fake")
+    found, _ = await reason.think(model, QUESTION, [LIGHT], [], "inline")
+    assert found == thought
+
+
+async def test_the_prompt_shows_passages_question_and_earlier_thoughts(fake: FakeOpenAI) -> None:
+    fake.says(FACT)
+    model = await chat.load("openai:fake")
+    await reason.think(model, QUESTION, [LIGHT, CORRANE], ["One fact.", "Another."], "inline")
+    (prompt,) = fake.prompts
+    assert f"[1] Skerrane Light\n{LIGHT['text']}\n\n[2] Ilsabet Corrane" in prompt
+    assert f"Question: {QUESTION}\nReasoning: One fact. Another." in prompt
+
+
+HITS = st.lists(st.sampled_from([LIGHT, CORRANE, FERRY, hit("Skerrane Light", LIGHT["text"])]))
+
+
+@given(HITS, HITS, st.integers(1, 5))
+def test_new_passages_come_first_without_repeats_up_to_the_budget(
+    old: list[Hit], new: list[Hit], limit: int
+) -> None:
+    evidence = merge([], old, limit)
+    merged = merge(evidence, new, limit)
+    ids = [each["id"] for each in merged]
+    assert merged[len(merged) - len(evidence) :] == evidence
+    assert len(ids) == len(set(ids)) <= limit
+    assert set(ids) <= {each["id"] for each in old + new}
+
+
+def test_the_same_passage_under_another_id_is_not_evidence_twice() -> None:
+    assert merge([LIGHT], [Hit(**{**LIGHT, "id": "other"})], 5) == [LIGHT]
+
+
+class FreshRetriever(FixedRetriever):
+    """A retriever that never runs out of new passages."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self._number = count()
+
+    def search(self, queries: list[str], k: int) -> list[list[Hit]]:  # type: ignore[override]
+        self.queries += queries
+        return [[hit(f"Page {next(self._number)}", "Some text.") for _ in range(k)]]
+
+
+def fake_model(thoughts: Iterator[str]) -> GenericFakeChatModel:
+    """A FAKE chat model of LangChain's that says these, one a call."""
+    return GenericFakeChatModel(messages=map(AIMessage, thoughts))
+
+
+WORDS = st.sampled_from(
+    [FACT, QUESTION, "", "So it goes.", "So the answer is: x.", "Lissmere is a town.", "1 + 1 = 2"]
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.one_of(WORDS, st.text(max_size=30)), min_size=12, max_size=12), st.integers(1, 5)
+)
+async def test_the_loop_ends_within_its_hops_whatever_the_model_says(
+    thoughts: list[str], max_hops: int
+) -> None:
+    retriever = FreshRetriever()
+    graph = build_graph(
+        model=fake_model(iter(thoughts)), retriever=retriever, router=FixedRouter("C")
+    )
+    context = Context(strategy="multi", max_hops=max_hops, max_passages=50)
+    result = await graph.ainvoke({"question": QUESTION}, context=context)
+    assert 1 <= len(result["hops"]) == len(retriever.queries) <= max_hops
+    assert result["usage"]["retrieval_steps"] == len(result["hops"])
+    assert result["decision"]["stop_reason"] in (
+        "answered",
+        "hop_limit",
+        "repeated_query",
+        "no_thought",
+    )
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "stop_reason", "hops"),
+    [
+        (["So the answer is: Lissmere."], "answered", 1),
+        ([FACT, "So the answer is: Lissmere."], "answered", 2),
+        ([FACT, "Corrane was born in Lissmere.", "Lissmere is a town."], "hop_limit", 3),
+        ([QUESTION], "repeated_query", 1),
+        ([FACT, FACT.upper()], "repeated_query", 2),
+        (["So it goes."], "repeated_query", 1),
+        ([""], "no_thought", 1),
+        ([FACT, ""], "no_thought", 2),
+    ],
+)
+async def test_why_the_loop_stopped_is_in_the_decision(
+    thoughts: list[str], stop_reason: str, hops: int
+) -> None:
+    graph = build_graph(
+        model=fake_model(iter([*thoughts, "Lissmere"])),
+        retriever=FreshRetriever(),
+        router=FixedRouter("C"),
+    )
+    context = Context(strategy="multi", max_hops=3)
+    result = await graph.ainvoke({"question": QUESTION}, context=context)
+    assert result["decision"]["stop_reason"] == stop_reason
+    assert [hop["thought"] for hop in result["hops"]] == thoughts[:hops]
+    assert result["usage"]["llm_calls"] == hops + 1  # and the reader
+    assert result["answer"] == "Lissmere"
+
+
+@pytest.mark.parametrize(
+    ("found", "settings_", "stop_reason", "hops"),
+    [
+        ([[LIGHT], [LIGHT]], {}, "no_new_passage", 2),
+        ([[]], {}, "no_new_passage", 1),
+        ([[LIGHT], []], {}, "no_new_passage", 2),
+        ([[LIGHT, CORRANE], [FERRY]], {"max_passages": 2}, "evidence_budget", 2),
+    ],
+)
+async def test_a_loop_without_new_evidence_stops(
+    found: list[list[Hit]], settings_: dict[str, int], stop_reason: str, hops: int
+) -> None:
+    retriever = FixedRetriever(*found)
+    graph = build_graph(
+        model=fake_model(iter([FACT] * (hops - 1) + ["Lissmere"])),
+        retriever=retriever,
+        router=FixedRouter("C"),
+    )
+    context = Context(strategy="multi", **settings_)  # type: ignore[arg-type]
+    result = await graph.ainvoke({"question": QUESTION}, context=context)
+    assert result["decision"]["stop_reason"] == stop_reason
+    assert len(result["hops"]) == len(retriever.queries) == hops
+
+
+async def test_each_hop_asks_what_the_last_thought_said() -> None:
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    graph = build_graph(
+        model=fake_model(iter([FACT, "So the answer is: Lissmere.", "Lissmere [1]"])),
+        retriever=retriever,
+        router=FixedRouter("C"),
+    )
+    result = await graph.ainvoke({"question": QUESTION}, context=Context(strategy="multi"))
+    assert retriever.queries == [QUESTION, FACT]
+    assert [hop["passage_ids"] for hop in result["hops"]] == [[LIGHT["id"]], [CORRANE["id"]]]
+    assert [each["title"] for each in result["citations"]] == ["Ilsabet Corrane"]
