@@ -82,6 +82,10 @@ _BABBAGE = (
     "Charles Babbage\nCharles Babbage was an English inventor who designed the Analytical Engine, "
     "a mechanical computer of brass and iron."
 )
+_ENGINE = (
+    "Analytical Engine\nThe Analytical Engine was a mechanical computer of brass and iron, "
+    "designed by Charles Babbage in 1837."
+)
 GROUNDED_DEMOS: tuple[Demo, ...] = (
     Demo(
         f"Paragraph:\n[2] {_ADA}\n\n[1] {_BABBAGE}\n\n"
@@ -89,14 +93,15 @@ GROUNDED_DEMOS: tuple[Demo, ...] = (
         "Charles Babbage designed the Analytical Engine.",
     ),
     Demo(
-        f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
-        "Question: In what city was Ada Lovelace born?",
-        "Ada Lovelace was born in London.",
+        f"Paragraph:\n[2] {_ENGINE}\n\n"
+        "[1] Charles Babbage\nCharles Babbage was an English inventor, born in London in 1791.\n\n"
+        "Question: In what city was the designer of the Analytical Engine born?",
+        "Charles Babbage, the designer of the Analytical Engine, was born in London.",
     ),
     Demo(
         f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
-        "Question: In what year was Ada Lovelace born?",
-        "Ada Lovelace was born in 1815.",
+        "Question: In what city was Ada Lovelace born?",
+        "Ada Lovelace was born in London.",
     ),
 )
 
@@ -112,8 +117,7 @@ REASON_DEMOS: tuple[Demo, ...] = (
     Demo(
         "Paragraph:\n[2] Ada Lovelace\nAda Lovelace was an English mathematician. She wrote about "
         "engines and music.\n\n"
-        "[1] Analytical Engine\nThe Analytical Engine was a mechanical computer of brass and iron, "
-        "designed by Charles Babbage in 1837.\n\n"
+        f"[1] {_ENGINE}\n\n"
         "Question: In what city was the designer of the Analytical Engine born?",
         "The designer of the Analytical Engine was Charles Babbage.",
     ),

