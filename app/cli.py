@@ -255,6 +255,8 @@ def main() -> None:
 def _run(arguments: list[str], debug: bool) -> int:
     try:
         return cli.main(arguments, prog_name="hopgate", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        return _fail(f"{error.ctx.command_path}: name a command: {_commands(error.ctx)}", 2)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "hopgate"
         return _fail(f"{command}: {error.format_message()} See `{command} --help`.", 2)
@@ -264,6 +266,12 @@ def _run(arguments: list[str], debug: bool) -> int:
         if debug:
             raise
         return _fail(*_explain(error))
+
+
+def _commands(context: click.Context) -> str:
+    group = context.command
+    names = group.list_commands(context) if isinstance(group, click.Group) else []
+    return f"{', '.join(names)}. See `{context.command_path} --help`."
 
 
 def _explain(error: Exception) -> tuple[str, int]:

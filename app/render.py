@@ -59,6 +59,7 @@ def _bar() -> Progress:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=_err,
+        disable=not _err.is_terminal,
     )
 
 
@@ -148,10 +149,13 @@ def hits(found: "Sequence[Hit]") -> None:
 def built(report: "BuildReport") -> None:
     """Print what an index was built from, and what was left out."""
     for skipped in report.skipped:
-        _err.print(f"[yellow]skipped[/] {escape(skipped.path)}: {escape(skipped.reason)}")
+        _err.print(
+            f"[yellow]skipped[/] {escape(skipped.path)}: {escape(skipped.reason)}", soft_wrap=True
+        )
     _out.print(
         f"{report.passages} passages of {report.files} files → {escape(report.path)} "
-        f"(encoder {escape(report.encoder)}, {report.duplicates} duplicates left out)"
+        f"(encoder {escape(report.encoder)}, {report.duplicates} duplicates left out)",
+        soft_wrap=True,
     )
     _out.print(f'Ask it: hopgate ask "…" --index {escape(report.path)}', soft_wrap=True)
 

@@ -189,6 +189,17 @@ def _fit_write(stream: Tensor, target: Tensor) -> Tensor:
     return (torch.eye(size) - torch.full((size, size), 1 / size)) @ torch.diag(slope)
 
 
+def _copy_reads(
+    ours: Sequence[nn.Linear], theirs: Sequence[nn.Linear], stream: Tensor, state: Tensor
+) -> None:
+    """Lets `ours` give from the stream what `theirs`, biases included, give from BERT's state."""
+    import torch
+
+    read, one = _fit_read(stream, state)
+    for mine, copied in zip(ours, theirs, strict=True):
+        mine.weight.data = copied.weight @ read.T + torch.outer(copied.bias, one)
+
+
 def transplant(
     teacher: BertModel, student: T5ForConditionalGeneration, kept: Sequence[int], tokens: Tensor
 ) -> nn.Linear:
@@ -231,19 +242,15 @@ def transplant(
     layers: Any = teacher.encoder.layer
     for block, at in zip(blocks, kept, strict=True):
         bert = layers[at]
-        attention, dense = block.layer[0].SelfAttention, block.layer[1].DenseReluDense
+        attention, own = block.layer[0].SelfAttention, bert.attention.self
         stream, state = stream_and_state(block.layer[0], bert)
-        read, one = _fit_read(stream, state)
-        own = bert.attention.self
-        for ours, theirs in ((attention.q, own.query), (attention.k, own.key)):
-            ours.weight.data = theirs.weight @ read.T + torch.outer(theirs.bias, one)
+        theirs = (own.query, own.key, own.value)
+        _copy_reads((attention.q, attention.k, attention.v), theirs, stream, state)
         attention.q.weight.data /= own.attention_head_size**0.5
-        attention.v.weight.data = own.value.weight @ read.T + torch.outer(own.value.bias, one)
         attention.o.weight.data = _fit_write(stream, state) @ bert.attention.output.dense.weight
+        dense = block.layer[1].DenseReluDense
         stream, state = stream_and_state(block.layer[1], bert.intermediate)
-        read, one = _fit_read(stream, state)
-        first = bert.intermediate.dense
-        dense.wi.weight.data = first.weight @ read.T + torch.outer(first.bias, one)
+        _copy_reads((dense.wi,), (bert.intermediate.dense,), stream, state)
         dense.wo.weight.data = _fit_write(stream, state) @ bert.output.dense.weight
     read, one = _fit_read(
         _inputs_of(student.encoder.final_layer_norm, run_student)[real], run_teacher()[real]
@@ -261,7 +268,7 @@ def heal(
     *,
     steps: int,
     batch_size: int = 32,
-    learning_rate: float = 5e-4,
+    learning_rate: float = 3e-4,
     seed: int = 0,
 ) -> list[float]:
     """Trains `encoder` and `head` to give the teacher's last hidden state of every token.

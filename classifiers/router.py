@@ -173,7 +173,8 @@ def label_rows(model: T5ForConditionalGeneration, labels: Sequence[int]) -> Tens
     """The output layer's rows of `labels`, [labels, d_model], scaled as T5 scales its output."""
     config = model.config
     scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
-    return model.lm_head.weight[list(labels)] * (config.d_model**-0.5 if scaled else 1.0)
+    rows: Tensor = model.lm_head.weight[list(labels)]
+    return rows.mul(config.d_model**-0.5) if scaled else rows
 
 
 def label_logits(

@@ -85,7 +85,7 @@ def test_half_alpha_is_the_average_of_all_weights(router: Router) -> None:
 
 
 def test_batch_answers_as_one_by_one(router: Router) -> None:
-    questions = [f"{question} {'And why? ' * (i % 7)}" for i, question in enumerate(QUESTIONS * 20)]
+    questions = [f"{question} {'And why? ' * (i % 7)}" for i, question in enumerate(QUESTIONS * 17)]
     together = as_rows(router.route(questions, 0.3))
     alone = as_rows([router.route([question], 0.3)[0] for question in questions])
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
@@ -93,12 +93,12 @@ def test_batch_answers_as_one_by_one(router: Router) -> None:
 
 def test_threads_with_different_alpha_do_not_mix(router: Router) -> None:
     alphas = [i / 15 for i in range(16)]
-    expected = {alpha: as_rows(Router.load().route(QUESTIONS, alpha)) for alpha in (0.0, 1.0)}
-    expected |= {alpha: as_rows(router.route(QUESTIONS, alpha)) for alpha in alphas[1:-1]}
+    expected = [as_rows(router.route(QUESTIONS, alpha)) for alpha in alphas]
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda alpha: router.route(QUESTIONS, alpha), alphas * 5))
-    for alpha, rows in zip(alphas * 5, found, strict=True):
-        torch.testing.assert_close(as_rows(rows), expected[alpha], atol=1e-4, rtol=0)
+        found = list(pool.map(lambda alpha: router.route(QUESTIONS, alpha), alphas * 2))
+    assert len({str(rows) for rows in expected}) == 16
+    for rows, wanted in zip(found, expected * 2, strict=True):
+        torch.testing.assert_close(as_rows(rows), wanted, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("alpha", [-0.01, 1.01, float("nan"), float("inf"), "much", None])

@@ -88,7 +88,7 @@ def test_the_command_line_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("index",)])
-def test_no_command_shows_help_and_is_wrong_usage(
+def test_no_command_is_wrong_usage_and_points_to_help(
     run: Callable[..., Ran], arguments: tuple[str, ...]
 ) -> None:
     one_line(run(*arguments), 2, "--help")
@@ -485,7 +485,7 @@ def test_doctor_finds_everything_usable(run: Callable[..., Ran]) -> None:
         assert checks[name]["ok"], checks[name]
     assert checks["model local:smollm2"]["ok"]
     assert not checks["model openai:NAME"]["ok"]
-    assert "OPENAI_API_KEY" in checks["model openai:NAME"]["found"]
+    assert "OPENAI_API_KEY" in checks["model openai:NAME"]["advice"]
 
 
 def test_doctor_tries_the_endpoint_and_hides_the_key(
@@ -504,7 +504,7 @@ def test_doctor_says_that_an_endpoint_is_down(
     ran = run("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(ran.out)}
     assert ran.code == 0  # the embedded model is enough
-    assert "http://127.0.0.1:9/v1 did not answer" in checks["model openai:NAME"]["found"]
+    assert "http://127.0.0.1:9/v1 did not answer" in checks["model openai:NAME"]["advice"]
 
 
 def test_doctor_fails_where_no_model_is_usable(
@@ -517,4 +517,4 @@ def test_doctor_fails_where_no_model_is_usable(
     checks = {check["name"]: check for check in json.loads(ran.out)}
     assert not checks["model local:smollm2"]["ok"]
     assert checks["model local:smollm2"]["needed"]
-    assert "pip install" in checks["model local:smollm2"]["found"]
+    assert "pip install" in checks["model local:smollm2"]["advice"]
