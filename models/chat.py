@@ -158,7 +158,7 @@ def _make(name: str) -> ChatModel:
             gate="confidence",
             gate_threshold=0.02,  # docs/results/gate.md
             tiny=True,
-            evidence_chars=1_600,  # about four passages: with more it loses the thread
+            evidence_chars=1_200,  # about three passages: with more it loses the thread
         )
     return ChatModel(name, endpoint, client)
 
