@@ -1,5 +1,6 @@
 """Condense: a follow-up of a conversation becomes a question that stands alone."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,13 @@ from hopgate.nodes import prompts
 MAX_QUESTION_CHARS = 4_000
 MAX_TOKENS = 100
 SHOWN_TURNS = 3  # of the conversation, the latest
+
+_NAME = re.compile(r"(?<=\s)[A-Z][\w'’-]+")  # a capitalised word that does not begin the text
+_POINTS_BACK = re.compile(
+    r"^(and|but|what about|how about)\b"
+    r"|\b(it|its|he|him|his|she|her|they|them|their|there|this|that|these|those)\b",
+    re.IGNORECASE,
+)
 
 
 class Turn(NamedTuple):
@@ -41,7 +49,8 @@ async def condense(
     """Rewrite a follow-up so that it can be understood without the conversation.
 
     Falls back to the question as asked when the model writes nothing, too much, or an
-    answer instead of a question.
+    answer instead of a question. A tiny model often leaves the "it" as it is, or guesses: where
+    its rewrite has no name of the last turn, the last question is put before the follow-up.
 
     Raises:
         ModelError: No answer from the model.
@@ -61,5 +70,17 @@ async def condense(
     rewritten = completion.text.removeprefix("Question:").strip()
     answered = question.endswith("?") and not rewritten.endswith("?")
     if not rewritten or answered or len(rewritten) > MAX_QUESTION_CHARS:
-        return question, completion
+        rewritten = question
+    if model.tiny and not _resolved(question, rewritten, history[-1]):
+        rewritten = f"{history[-1].question} {question}"
     return rewritten, completion
+
+
+def _resolved(question: str, rewritten: str, turn: Turn) -> bool:
+    """Tell whether a follow-up that points back was rewritten with a name of the last turn."""
+    names = [name for text in turn for name in _NAME.findall(text)]
+    return (
+        not names
+        or _POINTS_BACK.search(question) is None
+        or any(name in rewritten for name in names)
+    )

@@ -8,12 +8,12 @@ from typing_extensions import TypedDict
 
 from hopgate.models.chat import ChatModel, Completion, Layout, complete
 from hopgate.nodes import prompts
-from hopgate.nodes.text import novel, overlap, sentences
+from hopgate.nodes.text import claim, overlap, sentences
 from hopgate.retrievers.base import Hit
 
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
-MIN_SUPPORT = 0.6  # share of the answer's words in a sentence that counts as its source
+MIN_SUPPORT = 0.6  # share of the answer's words in a passage that counts as its source
 
 _UNKNOWN = re.compile(r"^\W*i (do not|don['’]?t) know\b", re.IGNORECASE)
 _MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
@@ -69,8 +69,8 @@ def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
     """Take a reply apart: the answer, its citations checked against the evidence.
 
     A marker such as `[2]` must name a passage that was shown; one that does not is
-    dropped with a warning. A reply without markers is traced to the passages whose
-    sentences hold its words, those that the question did not already say.
+    dropped with a warning. A reply without markers is traced to the passages that hold
+    its words, those that the question did not already say.
     """
     text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
     if not text:
@@ -84,24 +84,21 @@ def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
             warnings.append(f"the model cited [{number}], which was not retrieved")
         elif number - 1 not in cited:
             cited.append(number - 1)
-    claim = novel(text, question)
-    cited = cited or _trace(claim, evidence)
+    words = claim(text, question)
+    cited = cited or _trace(words, evidence)
     if evidence and not cited:
         warnings.append("no retrieved passage supports the answer")
-    return Answer(text, True, [_cite(evidence[i], claim) for i in cited], warnings)
+    return Answer(text, True, [_cite(evidence[i], words) for i in cited], warnings)
 
 
-def _trace(claim: str, evidence: Sequence[Hit]) -> list[int]:
-    if claim in ("", "yes", "no"):
+def _trace(words: str, evidence: Sequence[Hit]) -> list[int]:
+    if words in ("", "yes", "no"):
         return []
-    support = [overlap(claim, _best_sentence(hit, claim)) for hit in evidence]
+    support = [overlap(words, f"{hit['title']} {hit['text']}") for hit in evidence]
     best = max(support, default=0.0)
     return [i for i, each in enumerate(support) if each == best][:2] if best >= MIN_SUPPORT else []
 
 
-def _cite(hit: Hit, claim: str) -> Citation:
-    return Citation(id=hit["id"], title=hit["title"], quote=_best_sentence(hit, claim))
-
-
-def _best_sentence(hit: Hit, claim: str) -> str:
-    return max(sentences(hit["text"]), key=lambda each: overlap(claim, each), default="")
+def _cite(hit: Hit, words: str) -> Citation:
+    quote = max(sentences(hit["text"]), key=lambda each: overlap(words, each), default="")
+    return Citation(id=hit["id"], title=hit["title"], quote=quote)

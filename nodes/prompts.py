@@ -208,15 +208,15 @@ def render(
 
 
 def fit(evidence: Sequence[Hit], budget: int) -> list[Hit]:
-    """Return the first passages that fit into `budget` characters, at least one.
+    """Return the first passages whose texts fit into `budget` characters.
 
-    The last one that fits is cut to what is left.
+    The first is always among them, cut to the budget.
     """
     fitting: list[Hit] = []
     for hit in evidence:
         if fitting and len(hit["text"]) > budget:
             break
-        fitting.append(Hit(**{**hit, "text": hit["text"][: max(budget, 0)]}))
+        fitting.append(Hit(**{**hit, "text": hit["text"][:budget]}))
         budget -= len(hit["text"])
     return fitting
 

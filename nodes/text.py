@@ -4,6 +4,46 @@ import re
 import string
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_FUNCTION_WORDS = frozenset(
+    [
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "by",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "in",
+        "is",
+        "it",
+        "its",
+        "of",
+        "on",
+        "or",
+        "she",
+        "that",
+        "their",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "was",
+        "were",
+        "which",
+        "who",
+        "with",
+    ]
+)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -31,8 +71,11 @@ def overlap(answer: str, text: str) -> float:
     return len(words & set(normalise(text).split())) / len(words)
 
 
-def novel(answer: str, question: str) -> str:
-    """Return the answer's normalised words that the question does not have, else all of them."""
+def claim(answer: str, question: str) -> str:
+    """Return the normalised words by which an answer can be traced to a passage.
+
+    Words of the question and function words are left out, unless nothing else is left.
+    """
     words = normalise(answer).split()
-    asked = set(normalise(question).split())
-    return " ".join([word for word in words if word not in asked] or words)
+    common = set(normalise(question).split()) | _FUNCTION_WORDS
+    return " ".join([word for word in words if word not in common] or words)

@@ -46,6 +46,7 @@ def test_a_thought_is_final_when_it_states_the_answer(thought: str, final: bool)
         ([FACT, "So she drew it."], FACT),
         ([FACT, "Thus it is hers.", "Hence nothing.", "Therefore so."], FACT),
         ([FACT, "That is 1858 + 12 = 1870."], FACT),
+        ([FACT, "The war of 1914-1918 closed it."], "The war of 1914-1918 closed it."),
         ([FACT, "It stood for 1870 - 1858 years."], FACT),
         (["So what?", ""], QUESTION),
         ([FACT + " So the answer is: Corrane."], FACT),
