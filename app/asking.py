@@ -24,7 +24,7 @@ async def ask(
         on_event: Called with each of the graph's custom events as it happens.
 
     Returns:
-        The final state, with the keys of `SHOWN` and `question`, `standalone`, `evidence`.
+        The final state, with the keys of `SHOWN` and `asked`, `standalone`, `evidence`.
     """
     if thread is None:
         return await _run(question, context, None, {}, on_event)

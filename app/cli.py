@@ -7,6 +7,7 @@ stderr. Exit code 0 done, 2 wrong usage or input, 1 anything else; errors are on
 without a traceback unless `--debug` is given.
 """
 
+import io
 import json
 import logging
 import os
@@ -99,7 +100,7 @@ def route(
 ) -> None:
     """Show the router's decision for QUESTION, or for every row of a file.
 
-    Rows keep all their fields and gain label, probs and alpha.
+    Rows keep all their fields and gain `route`: label, probs and alpha.
     """
     from hopgate import render, routing
 
@@ -127,6 +128,8 @@ def search(query: str, index: str, k: int, as_json: bool) -> None:
     from hopgate import render, retrievers
     from hopgate.nodes.condense import check_question
 
+    if not query.strip():
+        raise click.UsageError("the query is empty; give some words to search for.")
     path = retrievers.sample_path() if index == "sample" else Path(index)
     with render.status("searching", quiet=as_json):
         (hits,) = retrievers.load_index(path).search([check_question(query)], k)
@@ -241,6 +244,9 @@ def _print_json(document: Any) -> None:
 
 def main() -> None:
     """Run the command line under the module's rules."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     arguments = [each for each in sys.argv[1:] if each != "--debug"]
     debug = len(arguments) < len(sys.argv[1:])
     if not debug:
@@ -265,7 +271,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        return _fail(*_explain(error))
+        return _fail(*explain_error(error))
 
 
 def _commands(context: click.Context) -> str:
@@ -274,7 +280,8 @@ def _commands(context: click.Context) -> str:
     return f"{', '.join(names)}. See `{context.command_path} --help`."
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def explain_error(error: Exception) -> tuple[str, int]:
+    """Put an error into one line, with the exit code that it deserves."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):

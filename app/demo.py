@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import sys
 import warnings
 
 from rich.console import Console
-from rich.markup import escape
 from rich.rule import Rule
 
 from hopgate import asking, render
+from hopgate.cli import explain_error
 
 ALPHA = 0.4
 QUESTIONS = {
@@ -24,24 +25,30 @@ async def run() -> None:
     from hopgate.models import chat
 
     console = Console(highlight=False)
-    context = Context(alpha=ALPHA)
-    model = await chat.load(context.model)
+    model = await chat.load(chat.LOCAL)
+    context = Context(alpha=ALPHA, model=model.name)
     console.print(f"[bold]hopgate[/] at α = {ALPHA}, model {model.name}, the sample collection.")
-    if model.tiny:
-        console.print(
-            "[yellow]This embedded model is tiny (135 million parameters): its decisions are real, "
-            "its answers are often wrong.[/] Set OPENAI_API_KEY or OPENAI_BASE_URL for a real one."
-        )
+    console.print(
+        "[yellow]This embedded model is tiny (135 million parameters): its decisions are real, "
+        "its answers are often wrong.[/]"
+    )
     for question, expected in QUESTIONS.items():
         console.print()
-        console.print(Rule(escape(question), align="left"))
+        console.print(Rule(question, align="left"))
         console.print(f"[dim]{expected}[/]")
         with render.status("thinking", quiet=False) as update:
             result = await asking.ask(question, context, on_event=update)
         render.answer(result)
+    console.print(
+        '\nNow yours: .venv/bin/hopgate ask "…"; set OPENAI_API_KEY or OPENAI_BASE_URL for a real '
+        "model."
+    )
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    except Exception as error:
+        sys.exit(f"hopgate: {explain_error(error)[0]}")

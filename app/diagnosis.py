@@ -1,7 +1,6 @@
 """What `hopgate doctor` looks at: what is installed, usable, missing, and how to get it."""
 
 import importlib.util
-import os
 import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -102,26 +101,31 @@ def _local() -> str:
 
 
 def _openai() -> str:
-    from hopgate.models.chat import base_url
+    from hopgate.models.chat import api_key, base_url, without_password
 
     configured = base_url()
     if configured is None:
-        if os.environ.get("OPENAI_API_KEY"):
+        if api_key():
             return "OPENAI_API_KEY is set (not tried: it may cost money)"
         raise ValueError("set OPENAI_API_KEY, or OPENAI_BASE_URL for your own server")
     import httpx
 
-    key = os.environ.get("OPENAI_API_KEY") or "none"
+    shown = without_password(configured)
     try:
         reply = httpx.get(
             f"{configured.rstrip('/')}/models",
-            headers={"Authorization": f"Bearer {key}"},
+            headers={"Authorization": f"Bearer {api_key() or 'none'}"},
             timeout=REACH_SECONDS,
         )
     except httpx.HTTPError as error:
         raise RuntimeError(
-            f"OPENAI_BASE_URL {configured} did not answer ({error}); start it or correct the URL"
+            f"OPENAI_BASE_URL {shown} did not answer ({type(error).__name__}); "
+            "start it or correct the URL"
         ) from error
     if reply.status_code in (401, 403):
-        raise RuntimeError(f"{configured} refused the key; check OPENAI_API_KEY")
-    return f"{configured} answers"
+        raise RuntimeError(f"{shown} refused the key; check OPENAI_API_KEY")
+    if reply.is_error:
+        raise RuntimeError(
+            f"{shown}/models answered {reply.status_code}; does OPENAI_BASE_URL lack its /v1?"
+        )
+    return f"{shown} answers"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.panel import Panel
 from rich.progress import (
     BarColumn,
@@ -22,10 +22,16 @@ if TYPE_CHECKING:
     from hopgate.diagnosis import Check
     from hopgate.retrievers import BuildReport, Hit
 
-_out = Console(highlight=False)
-_err = Console(stderr=True, highlight=False)
+_out = Console(highlight=False, emoji=False)
+_err = Console(stderr=True, highlight=False, emoji=False)
 
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
+
+
+def escape(text: str) -> str:
+    """Make a text that is not ours safe to print: no markup, no terminal control sequences."""
+    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return escape_markup(shown)
 
 
 @contextmanager
@@ -93,7 +99,7 @@ def answer(result: dict[str, Any]) -> None:
         _out.print(f"  [bold]{escape(citation['title'])}[/]: {escape(citation['quote'])}")
     for warning in decision["warnings"]:
         _out.print(f"  [yellow]![/] {escape(warning)}")
-    if result["standalone"] != result["question"]:
+    if result["standalone"] != result["asked"]:
         _out.print(f"[bold]asked[/]   {escape(result['standalone'])}")
     gate = decision["gate"]
     _out.print(f"[bold]gate[/]    {gate['answer']} ({gate['mode']}): {escape(gate['reason'])}")
@@ -102,7 +108,7 @@ def answer(result: dict[str, Any]) -> None:
     _hops(result)
     if decision.get("stop_reason"):
         _out.print(f"[bold]stopped[/] {decision['stop_reason']}")
-    _out.print(f"[bold]cost[/]    {_cost(result['usage'])}")
+    _out.print(f"[bold]cost[/]    {_cost(result['usage'])}, model {escape(decision['model'])}")
 
 
 def _route(route: dict[str, Any]) -> str:

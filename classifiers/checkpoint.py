@@ -18,8 +18,10 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ TOKENIZER = "tokenizer.json"
 LABELS = ("A", "B", "C")
 """No retrieval, one retrieval, several (Adaptive-RAG, section 3.2)."""
 ENDS = ("cost", "reliability")
+CARD = "README.md"
+OWN_FILES = {MANIFEST, TOKENIZER, CARD} | {f"{p}.safetensors" for p in ("shared", "base", *ENDS)}
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
 BUILTIN = Path(__file__).parent / "weights"
@@ -137,6 +141,7 @@ def read(folder: Path) -> Checkpoint:
     """
     from tokenizers import Tokenizer
 
+    folder = folder.expanduser()
     manifest = verify(folder)
     parts = {part: _read_tensors(folder / name) for part, name in manifest["tensors"].items()}
     _check_parts(folder, parts)
@@ -153,8 +158,16 @@ def read(folder: Path) -> Checkpoint:
     )
 
 
-def verify(folder: Path = BUILTIN) -> dict[str, Any]:
+_State = tuple[tuple[str, int, int], ...]
+_verified: dict[Path, tuple[_State, dict[str, Any]]] = {}
+_verifying = Lock()
+
+
+def verify(folder: Path | str = BUILTIN) -> dict[str, Any]:
     """Checks a router's folder against its manifest, without loading the weights.
+
+    A folder that was found whole is hashed again only when one of its files has another size or
+    time.
 
     Returns:
         The manifest.
@@ -163,10 +176,25 @@ def verify(folder: Path = BUILTIN) -> dict[str, Any]:
         ValueError: If the folder is no router, or of another format.
         RuntimeError: If a file is missing or was altered.
     """
-    manifest = _read_manifest(folder)
-    for name, expected in manifest["sha256"].items():
-        _check(folder / name, expected)
-    return manifest
+    folder = Path(folder).expanduser()
+    place = folder.resolve()
+    with _verifying:
+        state = _state(place)
+        held = _verified.get(place)
+        if held is None or held[0] != state:
+            manifest = _read_manifest(folder)
+            for name, expected in manifest["sha256"].items():
+                _check(folder / name, expected)
+            held = _verified[place] = (state, manifest)
+        return deepcopy(held[1])
+
+
+def _state(folder: Path) -> _State:
+    """Name, size and time of each file; nothing for a folder that is not there."""
+    if not folder.is_dir():
+        return ()
+    files = [(entry.name, entry.stat()) for entry in os.scandir(folder) if entry.is_file()]
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files))
 
 
 def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite: bool) -> None:
@@ -201,20 +229,38 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def check_free(out: Path, overwrite: bool) -> None:
     """Raises ValueError if `out` is there and must not be replaced.
 
-    Only a router's folder is ever replaced.
+    Only an empty folder, or a router's with nothing beside it, is ever replaced.
     """
     if not out.exists():
         return
     if not overwrite:
         raise ValueError(f"{out} exists; choose another folder or ask to overwrite it")
-    if not (out / MANIFEST).is_file() and (not out.is_dir() or any(out.iterdir())):
+    names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
+    if names and not _is_router(out):
         raise ValueError(f"{out} is not a router's folder and is not overwritten; choose another")
+    if others := sorted(names - OWN_FILES):
+        raise ValueError(
+            f"{out} holds {others[0]!r} beside the router and is not overwritten; move it away or "
+            "choose another folder"
+        )
+
+
+def _is_router(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (
+        isinstance(manifest, dict)
+        and "architecture" in manifest
+        and isinstance(manifest.get("tensors"), dict)
+    )
 
 
 @contextlib.contextmanager
@@ -243,7 +289,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         found, tensors, hashes = manifest["format"], manifest["tensors"], manifest["sha256"]
-        missing = {*tensors.values(), manifest["tokenizer"]} - set(hashes)
+        missing = {*tensors.values(), manifest["tokenizer"]} - hashes.keys()
         _ = manifest["config"], manifest["labels"], manifest["max_tokens"]
         _ = manifest["profile"], manifest["training"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -48,9 +48,12 @@ class Router:
     over the shared tensors, and none is changed after it was made.
 
     Attributes:
+        source: What decisions of this kind of router are marked with.
         profile: The LLM that the cost end was trained for, e.g. `flan-t5-xl`.
         training: Data, recipe and figures of the training.
     """
+
+    source = "t5"
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Takes a router in memory; `Router.load` reads one from disk.

@@ -66,7 +66,7 @@ class Steps:
             completions.append(completion)
         return {
             "messages": [message],
-            "question": question,
+            "asked": question,
             "standalone": standalone,
             "message_id": message.id,
             "decision": Overwrite(Decision(route=None, stop_reason=None, warnings=[])),
@@ -83,7 +83,7 @@ class Steps:
         context = runtime.context or Context()
         decision, completions = await self._decide(state["standalone"], context)
         update = Decision(gate=decision)
-        if not decision["retrieve"] and decision["answer"] != "skipped":
+        if after_gate({"decision": update}) == "generate":
             update |= Decision(strategy="none")
         runtime.stream_writer({"event": "gate", **decision})
         return {"decision": update, "usage": spend(state["usage"], "gate", started, completions)}
@@ -120,12 +120,16 @@ class Steps:
         """Choose how deep to retrieve, at the request's α."""
         started = time.perf_counter()
         context = runtime.context or Context()
-        if context.strategy == "auto":
+        edited = state["decision"].get("strategy")
+        if edited == "single" or edited == "multi":
+            decision = routing.forced(edited, context.alpha, "the strategy was set in the state")
+        elif context.strategy == "auto":
             router = await self._resources.router(context)
             gate = state["decision"]["gate"]
             decision = await routing.classify(router, state["standalone"], context.alpha, gate)
         else:
-            decision = routing.forced(context.strategy, context.alpha)
+            reason = f"the request asks for strategy {context.strategy!r}"
+            decision = routing.forced(context.strategy, context.alpha, reason)
         strategy = routing.STRATEGIES[decision["label"]]
         runtime.stream_writer({"event": "route", "strategy": strategy, **decision})
         return {
@@ -162,21 +166,31 @@ class Steps:
         answer, completion = await generating.generate(
             model, state["standalone"], state["evidence"], layout_for(model, context)
         )
-        warnings = list(state["decision"].get("warnings", [])) + answer.warnings
+        warnings = list(state["decision"].get("warnings", []))
+        if state["hops"] and not state["evidence"] and not warnings:
+            warnings.append("nothing was found; answered without sources")
+        warnings += answer.warnings
+        if model.tiny:
+            warnings.append(f"{model.name} is tiny: trust its decisions no more than its answers")
         runtime.stream_writer({"event": "answer", "text": answer.text})
         return {
             "answer": answer.text,
             "citations": answer.citations,
-            "messages": [AIMessage(answer.text)],
-            "decision": Decision(answered=answer.known, warnings=warnings),
+            "messages": [AIMessage(answer.text, id=completion.id)],
+            "decision": Decision(model=model.name, answered=answer.known, warnings=warnings),
             "usage": spend(state["usage"], "generate", started, [completion]),
         }
 
 
 def after_gate(state: State) -> Literal["route", "generate"]:
-    """A No answers directly; everything else goes to the router."""
+    """A No answers directly; everything else goes to the router.
+
+    A person may have edited `gate.retrieve`, or set `strategy` already.
+    """
     gate = state["decision"]["gate"]
-    return "route" if gate["retrieve"] or gate["answer"] == "skipped" else "generate"
+    strategy = state["decision"].get("strategy")
+    wanted = gate["retrieve"] or gate["answer"] == "skipped" or strategy in ("single", "multi")
+    return "route" if wanted else "generate"
 
 
 def after_route(state: State) -> Literal["generate", "retrieve", "multihop"]:
@@ -197,12 +211,20 @@ def after_route(state: State) -> Literal["generate", "retrieve", "multihop"]:
 
 
 def _new_message(state: State) -> AnyMessage:
-    """Return the user message to answer: a new one in `messages`, else `question`."""
+    """Return the user message to answer: `question` if it was given, else the newest message.
+
+    Raises:
+        ValueError: The input brings neither, or only what was answered before.
+    """
+    question = state.get("question")
     messages = state.get("messages", [])
-    if messages and messages[-1].type == "human" and messages[-1].id != state.get("message_id"):
-        return messages[-1]
-    question = condensing.check_question(state.get("question"))
-    return HumanMessage(question, id=str(uuid4()))
+    if question is not None or not messages:
+        return HumanMessage(condensing.check_question(question), id=str(uuid4()))
+    last = messages[-1]
+    answered = last.id == state.get("message_id") and last.text.strip() == state.get("asked")
+    if last.type != "human" or answered:
+        raise ValueError("there is no new question; give one in `question` or a user message")
+    return last
 
 
 def _turns(messages: Sequence[AnyMessage], current: AnyMessage) -> list[condensing.Turn]:

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from langchain_core.messages import AnyMessage
+from langgraph.channels import EphemeralValue
 from langgraph.graph import add_messages
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from hopgate.models.chat import Completion
 from hopgate.nodes.gate import GateDecision
 from hopgate.nodes.generate import Citation
-from hopgate.nodes.route import RouteDecision
+from hopgate.nodes.route import RouteDecision, Strategy
 from hopgate.retrievers.base import Hit
 
 
@@ -36,26 +37,39 @@ class Usage(TypedDict):
 class Decision(TypedDict, total=False):
     """Why this path: every decision of the turn.
 
-    `strategy` is what the edges follow: editing it redirects the run.
+    The edges follow `gate.retrieve` after the gate and `strategy` after the router: editing
+    them redirects the run.
     """
 
+    model: str
     gate: GateDecision
     route: RouteDecision | None
-    strategy: str
+    strategy: Strategy
     stop_reason: str | None
     answered: bool
     warnings: list[str]
 
 
 def merge(old: Decision, new: Decision) -> Decision:
-    """Reducer: later keys win, others stay, so that a single key can be edited."""
-    return {**old, **new}
+    """Reducer: later keys win, others stay, also inside `gate` and `route`.
+
+    So a person can edit `{"gate": {"retrieve": True}}` alone.
+    """
+    merged: dict[str, Any] = dict(old)
+    for key, value in new.items():
+        before = merged.get(key)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return cast(Decision, merged)
 
 
 class Input(TypedDict, total=False):
-    """What a turn starts from: `question`, or `messages` that end with the user's."""
+    """What a turn starts from: `question`, or `messages` that end with the user's.
 
-    question: str
+    Where both are given, `question` is answered.
+    """
+
+    question: Annotated[str, EphemeralValue]
     messages: Annotated[list[AnyMessage], add_messages]
 
 
@@ -75,7 +89,9 @@ class State(TypedDict, total=False):
 
     messages: Annotated[list[AnyMessage], add_messages]
     """The conversation, over all turns."""
-    question: str
+    question: Annotated[str, EphemeralValue]
+    """The turn's input; gone after the first step, so that a later turn cannot take it up."""
+    asked: str
     """The question as asked."""
     standalone: str
     """The question as every later node reads it."""

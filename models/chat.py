@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from hopgate.models import local
@@ -42,12 +43,14 @@ class Completion:
         completion_tokens: Tokens written, likewise.
         logprobs: Per answer token, the likeliest tokens and their log-probability;
             empty when they were not asked for or not given.
+        id: The message's id, under which its tokens were streamed.
     """
 
     text: str
     prompt_tokens: int
     completion_tokens: int
     logprobs: tuple[dict[str, float], ...] = ()
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def resolve(name: str) -> str:
     Raises:
         ValueError: The name is of no known form, or needs a key that is not set.
     """
-    configured = base_url() or os.environ.get("OPENAI_API_KEY")
+    configured = base_url() or api_key()
     if name == "auto":
         if not configured:
             return LOCAL
@@ -104,12 +107,41 @@ def resolve(name: str) -> str:
 
 
 def base_url() -> str | None:
-    """Return the endpoint that the environment names, or None for OpenAI's own."""
-    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None
+    """Return the endpoint that the environment names, or None for OpenAI's own.
+
+    Raises:
+        ValueError: It is no HTTP address.
+    """
+    url = (os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or "").strip()
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"OPENAI_BASE_URL {url.rpartition('@')[2]!r} is not an address such as "
+            "http://127.0.0.1:8000/v1; correct it"
+        )
+    return url
+
+
+def api_key() -> str | None:
+    """Return the key that the environment holds, without white space around it, or None."""
+    return (os.environ.get("OPENAI_API_KEY") or "").strip() or None
+
+
+def without_password(url: str) -> str:
+    """Return an address as it may be shown: user name and password left out."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 # The client's connections belong to one event loop, so there is one per loop.
-_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], ChatModel]] = (
+_Key = tuple[str, str | None]
+_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, asyncio.Task[ChatModel]]] = (
     WeakKeyDictionary()
 )
 
@@ -124,8 +156,12 @@ async def load(name: str) -> ChatModel:
     key = (resolve(name), base_url())
     models = _loaded.setdefault(asyncio.get_running_loop(), {})
     if key not in models:
-        models[key] = await asyncio.to_thread(_make, key[0])
-    return models[key]
+        models[key] = asyncio.create_task(asyncio.to_thread(_make, key[0]))
+    try:
+        return await asyncio.shield(models[key])
+    except Exception:
+        models.pop(key, None)  # so that the next request tries again
+        raise
 
 
 def _make(name: str) -> ChatModel:
@@ -137,7 +173,7 @@ def _make(name: str) -> ChatModel:
         endpoint, key = local.serve()
     else:
         endpoint = base_url() or "https://api.openai.com/v1"
-        key = os.environ.get("OPENAI_API_KEY") or "none"
+        key = api_key() or "none"
     client = ChatOpenAI(
         model=name.partition(":")[2],
         base_url=endpoint,
@@ -147,7 +183,8 @@ def _make(name: str) -> ChatModel:
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
         stream_usage=True,
-        http_async_client=httpx.AsyncClient(timeout=TIMEOUT_SECONDS),
+        # A proxy is never meant for the embedded server.
+        http_async_client=httpx.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=name != LOCAL),
     )
     if name == LOCAL:
         return ChatModel(
@@ -160,13 +197,13 @@ def _make(name: str) -> ChatModel:
             tiny=True,
             evidence_chars=1_200,  # about three passages: with more it loses the thread
         )
-    return ChatModel(name, endpoint, client)
+    return ChatModel(name, without_password(endpoint), client)
 
 
 def wrap(client: "BaseChatModel") -> ChatModel:
     """Give any LangChain chat model of an app the shape that the nodes use."""
     name = str(getattr(client, "model_name", None) or type(client).__name__)
-    endpoint = str(getattr(client, "openai_api_base", None) or "its own endpoint")
+    endpoint = without_password(str(getattr(client, "openai_api_base", None) or "its endpoint"))
     return ChatModel(name, endpoint, client)
 
 
@@ -177,6 +214,7 @@ async def complete(
     max_tokens: int,
     stop: list[str] | None = None,
     logprobs: bool = False,
+    streamed: bool = False,
 ) -> Completion:
     """Ask the model once and return its answer with its cost.
 
@@ -186,6 +224,8 @@ async def complete(
         max_tokens: Most tokens to write.
         stop: Texts that end the answer.
         logprobs: Ask for the likeliest tokens at each position.
+        streamed: Whether this is the answer, whose tokens LangGraph's `messages` stream shows;
+            decisions and thoughts are kept out of it.
 
     Raises:
         ModelError: No answer after the client's retries; the message names the endpoint.
@@ -196,15 +236,18 @@ async def complete(
     if logprobs:
         options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
     try:
-        reply = await model.client.ainvoke(list(messages), **options)
+        tags = [] if streamed else ["nostream"]
+        reply = await model.client.ainvoke(list(messages), {"tags": tags}, **options)
     except Exception as error:
         raise ModelError(_explain(model, error)) from error
     usage = reply.usage_metadata
     return Completion(
-        text=reply.text.strip(),
+        # A lone surrogate could be neither printed nor stored.
+        text=reply.text.encode("utf-8", "replace").decode().strip(),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=_top_logprobs(reply.response_metadata),
+        id=reply.id,
     )
 
 
@@ -218,7 +261,8 @@ def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
 
 
 def _explain(model: ChatModel, error: Exception) -> str:
-    what = _without_key(model, " ".join(str(error).split()))[:300] or type(error).__name__
+    causes = dict.fromkeys(" ".join(str(each).split()) for each in (error, error.__cause__) if each)
+    what = _without_key(model, " ".join(filter(None, causes)))[:300] or type(error).__name__
     status = getattr(error, "status_code", None)
     advice = {
         401: "check OPENAI_API_KEY",
@@ -226,6 +270,8 @@ def _explain(model: ChatModel, error: Exception) -> str:
         404: "check the model's name and OPENAI_BASE_URL",
         429: "the endpoint limits its rate; try again later",
     }.get(status or 0, "check OPENAI_BASE_URL and that the server is up")
+    if model.name == LOCAL:
+        advice = "ask again, or use another model"
     if status == 400:
         advice = "the endpoint refused the request"
     return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
@@ -234,5 +280,5 @@ def _explain(model: ChatModel, error: Exception) -> str:
 def _without_key(model: ChatModel, text: str) -> str:
     """Blot out the API key, which some endpoints repeat in their errors."""
     secret = getattr(model.client, "openai_api_key", None)
-    key = secret.get_secret_value() if hasattr(secret, "get_secret_value") else ""
+    key: str = secret.get_secret_value() if secret and hasattr(secret, "get_secret_value") else ""
     return text.replace(key, "***") if len(key) >= MIN_KEY_CHARS else text

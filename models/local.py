@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import secrets
+import threading
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,21 @@ def weights_path() -> Path:
     return path
 
 
+_starting = threading.Lock()
+
+
+def serve() -> Endpoint:
+    """Start the embedded server once per process; blocks for about a second.
+
+    The server ends with the process.
+
+    Raises:
+        RuntimeError: The embedded model is not installed; the message says how.
+    """
+    with _starting:
+        return _server()[1]
+
+
 @cache
 def _server() -> tuple[object, Endpoint]:
     path = weights_path()
@@ -81,14 +97,3 @@ def _threads() -> int:
     """Return the cores this process may use, at most as many as a model this small can feed."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(available or 1, MAX_THREADS)
-
-
-def serve() -> Endpoint:
-    """Start the embedded server once per process; blocks for about a second.
-
-    The server ends with the process.
-
-    Raises:
-        RuntimeError: The embedded model is not installed; the message says how.
-    """
-    return _server()[1]

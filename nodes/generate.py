@@ -15,8 +15,13 @@ MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.6  # share of the answer's words in a passage that counts as its source
 
-_UNKNOWN = re.compile(r"^\W*i (do not|don['’]?t) know\b", re.IGNORECASE)
+_UNKNOWN = re.compile(
+    r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
+)
+_BARE = ("", "yes", "no")  # nothing in them could be traced
 _MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
+# Without passages a bracket inside the answer is its own: `a[1]`.
+_TRAILING = re.compile(r"((?:\s+\[\d{1,3}\])+)\W*$")
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
@@ -61,6 +66,7 @@ async def generate(
         prompts.render(layout, instruction, asked, demos),
         max_tokens=MAX_TOKENS,
         stop=["\n"] if layout == "turns" else None,
+        streamed=True,
     )
     return read(completion.text, shown, question), completion
 
@@ -72,31 +78,53 @@ def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
     dropped with a warning. A reply without markers is traced to the passages that hold
     its words, those that the question did not already say.
     """
+    if not evidence:
+        text = _PREFIX.sub("", _TRAILING.sub("", reply)).strip()
+        _, warnings = _markers("".join(_TRAILING.findall(reply)), 0)
+        return _doubtful(text) or Answer(text, True, [], warnings)
     text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
-    if not text:
-        return Answer(UNKNOWN, False, [], ["the model gave an empty answer"])
-    if _UNKNOWN.search(text):
-        return Answer(UNKNOWN, False, [], [])
-    warnings: list[str] = []
-    cited: list[int] = []
-    for number in (int(n) for group in _MARKER.findall(reply) for n in group.split(",")):
-        if not 1 <= number <= len(evidence):
-            warnings.append(f"the model cited [{number}], which was not retrieved")
-        elif number - 1 not in cited:
-            cited.append(number - 1)
+    if doubtful := _doubtful(text):
+        return doubtful
     words = claim(text, question)
+    cited, warnings = _markers(reply, len(evidence))
+    for i in cited:
+        if words not in _BARE and not overlap(words, _whole(evidence[i])):
+            warnings.append(f"[{i + 1}] does not support the answer that cites it")
     cited = cited or _trace(words, evidence)
-    if evidence and not cited:
+    if not cited:
         warnings.append("no retrieved passage supports the answer")
     return Answer(text, True, [_cite(evidence[i], words) for i in cited], warnings)
 
 
+def _doubtful(text: str) -> Answer | None:
+    if not text:
+        return Answer(UNKNOWN, False, [], ["the model gave an empty answer"])
+    return Answer(UNKNOWN, False, [], []) if _UNKNOWN.search(text) else None
+
+
+def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
+    """Return the positions of cited passages, each once, and what is wrong with others."""
+    cited: list[int] = []
+    warnings: list[str] = []
+    for number in (number for group in _MARKER.findall(reply) for number in group.split(",")):
+        position = int(number) - 1
+        if not 0 <= position < shown:
+            warnings.append(f"the model cited [{number.strip()}], which was not retrieved")
+        elif position not in cited:
+            cited.append(position)
+    return cited, warnings
+
+
 def _trace(words: str, evidence: Sequence[Hit]) -> list[int]:
-    if words in ("", "yes", "no"):
+    if words in _BARE:
         return []
-    support = [overlap(words, f"{hit['title']} {hit['text']}") for hit in evidence]
+    support = [overlap(words, _whole(hit)) for hit in evidence]
     best = max(support, default=0.0)
     return [i for i, each in enumerate(support) if each == best][:2] if best >= MIN_SUPPORT else []
+
+
+def _whole(hit: Hit) -> str:
+    return f"{hit['title']} {hit['text']}"
 
 
 def _cite(hit: Hit, words: str) -> Citation:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
 
+MAX_TITLE_CHARS = 200
+
+
 class Demo(NamedTuple):
     """A demonstration: what the user asks and what the model should say."""
 
@@ -216,7 +219,14 @@ def fit(evidence: Sequence[Hit], budget: int) -> list[Hit]:
     for hit in evidence:
         if fitting and len(hit["text"]) > budget:
             break
-        fitting.append(Hit(**{**hit, "text": hit["text"][:budget]}))
+        fitting.append(
+            Hit(
+                id=hit["id"],
+                title=hit["title"][:MAX_TITLE_CHARS],
+                text=hit["text"][:budget],
+                score=hit["score"],
+            )
+        )
         budget -= len(hit["text"])
     return fitting
 
@@ -235,5 +245,9 @@ def paragraphs(layout: Layout, evidence: Sequence[Hit]) -> str:
 
 
 def _as_data(text: str) -> str:
-    """Break chat-template markers, which a local server would read as turns."""
-    return text.replace("<|", "< |").replace("|>", "| >")
+    """Keep a passage from looking like part of the prompt.
+
+    On one line it cannot begin a numbered passage or a question of its own, and broken
+    chat-template markers are no turns to a local server.
+    """
+    return " ".join(text.split()).replace("<|", "< |").replace("|>", "| >")

@@ -24,10 +24,12 @@ StopReason = Literal[
 
 MAX_TOKENS = 80  # a long sentence
 
-_FINAL = re.compile(r"\banswer is\b", re.IGNORECASE)
+_FINAL = re.compile(
+    r"\banswer is\s*:|^((so|thus|therefore|hence),? )?the answer is\b", re.IGNORECASE
+)
 # Sentences that conclude or calculate name nothing new to search for.
 _NOT_FACTUAL = re.compile(
-    r"^(thus|so|that is|therefore|hence)\b|\d\s*[+*/=]\s*\d|\d\s+-\s+\d", re.IGNORECASE
+    r"^(thus|so|that is|therefore|hence)\b|\d\s*[-+*/−×]\s*\d[^=]*=", re.IGNORECASE
 )
 
 

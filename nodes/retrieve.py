@@ -16,16 +16,28 @@ class RetrievalFailed(RuntimeError):
 async def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
     """Find the `k` best passages for one query, off the event loop.
 
+    Returns:
+        Hits of plain Python types, whatever the retriever's own are (numpy scalars could not
+        be checkpointed).
+
     Raises:
         RetrievalFailed: The retriever raised; the message names the cause.
     """
     try:
         (hits,) = await asyncio.to_thread(retriever.search, [query], k)
+        return [
+            Hit(
+                id=str(hit["id"]),
+                title=str(hit["title"]),
+                text=str(hit["text"]),
+                score=float(hit["score"]),
+            )
+            for hit in hits
+        ]
     except Exception as error:
         log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise RetrievalFailed(f"the retriever failed: {cause}") from error
-    return hits
 
 
 def merge(evidence: Sequence[Hit], hits: Sequence[Hit], limit: int) -> list[Hit]:

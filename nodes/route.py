@@ -33,14 +33,14 @@ class RouteDecision(TypedDict):
     reason: str
 
 
-def forced(strategy: Strategy, alpha: float) -> RouteDecision:
-    """Build the decision of a request that names its strategy; no classifier runs."""
+def forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
+    """Build the decision where a person chose the strategy; no classifier runs."""
     return RouteDecision(
         label=LABELS[strategy],
         probs={},
         alpha=alpha,
         source="forced",
-        reason=f"the request asks for strategy {strategy!r}",
+        reason=reason,
     )
 
 
@@ -67,6 +67,7 @@ async def classify(
     reason = f"{label} is the likeliest at α = {alpha:g}"
     if label == "A" and alpha == 1:
         label, reason = "B", "A is the likeliest, but α = 1 promises a retrieval"
-    elif label == "A" and gate["answer"] in ("yes", "invalid"):
+    elif label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
         label, reason = "B", "A is the likeliest, but the gate asked for retrieval"
-    return RouteDecision(label=label, probs=probs, alpha=alpha, source="t5", reason=reason)
+    source = str(getattr(classifier, "source", "custom"))
+    return RouteDecision(label=label, probs=probs, alpha=alpha, source=source, reason=reason)

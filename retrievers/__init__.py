@@ -16,6 +16,7 @@ from hopgate.retrievers.index import (
     Index,
     build_from_passages,
     build_index,
+    check_index,
     info,
     load_index,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Retriever",
     "build_from_passages",
     "build_index",
+    "check_index",
     "info",
     "load_encoder",
     "load_index",

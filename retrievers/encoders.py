@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -167,18 +168,38 @@ def resolve_encoder(name: str) -> EncoderSource:
     A model of the hub that is not on this machine yet is downloaded. Names and errors are those
     of `load_encoder`.
     """
+    return find_encoder(name) or _source(name, _download(_hub_repo(name)))
+
+
+def find_encoder(name: str) -> EncoderSource | None:
+    """Find an encoder on this machine only, asking nothing of the network.
+
+    Returns:
+        Its files and fingerprint, or None for a model of the hub that is not on this machine.
+
+    Raises:
+        ValueError: there is no such encoder.
+        RuntimeError: its files are missing or damaged.
+    """
     if name == DEFAULT_ENCODER:
-        folder = _minilm_folder()
-    elif Path(name).expanduser().is_dir():
-        folder = Path(name).expanduser().resolve()
-        name = str(folder)
-    elif name in HUB_NAMES or _HUB_ID.fullmatch(name):
-        folder = _hub_folder(HUB_NAMES.get(name, name))
-    else:
-        known = ", ".join([DEFAULT_ENCODER, *HUB_NAMES])
-        raise ValueError(
-            f"unknown encoder {name!r}: use {known}, a model id such as org/name, or a folder"
-        )
+        return _source(name, _minilm_folder())
+    if (folder := Path(name).expanduser()).is_dir():
+        folder = folder.resolve()
+        return _source(str(folder), folder)
+    cached = _cached_snapshot(_hub_repo(name))
+    return _source(name, cached) if cached else None
+
+
+def _hub_repo(name: str) -> str:
+    if name in HUB_NAMES or _HUB_ID.fullmatch(name):
+        return HUB_NAMES.get(name, name)
+    known = ", ".join([DEFAULT_ENCODER, *HUB_NAMES])
+    raise ValueError(
+        f"unknown encoder {name!r}: use {known}, a model id such as org/name, or a folder"
+    )
+
+
+def _source(name: str, folder: Path) -> EncoderSource:
     source = EncoderSource(name, folder, _fingerprint(folder))
     if name == DEFAULT_ENCODER and source.fingerprint != MINILM_SHA256:
         raise RuntimeError(
@@ -199,24 +220,24 @@ def _minilm_folder() -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Hash the weights; those in several files are hashed one after the other."""
     files = sorted(folder.rglob("*.safetensors"))
     if not files:
         raise ValueError(
             f"encoder folder {folder} holds no .safetensors file: save its weights as safetensors"
         )
+    stats = [(file, file.stat()) for file in files]
+    return _hash(tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats))
+
+
+@lru_cache(maxsize=8)
+def _hash(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Hash files one after the other; those of the same size and time only once per process."""
     digest = hashlib.sha256()
-    for file in files:
+    for file, _, _ in files:
         with file.open("rb") as handle:
             while block := handle.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
-
-
-def _hub_folder(repo: str) -> Path:
-    """Give the folder of a hub model: the one on this machine, else a fresh download."""
-    cached = _cached_snapshot(repo)
-    return cached if cached else _download(repo)
 
 
 def _cached_snapshot(repo: str) -> Path | None:

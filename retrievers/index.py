@@ -13,7 +13,8 @@ import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopgate.retrievers.base import Hit, Passage, check_k
-from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder, resolve_encoder
-from hopgate.retrievers.loaders import SkippedFile, load_documents
+from hopgate.retrievers.encoders import (
+    DEFAULT_ENCODER,
+    EncodeProgress,
+    Encoder,
+    find_encoder,
+    load_encoder,
+    resolve_encoder,
+)
+from hopgate.retrievers.loaders import SkippedFile, find_files, read_files
 from hopgate.retrievers.store import PassageStore, write_passages
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
 _VECTORS = "faiss.index"
 _PASSAGES = "passages.sqlite"
+_OWN_FILES = {_MANIFEST, _VECTORS, _PASSAGES}
 _METRIC = "inner_product"
 _FACTORY = "Flat"
 _HASH_AT_OPEN_BYTES = 8 << 20
@@ -77,6 +86,8 @@ def build_index(
 ) -> BuildReport:
     """Build an index from files and folders; an index already at `out` is replaced at the end.
 
+    `out`, faiss and the encoder are tried before the first file is read.
+
     Args:
         paths: .txt, .md, .html, .pdf and .jsonl files, or folders of them.
         out: the folder of the index.
@@ -87,12 +98,25 @@ def build_index(
         Counts, and the files that could not be read.
 
     Raises:
-        ValueError: a path is missing, nothing could be read, or `out` holds something else.
+        ValueError: a path is missing, nothing could be read, or `out` cannot be written, holds
+            something else or is (or contains) one of `paths`.
         RuntimeError: an extra or the encoder is missing.
     """
-    target = _target(out)
-    documents = load_documents(paths, _stage(progress, "read"))
-    return _build(documents.passages, target, encoder, progress, documents.files, documents.skipped)
+    target = _target(out, paths)
+    found = find_files(paths)
+    with _new_folder(target) as folder:
+        faiss, loaded = _faiss(), load_encoder(encoder)
+        documents = read_files(found, _stage(progress, "read"))
+        unique = _unique(documents.passages)
+        _fill(folder, unique, faiss, loaded, _stage(progress, "encode"))
+    return BuildReport(
+        path=str(target),
+        encoder=loaded.name,
+        files=documents.files,
+        passages=len(unique),
+        duplicates=len(documents.passages) - len(unique),
+        skipped=documents.skipped,
+    )
 
 
 def build_from_passages(
@@ -110,73 +134,124 @@ def build_from_passages(
         progress: called as the work goes on.
 
     Raises:
-        ValueError: there is no passage, or `out` holds something else.
+        ValueError: there is no passage, or `out` cannot be written or holds something else.
         RuntimeError: an extra or the encoder is missing.
     """
     passages = list(passages)
     if not passages:
         raise ValueError(f"no passages given: nothing to index in {out}")
-    return _build(passages, _target(out), encoder, progress, files=0, skipped=[])
-
-
-def _build(
-    passages: Sequence[Passage],
-    target: Path,
-    encoder_name: str,
-    progress: BuildProgress | None,
-    files: int,
-    skipped: list[SkippedFile],
-) -> BuildReport:
-    faiss = _faiss()
-    encoder = load_encoder(encoder_name)
-    unique = list({passage["id"]: passage for passage in reversed(passages)}.values())[::-1]
-    vectors = encoder.encode_passages(unique, _stage(progress, "encode"))
-    if not np.isfinite(vectors).all():
-        raise RuntimeError(f"encoder {encoder.name} gave vectors that are not finite numbers")
+    target, unique = _target(out), _unique(passages)
     with _new_folder(target) as folder:
-        flat = faiss.IndexFlatIP(encoder.dimension)
-        flat.add(vectors)
-        faiss.write_index(flat, str(folder / _VECTORS))
-        write_passages(folder / _PASSAGES, unique)
-        _write_manifest(folder, encoder, len(unique))
+        faiss, loaded = _faiss(), load_encoder(encoder)
+        _fill(folder, unique, faiss, loaded, _stage(progress, "encode"))
     return BuildReport(
         path=str(target),
-        encoder=encoder.name,
-        files=files,
+        encoder=loaded.name,
+        files=0,
         passages=len(unique),
         duplicates=len(passages) - len(unique),
-        skipped=skipped,
     )
+
+
+def _unique(passages: Sequence[Passage]) -> list[Passage]:
+    """Keep the first passage of each id."""
+    return list({passage["id"]: passage for passage in reversed(passages)}.values())[::-1]
+
+
+def _fill(
+    folder: Path,
+    passages: Sequence[Passage],
+    faiss: ModuleType,
+    encoder: Encoder,
+    progress: EncodeProgress | None,
+) -> None:
+    vectors = encoder.encode_passages(passages, progress)
+    if not np.isfinite(vectors).all():
+        raise RuntimeError(f"encoder {encoder.name} gave vectors that are not finite numbers")
+    flat = faiss.IndexFlatIP(encoder.dimension)
+    flat.add(vectors)
+    faiss.write_index(flat, str(folder / _VECTORS))
+    write_passages(folder / _PASSAGES, passages)
+    _write_manifest(folder, encoder, len(passages))
 
 
 def _stage(progress: BuildProgress | None, name: str) -> Callable[[int, int], None] | None:
     return (lambda done, total: progress(name, done, total)) if progress else None
 
 
-def _target(out: Path | str) -> Path:
-    """Resolve the folder to write, and refuse one that holds anything but an index."""
+def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
+    """Resolve the folder to write, and refuse one that must not be replaced."""
     target = Path(out).expanduser().resolve()
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"{out} is a file: give a folder for the index")
-    if target.is_dir() and any(target.iterdir()) and not (target / _MANIFEST).exists():
-        raise ValueError(
-            f"{out} holds other files and no index: give a new or empty folder for the index"
-        )
+    for path in paths:
+        source = Path(path).resolve()
+        if target == source or target in source.parents:
+            raise ValueError(
+                f"{out} is or contains {path}, which is to be indexed: give another folder for "
+                "the index"
+            )
+    _check_replaceable(target)
     return target
+
+
+def _check_replaceable(target: Path) -> None:
+    """Refuse to replace anything but an empty folder, or an index with nothing beside it."""
+    try:
+        names = set(os.listdir(target))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise ValueError(f"{target} is or lies under a file: give a folder for the index") from error
+    except OSError as error:
+        raise ValueError(_unwritable(target, error)) from error
+    if names and not _is_index(target):
+        raise ValueError(
+            f"{target} holds other files and no index: give a new or empty folder for the index"
+        )
+    if others := sorted(names - _OWN_FILES):
+        raise ValueError(
+            f"{target} holds {others[0]!r} beside the index: move it away, or give another folder"
+        )
+
+
+def _is_index(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (
+        isinstance(manifest, dict)
+        and isinstance(manifest.get("format_version"), int)
+        and isinstance(manifest.get("encoder"), dict)
+    )
+
+
+def _unwritable(target: Path, error: OSError) -> str:
+    return f"the index cannot be written to {target} ({error.strerror}): give another folder"
 
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
     """Give a folder beside `target` to fill; it takes the place of `target` if all goes well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex[:8]
     folder = target.with_name(f".{target.name}.new-{mark}")
-    folder.mkdir()
+    made = [parent for parent in target.parents if not parent.exists()]
     try:
+        _make(folder, target)
         yield folder
+        _check_replaceable(target)
         _swap(folder, target, target.with_name(f".{target.name}.old-{mark}"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # a parent that is in use stays
+            for parent in made:
+                parent.rmdir()
+
+
+def _make(folder: Path, target: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(_unwritable(target, error)) from error
 
 
 def _swap(folder: Path, target: Path, aside: Path) -> None:
@@ -267,7 +342,7 @@ class Index:
         """
         folder = Path(path).expanduser()
         manifest = info(folder)
-        _check_files(folder, manifest)
+        _check_hashes(folder, manifest)
         faiss = _faiss()
         loaded = _matching_encoder(folder, manifest, encoder or manifest["encoder"]["name"])
         try:
@@ -314,7 +389,7 @@ class Index:
 
 
 def info(path: Path | str) -> dict[str, Any]:
-    """Read the manifest of an index, without opening the index.
+    """Read the manifest of an index and look at the sizes of its files, without opening it.
 
     Returns:
         `format_version`, `encoder` (`name`, `dimension`, `pooling`, `normalize`, `max_tokens`,
@@ -322,42 +397,120 @@ def info(path: Path | str) -> dict[str, Any]:
         `files` (name → `bytes` and `sha256`).
 
     Raises:
-        ValueError: the folder is missing, is no index, or is of a newer format version.
+        ValueError: the folder is missing, is no index, is half-written, or is of a newer format
+            version.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
     file = folder / _MANIFEST
-    if not file.exists():
+    if not file.is_file():
         raise ValueError(f"{path} is not an index: it has no {_MANIFEST}")
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
-        version = int(manifest["format_version"])
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(_damaged(folder, f"{_MANIFEST} cannot be read")) from error
-    if version > FORMAT_VERSION:
+    _check_fields(folder, "", manifest, {"format_version": int})
+    if (version := manifest["format_version"]) > FORMAT_VERSION:
         raise ValueError(
             f"the index at {path} has format version {version}, and this hopgate reads up to "
             f"{FORMAT_VERSION}: update hopgate or build the index again"
         )
-    if missing := _MANIFEST_KEYS - manifest.keys():
-        raise ValueError(_damaged(folder, f"{_MANIFEST} lacks {', '.join(sorted(missing))}"))
+    _check_fields(folder, "", manifest, _MANIFEST_FIELDS)
+    _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
+    _check_fields(folder, "files.", manifest["files"], {_VECTORS: dict, _PASSAGES: dict})
+    for name in (_VECTORS, _PASSAGES):
+        _check_fields(folder, f"files.{name}.", manifest["files"][name], _FILE_FIELDS)
+        _check_size(folder, name, manifest["files"][name]["bytes"])
     return dict(manifest)
 
 
-_MANIFEST_KEYS = {"encoder", "metric", "factory", "passages", "created", "files"}
+_MANIFEST_FIELDS = {
+    "encoder": dict,
+    "metric": str,
+    "factory": str,
+    "passages": int,
+    "created": str,
+    "files": dict,
+}
+_ENCODER_FIELDS = {"name": str, "fingerprint": str}
+_FILE_FIELDS = {"bytes": int, "sha256": str}
 
 
-def _check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    for name, entry in manifest["files"].items():
-        file = folder / name
-        if not file.exists():
-            raise ValueError(_damaged(folder, f"{name} is missing"))
-        size = file.stat().st_size
-        if size != entry["bytes"]:
-            raise ValueError(_damaged(folder, f"{name} has {size} bytes, not {entry['bytes']}"))
-        if size <= _HASH_AT_OPEN_BYTES and _sha256(file) != entry["sha256"]:
+def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(_damaged(folder, f"{_MANIFEST} is no JSON object"))
+    if missing := fields.keys() - found.keys():
+        names = ", ".join(prefix + name for name in sorted(missing))
+        raise ValueError(_damaged(folder, f"{_MANIFEST} lacks {names}"))
+    for name, kind in fields.items():
+        if not isinstance(found[name], kind):
+            wrong = f"{prefix}{name} of {_MANIFEST} is {found[name]!r:.60}"
+            raise ValueError(_damaged(folder, wrong))
+
+
+def _check_size(folder: Path, name: str, expected: int) -> None:
+    file = folder / name
+    if not file.is_file():
+        raise ValueError(_damaged(folder, f"{name} is missing"))
+    size = file.stat().st_size
+    if size != expected:
+        raise ValueError(_damaged(folder, f"{name} has {size} bytes, not {expected}"))
+
+
+def _check_hashes(folder: Path, manifest: dict[str, Any]) -> None:
+    for name in (_VECTORS, _PASSAGES):
+        entry = manifest["files"][name]
+        if entry["bytes"] <= _HASH_AT_OPEN_BYTES and _sha256(folder / name) != entry["sha256"]:
             raise ValueError(_damaged(folder, f"{name} has changed since it was built"))
+
+
+_State = tuple[tuple[int, int] | None, ...]
+_checked: dict[Path, tuple[_State, dict[str, Any]]] = {}
+_checking = Lock()
+
+
+def check_index(path: Path | str) -> dict[str, Any]:
+    """Check, without opening it, that an index could be opened here with its own encoder.
+
+    Looked at are the manifest, the files as `Index.open` does, faiss, and the fingerprint of the
+    encoder if it is on this machine (a model of the hub that is not is fetched when the index is
+    opened). An index that was found good is looked at again only when one of its files has
+    another size or time.
+
+    Returns:
+        What `info` gives.
+
+    Raises:
+        ValueError: as `Index.open`.
+        RuntimeError: faiss is missing, or the embedded encoder is missing or damaged.
+    """
+    folder = Path(path).expanduser().resolve()
+    with _checking:
+        state = _state(folder)
+        held = _checked.get(folder)
+        if held is None or held[0] != state:
+            manifest = info(path)
+            _check_hashes(folder, manifest)
+            _faiss()
+            name = manifest["encoder"]["name"]
+            if source := find_encoder(name):
+                _check_fingerprint(folder, manifest, name, source.fingerprint)
+            held = _checked[folder] = (state, manifest)
+        return deepcopy(held[1])
+
+
+def _state(folder: Path) -> _State:
+    """Give size and time of each file of an index; None for one that is missing."""
+    return tuple(_stat(folder / name) for name in (_MANIFEST, _VECTORS, _PASSAGES))
+
+
+def _stat(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _damaged(folder: Path, what: str) -> str:
@@ -366,12 +519,8 @@ def _damaged(folder: Path, what: str) -> str:
 
 def _matching_encoder(folder: Path, manifest: dict[str, Any], name: str) -> Encoder:
     """Load an encoder if it is the one that the index was built with."""
+    _check_fingerprint(folder, manifest, name, resolve_encoder(name).fingerprint)
     built_with = manifest["encoder"]
-    if resolve_encoder(name).fingerprint != built_with["fingerprint"]:
-        raise ValueError(
-            f"the index at {folder} was built with encoder {built_with['name']}, and {name} here "
-            "has other weights: name the encoder it was built with, or build it again"
-        )
     encoder = load_encoder(name)
     for key, value in _describe(encoder).items():
         if key != "name" and value != built_with.get(key):
@@ -380,6 +529,17 @@ def _matching_encoder(folder: Path, manifest: dict[str, Any], name: str) -> Enco
                 f"{name} here has {value}: build it again"
             )
     return encoder
+
+
+def _check_fingerprint(
+    folder: Path, manifest: dict[str, Any], name: str, fingerprint: str
+) -> None:
+    built_with = manifest["encoder"]
+    if fingerprint != built_with["fingerprint"]:
+        raise ValueError(
+            f"the index at {folder} was built with encoder {built_with['name']}, and {name} here "
+            "has other weights: name the encoder it was built with, or build it again"
+        )
 
 
 _opened: dict[Path, tuple[tuple[int, str | None], Index]] = {}

@@ -73,20 +73,35 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
 
     Raises:
         ValueError: a path does not exist or is of another kind, or nothing at all could be read.
-        MissingExtraError: reading .html or .pdf needs the extra `documents`.
+        MissingExtraError: nothing could be read, for want of the extra `documents`.
     """
-    found = find_files(paths)
+    return read_files(find_files(paths), progress)
+
+
+def read_files(
+    found: Sequence[tuple[Path, str]], progress: ReadProgress | None = None
+) -> Documents:
+    """Read what `find_files` found, see `load_documents`."""
     documents = Documents()
+    missing: MissingExtraError | None = None
     for done, (file, source) in enumerate(found, start=1):
-        _add_file(documents, file, source)
+        try:
+            _add_file(documents, file, source)
+        except MissingExtraError as error:
+            missing = error
+            documents.skipped.append(SkippedFile(str(file), str(error)))
         if progress:
             progress(done, len(found))
     if not documents.passages:
-        shown = [f"{file.path}: {file.reason}" for file in documents.skipped[:3]]
-        more = len(documents.skipped) - len(shown)
-        reasons = "; ".join([*shown, f"and {more} more"] if more else shown)
-        raise ValueError(f"no passage could be read ({reasons})")
+        raise missing or ValueError(_nothing_read(documents.skipped))
     return documents
+
+
+def _nothing_read(skipped: Sequence[SkippedFile]) -> str:
+    shown = [f"{file.path}: {file.reason}" for file in skipped[:3]]
+    more = len(skipped) - len(shown)
+    reasons = "; ".join([*shown, f"and {more} more"] if more else shown)
+    return f"no passage could be read ({reasons})"
 
 
 def _add_file(documents: Documents, file: Path, source: str) -> None:
@@ -217,17 +232,17 @@ def _jsonl(file: Path, source: str) -> Iterator[Passage]:
 
 
 def _row(line: str, number: int) -> tuple[str, str]:
+    """Give a row's title and text; an empty text makes no passage."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"line {number} is not JSON: {error.msg}") from error
-    text = row.get("text") if isinstance(row, dict) else None
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(row, dict) or not isinstance(row.get("text", 0), str | None):
         raise ValueError(f'line {number} has no text: a row is {{"title": "…", "text": "…"}}')
     title = row.get("title") or ""
     if not isinstance(title, str):
         raise ValueError(f"line {number} has a title that is not text: {title!r}")
-    return title, text
+    return title, row["text"] or ""
 
 
 _READERS: dict[str, Callable[[Path, str], Iterable[Passage]]] = {

@@ -206,3 +206,18 @@ def test_overlap_is_a_share(answer: str, text: str) -> None:
 def test_abbreviations_end_no_sentence() -> None:
     text = "He moved to the U.S. in 1901. Dr. Hale stayed at St. Oran's."
     assert sentences(text) == ["He moved to the U.S. in 1901.", "Dr. Hale stayed at St. Oran's."]
+
+
+def test_brackets_of_a_direct_answer_stay() -> None:
+    answer = generate.read("a[1] is the second element", [])
+    assert (answer.text, answer.warnings) == ("a[1] is the second element", [])
+
+
+def test_a_citation_that_shares_no_word_with_the_answer_is_flagged() -> None:
+    answer = generate.read("The Treaty of Wumbo, 1777 [1]", EVIDENCE)
+    assert answer.warnings == ["[1] does not support the answer that cites it"]
+
+
+def test_an_answer_after_a_doubt_is_kept() -> None:
+    reply = "I don't know the month, but it was lit in 1858 [1]."
+    assert generate.read(reply, EVIDENCE).known

@@ -252,7 +252,7 @@ async def test_a_follow_up_is_condensed_with_one_call(
     assert all(f"Question: {standalone}" in prompt for prompt in fake.prompts[1:])
     assert result["usage"]["llm_calls"] == len(fake.requests) == 3
     state = (await graph.aget_state(THREAD)).values
-    assert (state["question"], state["standalone"]) == ("And when was it lit?", standalone)
+    assert (state["asked"], state["standalone"]) == ("And when was it lit?", standalone)
 
 
 async def test_what_belongs_to_a_turn_does_not_outlive_it(
@@ -294,7 +294,7 @@ async def test_questions_and_messages_mix_in_one_conversation(
         ("human", "Three?"),
         ("ai", "x"),
     ]
-    assert (await graph.aget_state(THREAD)).values["question"] == "Three?"
+    assert (await graph.aget_state(THREAD)).values["asked"] == "Three?"
 
 
 async def test_messages_alone_make_a_chat(fake: FakeOpenAI) -> None:

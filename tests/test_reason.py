@@ -26,6 +26,7 @@ FACT = "Skerrane Light was designed by Ilsabet Corrane."
     [
         ("So the answer is: Lissmere.", True),
         ("The answer is Lissmere.", True),
+        ("No answer is given in the paragraphs.", False),
         ("Corrane was born in Lissmere. So the answer is: Lissmere.", True),
         ("SO THE ANSWER IS 1858", True),
         (FACT, False),
@@ -46,8 +47,9 @@ def test_a_thought_is_final_when_it_states_the_answer(thought: str, final: bool)
         ([FACT, "So she drew it."], FACT),
         ([FACT, "Thus it is hers.", "Hence nothing.", "Therefore so."], FACT),
         ([FACT, "That is 1858 + 12 = 1870."], FACT),
+        (["Mara Quell (1851 - 1902) lived here."], "Mara Quell (1851 - 1902) lived here."),
         ([FACT, "The war of 1914-1918 closed it."], "The war of 1914-1918 closed it."),
-        ([FACT, "It stood for 1870 - 1858 years."], FACT),
+        ([FACT, "It stood for 1870 - 1858 = 12 years."], FACT),
         (["So what?", ""], QUESTION),
         ([FACT + " So the answer is: Corrane."], FACT),
         (["Society Hill is in Brissock."], "Society Hill is in Brissock."),

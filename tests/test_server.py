@@ -194,7 +194,7 @@ async def test_a_follow_up_on_a_thread_is_condensed(
         message = {"role": "user", "content": question}
         await client.runs.wait(thread, "hopgate", input={"messages": [message]}, context=context)
     values: Any = (await client.threads.get_state(thread))["values"]
-    assert values["question"] == "And when was it lit?"
+    assert values["asked"] == "And when was it lit?"
     assert values["standalone"] == "When was Skerrane Light lit?"
     assert len(values["messages"]) == 4
     assert len(fake.requests) == 3
