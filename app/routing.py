@@ -34,13 +34,14 @@ def route_file(
     router: str,
     advance: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Route every row of a JSONL file; rows keep their fields and gain label, probs, alpha.
+    """Route every row of a JSONL file; rows keep all their fields and gain `route`.
 
-    The output appears when it is complete.
+    `route` holds `label`, `probs` of A, B and C, and `alpha`. The output appears when it is
+    complete.
 
     Args:
-        source: JSONL rows with `question`.
-        target: JSONL to write; an existing file is replaced.
+        source: JSONL rows with `question` and without `route`.
+        target: JSONL to write, in a folder that is there; an existing file is replaced.
         alpha: 0 cheapest to 1 most reliable.
         router: Folder of the router's weights, or `builtin`.
         advance: Called with how many rows are done, and the total.
@@ -49,21 +50,23 @@ def route_file(
         `output`, `rows`, `alpha`, the share of each label, and `ms`, the time of all decisions.
 
     Raises:
-        ValueError: The file is missing or empty, or a row has no question; names the line.
+        ValueError: The file is missing, empty or not UTF-8, a row has no question or has `route`
+            already (names the line), or `target` cannot be a file.
     """
+    _check_target(target)
     rows = _read(source)
     classifier = _load(router)
+    labels: list[str] = []
     started = time.perf_counter()
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
-        for row, probs in zip(
-            batch, classifier.route([row["question"] for row in batch], alpha), strict=True
-        ):
-            row |= {"label": likeliest(probs), "probs": probs, "alpha": alpha}
-        advance(first + len(batch), len(rows))
+        questions = [check_question(row["question"]) for row in batch]
+        for row, probs in zip(batch, classifier.route(questions, alpha), strict=True):
+            labels.append(likeliest(probs))
+            row["route"] = {"label": labels[-1], "probs": probs, "alpha": alpha}
+        advance(len(labels), len(rows))
     ms = (time.perf_counter() - started) * 1000
     _write(target, rows)
-    labels = [row["label"] for row in rows]
     return {
         "output": str(target),
         "rows": len(rows),
@@ -79,28 +82,49 @@ def _load(router: str) -> Any:
     return load_router() if router == "builtin" else load_router(router)
 
 
+def _check_target(target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise ValueError(f"--output {target} is not a file: name a file to write")
+    if not target.parent.is_dir():
+        raise ValueError(f"--output {target}: there is no folder {target.parent}; create it first")
+
+
 def _read(source: Path) -> list[dict[str, Any]]:
     if not source.is_file():
         raise ValueError(f"--input {source}: there is no such file")
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            row["question"] = check_question(row.get("question"))
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ValueError(f"{source}, line {number}: {error}; correct the line") from error
-        rows.append(row)
+    try:
+        text = source.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"--input {source} is not UTF-8 ({error.reason}, byte {error.start}): save it as UTF-8"
+        ) from error
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append(_row(line))
+            except ValueError as error:
+                raise ValueError(f"{source}, line {number}: {error}; correct the line") from error
     if not rows:
         raise ValueError(f"--input {source}: the file has no rows")
     return rows
 
 
+def _row(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("it is not a JSON object")
+    check_question(row.get("question"))
+    if "route" in row:
+        raise ValueError("it has the field `route`, where the decision goes")
+    return row
+
+
 def _write(target: Path, rows: list[dict[str, Any]]) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        # A lone surrogate, legal in JSON as \ud800, is written as it came: escaped.
+        with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         partial.replace(target)
     finally:

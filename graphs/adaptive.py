@@ -171,7 +171,7 @@ class Steps:
             warnings.append("nothing was found; answered without sources")
         warnings += answer.warnings
         if model.tiny:
-            warnings.append(f"{model.name} is tiny: trust its decisions no more than its answers")
+            warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
         runtime.stream_writer({"event": "answer", "text": answer.text})
         return {
             "answer": answer.text,

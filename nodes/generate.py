@@ -128,5 +128,10 @@ def _whole(hit: Hit) -> str:
 
 
 def _cite(hit: Hit, words: str) -> Citation:
-    quote = max(sentences(hit["text"]), key=lambda each: overlap(words, each), default="")
+    numbers = " ".join(word for word in words.split() if any(map(str.isdigit, word)))
+    quote = max(
+        sentences(hit["text"]),
+        key=lambda each: (overlap(numbers, each), overlap(words, each)),
+        default="",
+    )
     return Citation(id=hit["id"], title=hit["title"], quote=quote)

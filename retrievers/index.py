@@ -200,7 +200,9 @@ def _check_replaceable(target: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
-        raise ValueError(f"{target} is or lies under a file: give a folder for the index") from error
+        raise ValueError(
+            f"{target} is or lies under a file: give a folder for the index"
+        ) from error
     except OSError as error:
         raise ValueError(_unwritable(target, error)) from error
     if names and not _is_index(target):
@@ -531,9 +533,7 @@ def _matching_encoder(folder: Path, manifest: dict[str, Any], name: str) -> Enco
     return encoder
 
 
-def _check_fingerprint(
-    folder: Path, manifest: dict[str, Any], name: str, fingerprint: str
-) -> None:
+def _check_fingerprint(folder: Path, manifest: dict[str, Any], name: str, fingerprint: str) -> None:
     built_with = manifest["encoder"]
     if fingerprint != built_with["fingerprint"]:
         raise ValueError(

@@ -13,8 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from hopgate.classifiers import LabelRow, QuestionRow, Router, read_labels, read_questions
-from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, model_from, read, write
+from hopgate.classifiers import (
+    LabelRow,
+    QuestionRow,
+    Router,
+    checkpoint,
+    read_labels,
+    read_questions,
+    verify,
+)
+from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, check_free, model_from, read, write
 from hopgate.evaluation.replay import MULTI_STEPS, replay
 
 QUESTIONS = [
@@ -183,6 +191,61 @@ def test_damaged_manifest_is_refused(folder: Path) -> None:
     (folder / MANIFEST).write_text("{")
     with pytest.raises(RuntimeError, match="damaged"):
         Router.load(folder)
+
+
+def test_hashes_that_are_no_object_are_refused(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"sha256": ["tokenizer.json"]}))
+    with pytest.raises(RuntimeError, match="damaged"):
+        verify(folder)
+
+
+def test_a_whole_folder_is_hashed_again_only_when_it_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    real = checkpoint._sha256
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(checkpoint, "_sha256", counted)
+    manifest = verify(folder)
+    assert sorted(hashed) == sorted(manifest["sha256"])
+    manifest["labels"] = "changed by the caller"
+    assert verify(str(folder)) == json.loads((folder / MANIFEST).read_text())
+    assert len(hashed) == 5
+    content = bytearray((folder / "cost.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "cost.safetensors").write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"cost\.safetensors was altered"):
+            verify(folder)
+
+
+def test_a_router_is_found_under_the_home_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert verify("~/router") == verify(folder)
+    assert Router.load("~/router").profile == "flan-t5-xl"
+
+
+def test_only_a_folder_with_nothing_but_a_router_is_overwritten(
+    folder: Path, tmp_path: Path
+) -> None:
+    check_free(folder, overwrite=True)
+    (folder / "notes.txt").write_text("years of work")
+    with pytest.raises(ValueError, match=r"holds 'notes\.txt' beside the router"):
+        check_free(folder, overwrite=True)
+    other = tmp_path / "other"
+    other.mkdir()
+    check_free(other, overwrite=True)
+    for manifest in ('{"name": "web app"}', '{"architecture": "x", "tensors": 1}', "[]", "{"):
+        (other / MANIFEST).write_text(manifest)
+        with pytest.raises(ValueError, match="is not a router's folder"):
+            check_free(other, overwrite=True)
 
 
 def test_shipped_weights_stay_under_45_megabytes() -> None:

@@ -448,16 +448,20 @@ def test_route_passes_every_field_of_a_file_through(
     run: Callable[..., Ran], tmp_path: Path
 ) -> None:
     rows: list[dict[str, Any]] = [
-        {"id": 7, "question": "What is the capital of France?", "gold": ["Paris"]},
-        {"question": QUESTION, "note": {"deep": "é"}},
+        {"id": 7, "question": " What is the capital of\u2028France?", "gold": ["Paris"]},
+        {"question": QUESTION, "note": {"deep": "é \ud800"}, "label": "C", "probs": 0, "alpha": ""},
     ]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    lines = [json.dumps(rows[0], ensure_ascii=False), json.dumps(rows[1])]
+    source.write_text("\r\n\n".join(lines), encoding="utf-8")
     ran = run("route", "--input", source, "--output", target, "--alpha", "1", "--json")
     assert ran.code == 0, ran.err
-    routed = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
-    assert [{key: row[key] for key in rows[at]} for at, row in enumerate(routed)] == rows
-    assert all(row["label"] in "ABC" and row["alpha"] == 1 for row in routed)
+    written = target.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    routed = [json.loads(line) for line in written]
+    decisions = [row.pop("route") for row in routed]
+    assert routed == rows
+    assert all(each["label"] in "ABC" and each["alpha"] == 1 for each in decisions)
+    assert all(set(each["probs"]) == set("ABC") for each in decisions)
     report = json.loads(ran.out)
     assert report["rows"] == 2
     assert sum(report["shares"].values()) == pytest.approx(1)
@@ -465,7 +469,17 @@ def test_route_passes_every_field_of_a_file_through(
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "3", '{"q": "x"}', '{"question": ""}', '{"question": 3}', "null"]
+    "line",
+    [
+        "{",
+        "[]",
+        "3",
+        '{"q": "x"}',
+        '{"question": ""}',
+        '{"question": 3}',
+        "null",
+        '{"question": "Why?", "route": "A1"}',
+    ],
 )
 def test_a_bad_row_is_named_and_nothing_is_written(
     run: Callable[..., Ran], tmp_path: Path, line: str
@@ -476,6 +490,27 @@ def test_a_bad_row_is_named_and_nothing_is_written(
     assert ran.code == 2
     assert f"{source}, line 2" in ran.err
     assert not target.exists()
+
+
+def test_route_refuses_files_that_it_cannot_use_before_it_routes(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def routed(_: str) -> None:
+        raise AssertionError("the router was loaded")
+
+    monkeypatch.setattr("hopgate.routing._load", routed)
+    good, latin = tmp_path / "in.jsonl", tmp_path / "latin.jsonl"
+    good.write_text('{"question": "Why?"}')
+    latin.write_bytes('{"question": "Où ?"}'.encode("cp1252"))
+    one_line(
+        run("route", "--input", latin, "--output", tmp_path / "out.jsonl"),
+        2,
+        f"{latin} is not UTF-8",
+    )
+    one_line(run("route", "--input", good, "--output", tmp_path), 2, f"{tmp_path} is not a file")
+    gone = tmp_path / "gone"
+    one_line(run("route", "--input", good, "--output", gone / "out.jsonl"), 2, f"no folder {gone}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "latin.jsonl"]
 
 
 # Doctor

@@ -10,6 +10,7 @@ from hopgate.models import chat
 from hopgate.models.chat import ModelError
 from hopgate.nodes import generate
 from hopgate.nodes.text import normalise, overlap, sentences
+from hopgate.retrievers.base import Hit
 
 EVIDENCE = [LIGHT, CORRANE, FERRY]
 QUESTION = "Who designed Skerrane Light?"
@@ -221,3 +222,10 @@ def test_a_citation_that_shares_no_word_with_the_answer_is_flagged() -> None:
 def test_an_answer_after_a_doubt_is_kept() -> None:
     reply = "I don't know the month, but it was lit in 1858 [1]."
     assert generate.read(reply, EVIDENCE).known
+
+
+def test_the_quote_is_the_sentence_with_the_number() -> None:
+    text = "The lighthouse stands on a lighthouse reef. It was lit in 1858."
+    reef = [Hit(id="1", title="Reef", text=text, score=1.0)]
+    (citation,) = generate.read("The first lighthouse was built in 1858.", reef).citations
+    assert citation["quote"] == "It was lit in 1858."

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from doubles import CORRANE, FERRY, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
@@ -569,3 +570,87 @@ async def test_the_sample_collection_answers_with_the_embedded_model(embedded: s
     assert result["citations"][0]["title"] == "Skerrane Light"
     assert result["usage"]["llm_calls"] == 1
     assert result["usage"]["prompt_tokens"] > 50
+
+
+# What a person edits, and what comes in between
+
+
+async def test_a_flipped_gate_goes_on_to_retrieval(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("A", checkpointer=saver)
+    fake.answers(by_task(gate="[No]", answer="Corrane [1]"))
+    await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["gate"])
+    edit = {"decision": {"gate": {"retrieve": True}}}
+    await graph.aupdate_state(THREAD, edit)
+    decision = (await graph.ainvoke(None, THREAD))["decision"]
+    assert (decision["route"]["label"], decision["strategy"]) == ("B", "single")
+    assert decision["gate"]["answer"] == "no"  # what the model said stays on record
+
+
+async def test_a_strategy_set_after_a_no_is_followed(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("A", checkpointer=saver)
+    fake.answers(by_task(gate="[No]", **TWO_HOPS))
+    await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["gate"])
+    await graph.aupdate_state(THREAD, {"decision": {"strategy": "multi"}})
+    result = await graph.ainvoke(None, THREAD)
+    assert len(result["hops"]) == 2
+    assert result["decision"]["route"]["reason"] == "the strategy was set in the state"
+
+
+async def test_a_refused_message_does_not_stop_a_question(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build(checkpointer=saver)
+    fake.answers(by_task(gate="[No]", direct="x"))
+    with pytest.raises(ValueError, match="5000 characters"):
+        await graph.ainvoke({"messages": [HumanMessage("x" * 5_000)]}, THREAD)
+    result = await graph.ainvoke({"question": "Two?"}, THREAD)
+    assert spoken(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
+
+
+@pytest.mark.parametrize("nothing_new", [[], [AIMessage("hello")]])
+async def test_nothing_new_is_not_answered_again(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], nothing_new: list[BaseMessage]
+) -> None:
+    graph = build(checkpointer=saver)
+    fake.answers(by_task(gate="[No]", direct="x"))
+    await graph.ainvoke({"question": "One?"}, THREAD)
+    asked = len(fake.requests)
+    with pytest.raises(ValueError, match="no new question"):
+        await graph.ainvoke({"messages": nothing_new}, THREAD)
+    assert len(fake.requests) == asked
+
+
+async def test_nothing_found_is_flagged(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="Paris"))
+    for strategy in ("single", "multi"):
+        result = await build(retriever=FixedRetriever([])).ainvoke(
+            {"question": QUESTION}, context=Context(strategy=strategy)
+        )
+        warnings = result["decision"]["warnings"]
+        assert warnings == ["nothing was found; answered without sources"]
+
+
+async def test_a_retriever_of_ones_own_may_give_numpy_scores(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    fake.answers(by_task(answer="Corrane [1]"))
+    found: Any = [{**LIGHT, "score": np.float32(0.5)}]
+    result = await build(retriever=FixedRetriever(found), checkpointer=saver).ainvoke(
+        {"question": QUESTION}, THREAD, context=Context(strategy="single")
+    )
+    assert result["citations"][0]["title"] == "Skerrane Light"
+
+
+async def test_the_messages_stream_shows_the_answer_alone(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
+    stream = build("C").astream({"question": QUESTION}, stream_mode="messages", subgraphs=True)
+    parts: dict[str, str] = {}
+    async for _, (message, _) in stream:
+        if message.type in ("ai", "AIMessageChunk"):
+            parts[message.id] = parts.get(message.id, "") + message.text
+    assert len(parts) == 1
+    assert "Lissmere" in next(iter(parts.values()))

