@@ -77,9 +77,9 @@ def _router() -> str:
 
 
 def _sample() -> str:
-    from hopgate.retrievers import info, sample_path
+    from hopgate.retrievers import check_index, sample_path
 
-    return f"{info(sample_path())['passages']} passages"
+    return f"{check_index(sample_path())['passages']} passages"
 
 
 def _models() -> list[Check]:

@@ -33,7 +33,7 @@ class Resources:
         if self.given_model is None:
             chat.resolve(context.model)
         if self.given_retriever is None:
-            await asyncio.to_thread(retrievers.info, _index_path(context))
+            await asyncio.to_thread(retrievers.check_index, _index_path(context))
         if self.given_router is None and context.strategy == "auto":
             await asyncio.to_thread(classifiers.verify, _router_path(context))
 

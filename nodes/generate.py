@@ -13,7 +13,7 @@ from hopgate.retrievers.base import Hit
 
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
-MIN_SUPPORT = 0.6  # share of the answer's words in a passage that counts as its source
+MIN_SUPPORT = 0.5  # share of the answer's words in a passage that counts as its source
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL

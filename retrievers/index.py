@@ -427,7 +427,7 @@ def info(path: Path | str) -> dict[str, Any]:
     return dict(manifest)
 
 
-_MANIFEST_FIELDS = {
+_MANIFEST_FIELDS: dict[str, type] = {
     "encoder": dict,
     "metric": str,
     "factory": str,
@@ -435,8 +435,8 @@ _MANIFEST_FIELDS = {
     "created": str,
     "files": dict,
 }
-_ENCODER_FIELDS = {"name": str, "fingerprint": str}
-_FILE_FIELDS = {"bytes": int, "sha256": str}
+_ENCODER_FIELDS: dict[str, type] = {"name": str, "fingerprint": str}
+_FILE_FIELDS: dict[str, type] = {"bytes": int, "sha256": str}
 
 
 def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
