@@ -265,7 +265,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         return _fail(f"{error.ctx.command_path}: name a command: {_commands(error.ctx)}", 2)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "hopgate"
-        return _fail(f"{command}: {error.format_message()} See `{command} --help`.", 2)
+        message = error.format_message().rstrip(".")
+        return _fail(f"{command}: {message}. See `{command} --help`.", 2)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 1)
     except Exception as error:
