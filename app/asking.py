@@ -1,5 +1,6 @@
 """One question through the graph, for `hopgate ask` and the demo."""
 
+import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,15 @@ async def ask(
 
     from hopgate.settings import threads_file
 
-    async with AsyncSqliteSaver.from_conn_string(str(threads_file())) as saver:
-        config = {"configurable": {"thread_id": thread}}
-        return await _run(question, context, saver, config, on_event)
+    file = threads_file()
+    try:
+        async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
+            config = {"configurable": {"thread_id": thread}}
+            return await _run(question, context, saver, config, on_event)
+    except sqlite3.DatabaseError as error:
+        raise RuntimeError(
+            f"the conversations in {file} cannot be used ({error}); move the file away"
+        ) from error
 
 
 async def _run(

@@ -86,7 +86,6 @@ def _server() -> tuple[object, Endpoint]:
     params.ui = False
     params.endpoint_slots = False
     params.cache_ram_mib = 256
-    # Left to itself the library takes more threads than there are cores to run them.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
     params.verbosity = -1
     server = xllamacpp.Server(params)
@@ -94,6 +93,10 @@ def _server() -> tuple[object, Endpoint]:
 
 
 def _threads() -> int:
-    """Return the cores this process may use, at most as many as a model this small can feed."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(available or 1, MAX_THREADS)
+    """Return one less than the cores this process may use, at most `MAX_THREADS`.
+
+    The server's threads wait for each other in busy loops: one thread without a core of its own
+    slows all of them, by ten times and more where another program is at work.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min((cores or 1) - 1, MAX_THREADS))

@@ -211,6 +211,20 @@ def test_a_thread_leaves_no_key_on_disk(
     assert not any(key.encode() in path.read_bytes() for path in written)
 
 
+def test_a_home_that_cannot_be_made_is_named(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOPGATE_HOME", str(tmp_path / "file"))
+    one_line(run("ask", QUESTION, "--strategy", "none", "--thread", "t"), 1, "HOPGATE_HOME")
+
+
+def test_a_damaged_conversation_file_is_named(run: Callable[..., Ran], home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "threads.sqlite").write_text("no database" * 100)
+    one_line(run("ask", QUESTION, "--strategy", "none", "--thread", "t"), 1, "threads.sqlite")
+
+
 # Bad input
 
 

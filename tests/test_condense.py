@@ -1,5 +1,7 @@
 """Condense: what counts as a question, and follow-ups that become questions of their own."""
 
+from dataclasses import replace
+
 import pytest
 from fake_openai import FakeOpenAI, Reply
 from hypothesis import given
@@ -49,6 +51,24 @@ async def test_a_follow_up_becomes_the_model_s_question(fake: FakeOpenAI, reply:
 @pytest.mark.parametrize("reply", ["", "Question:", "In 1874.", "x" * 5000 + "?"])
 async def test_a_reply_that_is_no_question_leaves_it_as_asked(fake: FakeOpenAI, reply: str) -> None:
     assert await rewritten(fake, reply) == FOLLOW_UP
+
+
+@pytest.mark.parametrize(
+    ("follow_up", "reply", "standalone"),
+    [
+        (FOLLOW_UP, STANDALONE, STANDALONE),
+        (FOLLOW_UP, FOLLOW_UP, f"{HISTORY[0].question} {FOLLOW_UP}"),
+        (FOLLOW_UP, "When was the tower built?", f"{HISTORY[0].question} {FOLLOW_UP}"),
+        ("What do bees make?", "What do bees make?", "What do bees make?"),
+    ],
+)
+async def test_a_tiny_model_s_rewrite_must_name_what_the_follow_up_points_back_to(
+    fake: FakeOpenAI, follow_up: str, reply: str, standalone: str
+) -> None:
+    fake.says(reply)
+    model = replace(await chat.load("openai:fake"), tiny=True)
+    found, _ = await condense.condense(model, follow_up, HISTORY, "turns")
+    assert found == standalone
 
 
 @pytest.mark.parametrize("layout", ["inline", "turns"])
