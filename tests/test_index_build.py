@@ -265,6 +265,7 @@ def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
         build_from_passages(PASSAGES, tmp_path / "index")
+    monkeypatch.setattr("hopgate.retrievers.index._checked", {})  # as in a new process
     with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
         check_index(sample_path())
 

@@ -1,0 +1,25 @@
+"""`make demo`'s command, on the real embedded model."""
+
+import re
+import subprocess
+import sys
+
+
+def test_the_demo_takes_each_of_the_three_paths_and_names_sources() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "hopgate.demo"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    head, none, single, multi = re.split(r"^.*\? ─+$", ran.stdout, flags=re.MULTILINE)
+    assert "tiny" in head
+    assert "gate    no" in none
+    assert "route" not in none
+    assert "0 retrievals" in none
+    assert re.search(r"gate    yes.*\nroute   B at α = 0.4 \(A 0\.\d\d  B", single)
+    assert "1 retrievals" in single
+    assert "hop 2" not in single
+    assert re.search(r"gate    yes.*\nroute   C at α = 0.4", multi)
+    assert "hop 2" in multi
+    assert "stopped " in multi
+    for path in (single, multi):  # a citation follows the answer's box
+        assert re.search(r"╯\n  [A-Z][\w ]+: ", path)
