@@ -86,17 +86,16 @@ def _server() -> tuple[object, Endpoint]:
     params.ui = False
     params.endpoint_slots = False
     params.cache_ram_mib = 256
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
+    # Threads that write wait for each other at every token, in busy loops: one without a core
+    # of its own slows all, by ten times and more where another program is at work.
+    params.cpuparams.n_threads = max(1, _cores() - 1)
+    params.cpuparams_batch.n_threads = _cores()
     params.verbosity = -1
     server = xllamacpp.Server(params)
     return server, Endpoint(f"{server.listening_address}/v1", key)
 
 
-def _threads() -> int:
-    """Return one less than the cores this process may use, at most `MAX_THREADS`.
-
-    The server's threads wait for each other in busy loops: one thread without a core of its own
-    slows all of them, by ten times and more where another program is at work.
-    """
+def _cores() -> int:
+    """Return the cores this process may use, at most as many as a model this small can feed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min((cores or 1) - 1, MAX_THREADS))
+    return min(cores or 1, MAX_THREADS)
