@@ -64,4 +64,4 @@ def _index_path(context: Context) -> Path:
 
 
 def _router_path(context: Context) -> Path:
-    return BUILTIN_ROUTER if context.router == BUILTIN else Path(context.router).expanduser()
+    return BUILTIN_ROUTER if context.router == BUILTIN else Path(context.router)

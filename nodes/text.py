@@ -4,46 +4,13 @@ import re
 import string
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_FUNCTION_WORDS = frozenset(
-    [
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "by",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "she",
-        "that",
-        "their",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "was",
-        "were",
-        "which",
-        "who",
-        "with",
-    ]
-)
+# fmt: off
+_FUNCTION_WORDS = frozenset((
+    "and", "are", "as", "at", "be", "been", "by", "for", "from", "had", "has", "have", "he",
+    "her", "his", "in", "is", "it", "its", "of", "on", "or", "she", "that", "their", "there",
+    "these", "they", "this", "those", "to", "was", "were", "which", "who", "with",
+))
+# fmt: on
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
