@@ -9,7 +9,7 @@ FOLDERS := app classifiers evaluation graphs models nodes retrievers
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test lint types format router clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m hopgate.demo
@@ -28,6 +28,27 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The router that ships, from the recorded outcomes of four LLMs (see docs/router-data.md): about an
+# hour on two cores. Killed and started again, it goes on.
+DATA  ?= ../shared/data
+FLARE := $(DATA)/flare
+BASE  := build/router-base
+
+router: $(BASE)/manifest.json
+	$(BIN)/hopgate train-router --base $(BASE) --objective utility --asked 3000 \
+		--cost flan-t5-xl=$(FLARE)/flan_t5_xl.train.jsonl \
+		--cost flan-t5-xxl=$(FLARE)/flan_t5_xxl.train.jsonl \
+		--cost gpt-4o-mini=$(FLARE)/gpt4o_mini.train.jsonl \
+		--cost gpt-4o=$(FLARE)/gpt4o.train.jsonl \
+		--reliability $(FLARE)/binary.train.jsonl --notes docs/router-data.md \
+		--out classifiers/weights --overwrite
+	$(BIN)/hopgate sweep --labels $(FLARE)/flan_t5_xl.valid.jsonl \
+		--questions $(FLARE)/questions.valid.jsonl --out docs/results/router --overwrite
+
+$(BASE)/manifest.json: | $(VENV)/.dev
+	$(BIN)/python -m hopgate.classifiers.distill --out $(BASE) \
+		--text $(DATA)/xquad $(DATA)/multihop $(DATA)/retrievalqa $(FLARE)/*.train.jsonl
 
 clean:
 	rm -rf $(VENV) build *.egg-info

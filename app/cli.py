@@ -13,8 +13,9 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -26,11 +27,32 @@ GATES = ["auto", "ta-are", "vanilla", "confidence", "always", "never", "off"]
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
 )
+
+
+def number_or_name(value: str | float) -> float | str:
+    """Return a number as a float; else the text, which names a setting kept with the router."""
+    try:
+        return float(value)
+    except ValueError:
+        return str(value)
+
+
 alpha_option = click.option(
-    "--alpha", type=float, default=0.4, show_default=True, help="0 cheapest to 1 most reliable."
+    "--alpha",
+    type=number_or_name,
+    metavar="NUMBER|NAME",
+    default=0.4,
+    show_default=True,
+    help="0 cheapest to 1 most reliable, or a name that `calibrate` saved.",
 )
 router_option = click.option(
     "--router", default="builtin", show_default=True, help="Folder of the router's weights."
+)
+profile_option = click.option(
+    "--profile",
+    default="auto",
+    show_default=True,
+    help="Which LLM's outcomes the router follows; auto: the one most like the model.",
 )
 index_option = click.option(
     "--index",
@@ -66,6 +88,7 @@ def cli(debug: bool) -> None:
     help="auto: gate and router decide; otherwise this path is forced.",
 )
 @router_option
+@profile_option
 @click.option("--thread", help="Keep a conversation under this id; follow-ups then work.")
 @json_option
 def ask(question: str, thread: str | None, as_json: bool, **settings: Any) -> None:
@@ -89,6 +112,7 @@ def ask(question: str, thread: str | None, as_json: bool, **settings: Any) -> No
 @click.option("--output", "target", type=click.Path(path_type=Path), help="JSONL to write.")
 @alpha_option
 @router_option
+@profile_option
 @json_option
 def route(
     question: str | None,
@@ -96,6 +120,7 @@ def route(
     target: Path | None,
     alpha: float,
     router: str,
+    profile: str,
     as_json: bool,
 ) -> None:
     """Show the router's decision for QUESTION, or for every row of a file.
@@ -104,14 +129,14 @@ def route(
     """
     from hopgate import render, routing
 
-    _context(alpha=alpha, router=router)
+    alpha = _context(alpha=alpha, router=router, profile=profile).alpha
     if (question is None) == (source is None) or (source is None) != (target is None):
         raise click.UsageError("give a QUESTION, or --input with --output")
     if source is not None and target is not None:
         with render.progress("routing") as advance:
-            report = routing.route_file(source, target, alpha, router, advance)
+            report = routing.route_file(source, target, alpha, router, profile, advance)
     else:
-        report = routing.route_one(question or "", alpha, router)
+        report = routing.route_one(question or "", alpha, router, profile)
     if as_json:
         _print_json(report)
     else:
@@ -187,8 +212,9 @@ def index_info(path: Path, as_json: bool) -> None:
     "--cost",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="Labels of your LLM (JSONL: id, question, correct, label A, B or C); repeatable.",
+    metavar="[PROFILE=]FILE",
+    help="Labels of your LLM (JSONL: id, question, correct, label A, B or C); repeatable, "
+    "for several files or several LLMs.",
 )
 @click.option(
     "--reliability",
@@ -197,22 +223,155 @@ def index_info(path: Path, as_json: bool) -> None:
     help="Labels B (single-hop) and C (multi-hop).",
 )
 @click.option(
-    "--base", default="builtin", show_default=True, help="builtin, or a T5 to start from."
+    "--base",
+    default="builtin",
+    show_default=True,
+    help="builtin, minilm (a frozen encoder under a small layer), or a T5 to start from.",
 )
-@click.option("--profile", default="custom", show_default=True, help="Name of the labels' LLM.")
+@click.option(
+    "--objective",
+    type=click.Choice(["flare", "utility"]),
+    help="flare: hard labels, as published. utility: the outcomes of all strategies. Default: "
+    "flare for a pretrained T5 and for labels without `correct`, else utility.",
+)
+@click.option(
+    "--asked",
+    type=int,
+    help="utility: how many questions the LLMs were asked, where the cost files leave out "
+    "those that no strategy answered.",
+)
+@click.option(
+    "--profile",
+    default="custom",
+    show_default=True,
+    help="Name of the LLM of cost files without PROFILE=.",
+)
+@click.option("--epochs", type=int, help="Default: what suits the base; published: 20.")
+@click.option("--batch-size", type=int, help="Default: what suits the base; published: 64.")
+@click.option("--learning-rate", type=float, help="Default: what suits the base; published: 3e-5.")
 @click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--notes",
+    type=click.File(encoding="utf-8"),
+    help="Markdown for the model card, e.g. the data's origin and licence.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--overwrite", is_flag=True, help="Replace a router that is there.")
 @json_option
-def train_router(as_json: bool, **options: Any) -> None:
-    """Fine-tune a router's two ends, α = 0 and α = 1, from one base."""
+def train_router(
+    cost: tuple[str, ...], profile: str, notes: IO[str] | None, as_json: bool, **options: Any
+) -> None:
+    """Fine-tune a router's ends, α = 0 for each LLM and α = 1, from one base.
+
+    Killed and started again with the same options, it goes on after its last whole epoch.
+    """
     from hopgate.classifiers import train
 
-    training = train(**options)
+    text = notes.read() if notes else ""
+    training = train(_cost_files(cost, profile), notes=text, **options)
     if as_json:
         _print_json(training)
     else:
         click.echo(f'Use it: hopgate ask "…" --router {options["out"]}')
+
+
+def recorded_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which outcomes are replayed."""
+    for option in (
+        click.option(
+            "--steps-multi",
+            metavar="N|FILE",
+            help="Steps of a multi-step answer: a number, or JSON {dataset: steps}. "
+            "Default: those published for FLAN-T5-XL.",
+        ),
+        click.option(
+            "--questions",
+            type=click.Path(path_type=Path),
+            help="JSONL of all questions; one without a label counts as never answered. "
+            "Default: the labels' own.",
+        ),
+        click.option(
+            "--labels",
+            required=True,
+            type=click.Path(path_type=Path),
+            help="Recorded outcomes (JSONL: id, question, correct, label).",
+        ),
+        click.option("--profile", help="The LLM that the router is for. Default: its first."),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@click.option(
+    "--router",
+    "routers",
+    multiple=True,
+    default=["builtin"],
+    show_default=True,
+    help="Folder of a router's weights; repeatable.",
+)
+@recorded_options
+@click.option("--points", default=101, show_default=True, help="How many α, evenly from 0 to 1.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.option("--overwrite", is_flag=True, help="Replace a sweep that is there.")
+@json_option
+def sweep(
+    routers: tuple[str, ...],
+    profile: str | None,
+    labels: Path,
+    questions: Path | None,
+    steps_multi: str | None,
+    points: int,
+    out: Path,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Replay routers on recorded outcomes for every α: accuracy against steps.
+
+    Writes sweep.json and sweep.png into the folder --out.
+    """
+    from hopgate import render, sweeping
+
+    recorded = sweeping.Recorded(labels, questions, steps_multi)
+    with render.progress("routing") as advance:
+        document = sweeping.sweep(routers, profile, recorded, points, out, overwrite, advance)
+    if as_json:
+        _print_json(document)
+    else:
+        render.swept(document, out)
+
+
+@cli.command()
+@router_option
+@recorded_options
+@click.option("--budget-steps", type=float, help="Most mean steps; the best α within is chosen.")
+@click.option("--min-accuracy", type=float, help="Least accuracy; the cheapest α is chosen.")
+@click.option("--save", metavar="NAME", help="Keep it with the router, for `--alpha NAME`.")
+@json_option
+def calibrate(
+    router: str,
+    profile: str | None,
+    labels: Path,
+    questions: Path | None,
+    steps_multi: str | None,
+    budget_steps: float | None,
+    min_accuracy: float | None,
+    save: str | None,
+    as_json: bool,
+) -> None:
+    """Choose the α that meets a step budget or an accuracy floor on recorded outcomes."""
+    from hopgate import render, sweeping
+    from hopgate.evaluation.calibration import Goal
+
+    goal = Goal(budget_steps, min_accuracy)
+    recorded = sweeping.Recorded(labels, questions, steps_multi)
+    with render.progress("routing") as advance:
+        found = sweeping.calibrate(router, profile, recorded, goal, save, advance)
+    if as_json:
+        _print_json(found)
+    else:
+        render.calibrated(found)
 
 
 @cli.command()
@@ -231,10 +390,25 @@ def doctor(as_json: bool) -> None:
         raise SystemExit(1)
 
 
+def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
+    """Sort `[PROFILE=]FILE` by profile; a file whose own name has a `=` is taken as it is."""
+    files: dict[str, list[Path]] = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        named = equals and not Path(each).exists()
+        files.setdefault(name if named else profile, []).append(Path(path if named else each))
+    return files
+
+
 def _context(**settings: Any) -> "Context":
     """Validate a request's settings before anything heavy is imported."""
     from hopgate.graphs.context import Context
 
+    if isinstance(name := settings.get("alpha"), str):
+        from hopgate.sweeping import named_alpha
+
+        used = (settings["router"], settings["profile"], settings.get("model", "auto"))
+        settings["alpha"] = named_alpha(name, *used)
     return Context(**settings)
 
 

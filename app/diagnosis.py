@@ -71,9 +71,9 @@ def _encoder() -> str:
 
 
 def _router() -> str:
-    from hopgate.classifiers import verify
+    from hopgate.classifiers import profiles_in
 
-    return f"profile {verify()['profile']}, weights verified"
+    return f"profiles {', '.join(profiles_in())}; weights verified"
 
 
 def _sample() -> str:

@@ -142,7 +142,8 @@ def routed(report: dict[str, Any]) -> None:
         shares = ", ".join(f"{label} {share:.0%}" for label, share in report["shares"].items())
         _out.print(f"{report['rows']} questions → {escape(report['output'])}: {shares}")
     else:
-        _out.print(f"{_route(report)}, {report['ms']} ms")
+        _out.print(f"{_route(report)}, profile {escape(report['profile'])}, {report['ms']} ms")
+        _out.print(f"[dim]{escape(report['reason'])}[/]")
 
 
 def hits(found: "Sequence[Hit]") -> None:
@@ -184,3 +185,89 @@ def checks(found: "Sequence[Check]") -> None:
         _out.print(f"{mark} [bold]{check.name}[/]: {escape(check.found)}")
         if check.advice:
             _out.print(f"    {escape(check.advice)}")
+
+
+def swept(document: dict[str, Any], out: Path) -> None:
+    """Print a sweep: some α of each router, the static strategies, and what it comes to."""
+    multi = document["static"]["multi"]
+    for name, summary in document["summary"].items():
+        rows = [row for row in document["rows"] if row["router"] == name]
+        table = Table(title=f"{escape(name)} ({summary['source']}, {summary['profile']})")
+        for column in (
+            "",
+            "accuracy",
+            "steps",
+            "of multi's steps",
+            "of its accuracy",
+            "A",
+            "B",
+            "C",
+        ):
+            table.add_column(column, justify="right")
+        for row in [rows[at] for at in sorted({i * (len(rows) - 1) // 10 for i in range(11)})]:
+            table.add_row(f"α = {row['alpha']:.2g}", *_scored(row, multi))
+        table.add_section()
+        for static, row in (document["static"] | {"oracle": document["oracle"]}).items():
+            table.add_row(static, *_scored(row, multi))
+        _out.print(table)
+        _out.print(_summary(summary), soft_wrap=True)
+    files = " and ".join(escape(str(out / name)) for name in ("sweep.json", "sweep.png"))
+    _out.print(f"→ {files}", soft_wrap=True)
+
+
+def _scored(row: dict[str, Any], multi: dict[str, Any]) -> list[str]:
+    return [
+        f"{row['accuracy']:.1%}",
+        f"{row['steps']:.2f}",
+        f"{row['steps'] / multi['steps']:.0%}",
+        f"{row['accuracy'] / multi['accuracy']:.1%}",
+        *(f"{share:.0%}" for share in row["shares"].values()),
+    ]
+
+
+def _summary(summary: dict[str, Any]) -> str:
+    ece, recall, needed = summary["ece"], summary["recall"], summary["steps_for_100"]
+    enough = "100% is never reached" if needed is None else f"100% needs {needed:.1%} of them"
+    honest = [
+        f"α = {alpha}: calibration error {ece[end]:.3f}, recall "
+        + " ".join(f"{label} {share:.0%}" for label, share in recall[end].items())
+        for alpha, end in enumerate(("cost", "reliability"))
+        if ece[end] is not None
+    ]
+    return (
+        f"  multi's accuracy kept: {_percent(summary['share_at_38'])} at 38% of its steps, "
+        f"{_percent(summary['share_at_50'])} at 50%; {enough}; area {summary['area']:.3f}\n  "
+        + "; ".join(honest)
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+def calibrated(found: dict[str, Any]) -> None:
+    """Print the α that was chosen, and how to use it."""
+    interval, multi = found["interval"], found["multi"]
+    _out.print(f"[bold]α = {found['alpha']:g}[/]{_between(interval['alpha'], '.2f')}")
+    _out.print(f"accuracy {found['accuracy']:.1%}{_between(interval['accuracy'], '.1%')}")
+    _out.print(f"steps    {found['steps']:.2f}{_between(interval['steps'], '.2f')}")
+    shares = ", ".join(f"{label} {share:.0%}" for label, share in found["shares"].items())
+    _out.print(f"shares   {shares}")
+    _out.print(f"(always multi-step: {multi['accuracy']:.1%} at {multi['steps']:.2f} steps)")
+    if found["infeasible"]:
+        _out.print(
+            f"[yellow]![/] no α met the goal in {found['infeasible']} of {found['resamples']} "
+            "resamples of the questions"
+        )
+    alpha = found["saved"] or f"{found['alpha']:g}"
+    router = "" if found["router"] == "builtin" else f" --router {escape(found['router'])}"
+    profile = escape(found["profile"])
+    _out.print(
+        f'Use it: hopgate ask "…" --alpha {alpha} --profile {profile}{router}', soft_wrap=True
+    )
+
+
+def _between(interval: list[float] | None, form: str) -> str:
+    if interval is None:
+        return ""
+    return f"   95% interval {interval[0]:{form}} to {interval[1]:{form}}"

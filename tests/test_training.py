@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hopgate.classifiers import Router, distill, train
 from hopgate.classifiers.checkpoint import read
-from hopgate.classifiers.training import PUBLISHED
+from hopgate.classifiers.fitting import Unfinished
+from hopgate.classifiers.recipes import PUBLISHED
 
 SINGLE = ["who wrote it", "when was it built", "where is it", "what is it called"]
 MULTI = ["who is the mother of the director of the film", "when was the maker of the car born"]
@@ -47,12 +49,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def custom(path: Path) -> dict[str, list[Path]]:
+    return {"custom": [path]}
+
+
 def write_rows(path: Path, labelled: dict[str, list[str]]) -> Path:
     rows = [(label, text) for label, texts in labelled.items() for text in texts]
     path.write_text(
         "".join(
-            json.dumps({"id": str(i), "question": text, "label": label}) + "\n"
-            for i, (label, text) in enumerate(rows)
+            json.dumps({"id": text, "question": text, "label": label}) + "\n"
+            for label, text in rows
         )
     )
     return path
@@ -73,13 +79,13 @@ def test_trained_router_loads_and_learnt_both_ends(
 ) -> None:
     out = tmp_path / "router"
     report = train(
-        [cost], reliability, out, base=str(base), epochs=60, batch_size=8, learning_rate=3e-3
+        custom(cost), reliability, out, base=str(base), epochs=60, batch_size=8, learning_rate=3e-3
     )
     router = Router.load(out)
     cheap, reliable = router.route(KNOWN + MULTI, 0), router.route(KNOWN + MULTI, 1)
     assert [max(row, key=row.__getitem__) for row in cheap] == ["A", "A", "B", "B"]
     assert [max(row, key=row.__getitem__) for row in reliable] == ["B", "B", "C", "C"]
-    assert report["loss"]["cost"][-1] < report["loss"]["cost"][0]
+    assert report["loss"]["cost-custom"][-1] < report["loss"]["cost-custom"][0]
     assert router.training == read(out).training == report
     assert "cost.jsonl" in (out / "README.md").read_text()
 
@@ -88,7 +94,7 @@ def test_same_seed_gives_the_same_router(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
-        train([cost], reliability, tmp_path / name, base=str(base), epochs=2, seed=7)
+        train(custom(cost), reliability, tmp_path / name, base=str(base), epochs=2, seed=7)
     one, two = (Router.load(tmp_path / name).route(MULTI, 0.5) for name in ("one", "two"))
     assert one == two
 
@@ -96,13 +102,109 @@ def test_same_seed_gives_the_same_router(
 def test_router_can_be_trained_on_from_its_own_base(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
-    train([cost], reliability, tmp_path / "first", base=str(base), epochs=1)
-    report = train([cost], reliability, tmp_path / "second", base=str(tmp_path / "first"), epochs=1)
+    train(custom(cost), reliability, tmp_path / "first", base=str(base), epochs=1)
+    report = train(
+        custom(cost), reliability, tmp_path / "second", base=str(tmp_path / "first"), epochs=1
+    )
     first, second = read(tmp_path / "first"), read(tmp_path / "second")
-    assert set(report["loss"]) == {"common", "cost", "reliability"}
+    assert set(report["loss"]) == {"cost-custom", "reliability"}
     for name, tensor in first.state("base").items():
         torch.testing.assert_close(second.state("base")[name], tensor, atol=1e-2, rtol=1e-2)
-    assert "shared.weight" in second.parts["shared"]
+    assert "t5.shared.weight" in second.parts["shared"]
+
+
+OUTCOMES = {"A": ["zero", "one", "multiple"], "B": ["one", "multiple"], "C": ["multiple"]}
+
+
+def write_outcomes(path: Path, labelled: dict[str, list[str]]) -> Path:
+    rows = [json.loads(line) for line in write_rows(path, labelled).read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps(row | {"correct": OUTCOMES[row["label"]]}) + "\n" for row in rows)
+    )
+    return path
+
+
+def labels_of(router: Router, questions: list[str], alpha: float) -> list[str]:
+    return [max(row, key=row.__getitem__) for row in router.route(questions, alpha)]
+
+
+@pytest.mark.parametrize("start", ["t5", "minilm"])
+def test_utility_gives_each_llm_its_cost_end_over_one_body(
+    start: str, base: Path, reliability: Path, tmp_path: Path
+) -> None:
+    weak = write_outcomes(tmp_path / "weak.jsonl", {"B": KNOWN + SINGLE, "C": MULTI})
+    strong = write_outcomes(tmp_path / "strong.jsonl", {"A": KNOWN + MULTI, "B": SINGLE})
+    out = tmp_path / "router"
+    report = train(
+        {"weak": [weak], "strong": [strong]},
+        reliability,
+        out,
+        base=str(base) if start == "t5" else start,
+        objective="utility",
+        epochs=150,
+        batch_size=4,
+        learning_rate=3e-3,
+        notes="Made of nothing, by a test.",
+    )
+    weak_router, strong_router = (Router.load(out, name) for name in ("weak", "strong"))
+    assert weak_router.profiles == ("weak", "strong")
+    assert weak_router.source == start
+    assert labels_of(weak_router, KNOWN + MULTI, 0.2) == ["B", "B", "C", "C"]
+    assert labels_of(strong_router, KNOWN + SINGLE, 0.1) == ["A"] * 2 + ["B"] * 4
+    assert labels_of(weak_router, SINGLE + MULTI, 0.9) == ["B"] * 4 + ["C"] * 2
+    cost_end, reliability_end = (read(out).state(f"{end}-weak") for end in ("cost", "reliability"))
+    differing = {n for n, t in cost_end.items() if not torch.equal(t, reliability_end[n])}
+    assert differing == {"head.weight", "head.bias"}
+    assert report["loss"]["outcomes"][-1] < report["loss"]["outcomes"][0]
+    assert "Made of nothing" in (out / "README.md").read_text()
+
+
+def test_objective_follows_the_base_and_the_labels(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    outcomes = write_outcomes(tmp_path / "outcomes.jsonl", {"A": KNOWN, "B": SINGLE})
+    given = {"epochs": 1, "base": str(base)}
+    assert train(custom(outcomes), reliability, tmp_path / "a", **given)["objective"] == "flare"
+    given["base"] = str(tmp_path / "a")
+    assert train(custom(outcomes), reliability, tmp_path / "b", **given)["objective"] == "utility"
+    assert train(custom(cost), reliability, tmp_path / "c", **given)["objective"] == "flare"
+
+
+@pytest.mark.parametrize("objective", ["flare", "utility"])
+def test_killed_training_goes_on_and_ends_as_an_undisturbed_one(
+    objective: Any, base: Path, reliability: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = write_outcomes(tmp_path / "outcomes.jsonl", {"A": KNOWN, "B": SINGLE + MULTI})
+    given = dict(base=str(base), objective=objective, epochs=4, batch_size=3)
+    whole = train(custom(outcomes), reliability, tmp_path / "whole", **given)
+    real, saved = Unfinished.save, list[str]()
+
+    def dies_at_the_third(self: Unfinished, stage: str, *state: Any) -> None:
+        real(self, stage, *state)
+        saved.append(stage)
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Unfinished, "save", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        train(custom(outcomes), reliability, tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / ".out.training").is_dir()
+    again = train(custom(outcomes), reliability, tmp_path / "out", **given)
+    assert len(saved) == (4 if objective == "utility" else 8)
+    assert again == whole
+    one, two = (Router.load(tmp_path / name).route(MULTI, 0.5) for name in ("whole", "out"))
+    assert one == two
+    assert not (tmp_path / ".out.training").exists()
+
+
+def test_a_training_with_other_settings_does_not_take_up_what_was_left(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    left = Unfinished(tmp_path / "out", "another training")
+    left.save("cost-custom", [0.0, 0.0], {"weight.x": torch.zeros(1)})
+    report = train(custom(cost), reliability, tmp_path / "out", base=str(base), epochs=2)
+    assert report["loss"]["cost-custom"][0] > 0
 
 
 def test_pretrained_base_takes_the_published_recipe() -> None:
@@ -113,12 +215,12 @@ def test_existing_router_is_not_overwritten_unless_asked(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "router"
-    train([cost], reliability, out, base=str(base), epochs=1)
+    train(custom(cost), reliability, out, base=str(base), epochs=1)
     before = (out / "manifest.json").read_bytes()
     with pytest.raises(ValueError, match="exists"):
-        train([cost], reliability, out, base=str(base), epochs=1, seed=1)
+        train(custom(cost), reliability, out, base=str(base), epochs=1, seed=1)
     assert (out / "manifest.json").read_bytes() == before
-    train([cost], reliability, out, base=str(base), epochs=1, seed=1, overwrite=True)
+    train(custom(cost), reliability, out, base=str(base), epochs=1, seed=1, overwrite=True)
     assert Router.load(out).training["seed"] == 1
     assert {path.name for path in tmp_path.iterdir()} == {"router", cost.name, reliability.name}
 
@@ -127,7 +229,7 @@ def test_folder_that_is_no_router_is_never_overwritten(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="not a router's folder"):
-        train([cost], reliability, tmp_path, base=str(base), epochs=1, overwrite=True)
+        train(custom(cost), reliability, tmp_path, base=str(base), epochs=1, overwrite=True)
     assert cost.is_file()
 
 
@@ -137,11 +239,11 @@ def test_unusable_input_is_refused_before_anything_is_written(
     out = tmp_path / "router"
     same = write_rows(tmp_path / "same.jsonl", {"B": SINGLE})
     with pytest.raises(ValueError, match="one class"):
-        train([cost], same, out, base=str(base))
+        train(custom(cost), same, out, base=str(base))
     with pytest.raises(ValueError, match="cannot be loaded as a T5"):
-        train([cost], reliability, out, base=str(tmp_path / "nothing"))
+        train(custom(cost), reliability, out, base=str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match="epochs is 0"):
-        train([cost], reliability, out, base=str(base), epochs=0)
+        train(custom(cost), reliability, out, base=str(base), epochs=0)
     assert not out.exists()
 
 

@@ -1,0 +1,86 @@
+"""Published results that a sweep is drawn beside. Sources stand with each table.
+
+Accuracy is containment of a gold answer, on other samples of the six datasets than any one
+label file: compare shares of multi-step's accuracy and steps, not the numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FLARE_AUG = "Flare-Aug"
+ADAPTIVE_RAG = "Adaptive-RAG"
+MBA_RAG = "MBA-RAG"
+
+
+class Point(NamedTuple):
+    """A published system at one setting.
+
+    Attributes:
+        system: Its name.
+        accuracy: Share of questions answered right, by containment.
+        steps: Mean retrieval steps a question.
+        alpha: Of Flare-Aug; None elsewhere.
+    """
+
+    system: str
+    accuracy: float
+    steps: float
+    alpha: float | None = None
+
+
+class Published(NamedTuple):
+    """What was published for one LLM.
+
+    Attributes:
+        none: No retrieval.
+        single: Single-step.
+        multi: Multi-step (IRCoT), which all shares are of.
+        points: The adaptive systems.
+    """
+
+    none: Point
+    single: Point
+    multi: Point
+    points: tuple[Point, ...]
+
+
+def _table(
+    static: tuple[tuple[float, float], ...],
+    adaptive: tuple[float, float],
+    flare: tuple[tuple[float, float], ...],
+    *others: Point,
+) -> Published:
+    none, single, multi = (
+        Point(name, *each) for name, each in zip(("none", "single", "multi"), static, strict=True)
+    )
+    blends = (Point(FLARE_AUG, *each, alpha=fifth / 5) for fifth, each in enumerate(flare))
+    return Published(none, single, multi, (Point(ADAPTIVE_RAG, *adaptive), *blends, *others))
+
+
+PUBLISHED = {
+    "flan-t5-xl": _table(
+        ((0.160, 0.0), (0.389, 1.0), (0.437, 4.7)),
+        (0.427, 2.3),
+        ((0.388, 1.3), (0.421, 1.6), (0.439, 2.2), (0.441, 2.6), (0.439, 2.8), (0.441, 3.0)),
+        Point(MBA_RAG, 0.4357, 1.80),
+        Point(f"{ADAPTIVE_RAG} (MBA-RAG's run)", 0.421, 2.17),
+    ),
+    "flan-t5-xxl": _table(
+        ((0.193, 0.0), (0.419, 1.0), (0.452, 2.1)),
+        (0.439, 1.3),
+        ((0.385, 0.9), (0.444, 1.2), (0.461, 1.4), (0.465, 1.5), (0.463, 1.6), (0.463, 1.6)),
+    ),
+    "gpt-4o-mini": _table(
+        ((0.408, 0.0), (0.477, 1.0), (0.533, 5.6)),
+        (0.510, 2.6),
+        ((0.445, 0.5), (0.490, 1.7), (0.524, 2.8), (0.532, 3.2), (0.533, 3.4), (0.534, 3.5)),
+    ),
+    "gpt-4o": _table(
+        ((0.527, 0.0), (0.539, 1.0), (0.595, 4.2)),
+        (0.585, 2.0),
+        ((0.533, 0.2), (0.557, 0.7), (0.575, 2.2), (0.584, 2.6), (0.589, 2.8), (0.592, 2.9)),
+    ),
+}
+"""By router profile: Flare-Aug, appendix B.1, table 1 (validation set; Adaptive-RAG as run
+there), and for flan-t5-xl MBA-RAG (2024) with the Adaptive-RAG that it compares with."""

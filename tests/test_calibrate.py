@@ -1,0 +1,360 @@
+"""Calibration: honest probabilities, the α that meets a goal, and settings kept by name."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_cli
+from doubles import by_task
+from fake_openai import FakeOpenAI
+from test_cli import Ran, one_line
+from test_sweep import small, write_labels
+
+from hopgate.classifiers.checkpoint import BUILTIN
+from hopgate.classifiers.presets import check_name, preset_alpha, save_preset
+from hopgate.evaluation.calibration import (
+    RESAMPLES,
+    Goal,
+    calibrate,
+    calibration_error,
+    honesty,
+    recall,
+)
+from hopgate.evaluation.replay import Outcomes
+
+run = test_cli.run
+
+# Honest probabilities
+
+
+def likely(top: float, label: int) -> list[float]:
+    """Probabilities of A, B and C with `top` on `label`."""
+    return [top if at == label else (1 - top) / 2 for at in range(3)]
+
+
+def test_calibration_error_by_hand() -> None:
+    # bin (14/15, 1]: 0.95 right, 0.97 wrong; bin (7/15, 8/15]: 0.5 right
+    probabilities = np.array([likely(0.95, 0), likely(0.97, 1), likely(0.5, 2)])
+    truth = np.array([0, 2, 2], np.int8)
+    by_hand = 2 / 3 * abs(0.5 - 0.96) + 1 / 3 * abs(1 - 0.5)
+    assert calibration_error(probabilities, truth) == pytest.approx(by_hand)
+
+
+def test_probabilities_that_hold_have_no_calibration_error() -> None:
+    probabilities = np.array([likely(0.75, 1)] * 4)
+    assert calibration_error(probabilities, np.array([1, 1, 1, 2], np.int8)) == 0
+    assert calibration_error(np.array([likely(1.0, 1)]), np.array([0], np.int8)) == 1
+
+
+def test_recall_is_by_true_label_and_leaves_out_absent_ones() -> None:
+    probabilities = np.array([likely(0.9, at) for at in (1, 2, 2, 1)])
+    assert recall(probabilities, np.array([1, 1, 2, 1], np.int8)) == {"B": 2 / 3, "C": 1}
+
+
+def test_each_end_is_measured_against_its_own_truth() -> None:
+    recorded = Outcomes(
+        questions=("a", "b", "c"),
+        datasets=np.array(["nq", "musique", "mine"]),
+        correct=np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], bool),
+        steps=np.array([[0.0, 1.0, 3.0]] * 3),
+    )
+    sure = np.array([likely(1.0, at) for at in (0, 0, 2)])
+    found = honesty(recorded, cost=sure, reliability=sure)
+    # α = 0: a is A, c is B, b has no right strategy; α = 1: nq is B, musique is C
+    assert found["recall"] == {"cost": {"A": 1, "B": 0}, "reliability": {"B": 0, "C": 0}}
+    assert found["ece"] == {"cost": 0.5, "reliability": 1}
+
+
+def test_an_end_without_truth_is_none() -> None:
+    sure = np.array([likely(1.0, 0)] * 4)
+    found = honesty(small(), cost=sure, reliability=sure)
+    assert found["ece"]["reliability"] is None
+    assert found["recall"]["reliability"] is None
+    assert found["recall"]["cost"] == {"A": 1, "B": 0, "C": 0}
+
+
+# Choosing α
+
+ACCURACY = np.array([0.2, 0.4, 0.4, 0.5, 0.3])
+STEPS = np.array([0.5, 1.8, 1.5, 3.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("goal", "best"),
+    [
+        (Goal(budget_steps=1.8), 2),  # of the two with 0.4 the cheaper
+        (Goal(budget_steps=0.5), 4),
+        (Goal(budget_steps=9), 3),
+        (Goal(budget_steps=0.4), -1),
+        (Goal(min_accuracy=0.4), 2),
+        (Goal(min_accuracy=0.1), 4),  # of the two at 0.5 steps the better
+        (Goal(min_accuracy=0.45), 3),
+        (Goal(min_accuracy=0.51), -1),
+    ],
+)
+def test_the_best_point_that_meets_a_goal(goal: Goal, best: int) -> None:
+    assert goal.best(ACCURACY, STEPS) == best
+    both = goal.best(np.stack([ACCURACY, ACCURACY[::-1]]), np.stack([STEPS, STEPS[::-1]]))
+    assert both.tolist() == [best, 4 - best if best >= 0 else -1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "floor", "message"),
+    [
+        (None, None, "one of --budget-steps and --min-accuracy"),
+        (1.0, 0.4, "one of --budget-steps and --min-accuracy"),
+        (-1.0, None, "--budget-steps is -1"),
+        (float("nan"), None, "--budget-steps is nan"),
+        (None, 1.1, "--min-accuracy is 1.1"),
+        (None, float("nan"), "--min-accuracy is nan"),
+    ],
+)
+def test_a_goal_is_one_number_in_range(
+    budget: float | None, floor: float | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Goal(budget, floor)
+
+
+def alike(questions: int, correct: list[int]) -> Outcomes:
+    return Outcomes(
+        questions=("x",) * questions,
+        datasets=np.array([""] * questions),
+        correct=np.array([correct] * questions, bool),
+        steps=np.array([[0.0, 1.0, 3.0]] * questions),
+    )
+
+
+def test_questions_that_are_all_alike_give_intervals_of_no_width() -> None:
+    picks = np.array([[0] * 5, [1] * 5, [2] * 5], np.int8)
+    found = calibrate(alike(5, [0, 1, 1]), picks, [0.0, 0.5, 1.0], Goal(min_accuracy=0.9))
+    assert (found["alpha"], found["accuracy"], found["steps"]) == (0.5, 1, 1)
+    assert found["interval"]["alpha"] == [0.5, 0.5]
+    assert found["interval"]["accuracy"] == pytest.approx([1, 1])
+    assert found["interval"]["steps"] == pytest.approx([1, 1])
+    assert found["shares"] == {"A": 0, "B": 1, "C": 0}
+    assert (found["resamples"], found["infeasible"]) == (RESAMPLES, 0)
+
+
+def halves(questions: int) -> tuple[Outcomes, np.ndarray]:
+    """Half the questions need no retrieval, half need one; at α = 1 all get one."""
+    half = questions // 2
+    recorded = alike(questions, [0, 1, 1])
+    recorded.correct[:half] = [True, False, False]
+    return recorded, np.array([[0] * questions, [1] * questions], np.int8)
+
+
+def test_the_interval_of_a_share_has_its_known_width() -> None:
+    recorded, picks = halves(400)
+    found = calibrate(recorded, picks, [0.0, 1.0], Goal(budget_steps=0))
+    low, high = found["interval"]["accuracy"]
+    assert found["accuracy"] == 0.5
+    assert high - low == pytest.approx(2 * 1.96 * 0.5 / 400**0.5, rel=0.15)
+    assert low < 0.5 < high
+    assert found["interval"]["steps"] == [0, 0]
+
+
+def test_resamples_that_meet_no_goal_are_counted_and_alpha_is_chosen_anew() -> None:
+    recorded, picks = halves(400)
+    found = calibrate(recorded, picks[:1], [0.3], Goal(min_accuracy=0.5))
+    assert 0.3 * RESAMPLES < found["infeasible"] < 0.7 * RESAMPLES
+    assert found["interval"]["alpha"] == [0.3, 0.3]
+    either = calibrate(recorded, picks, [0.0, 1.0], Goal(min_accuracy=0.5))
+    assert (either["alpha"], either["infeasible"]) == (0, 0)
+    assert either["interval"]["alpha"] == [0, 1]
+
+
+def test_the_same_seed_gives_the_same_intervals() -> None:
+    recorded, picks = halves(100)
+    goal = Goal(min_accuracy=0.45)
+    first, again = (calibrate(recorded, picks, [0.0, 1.0], goal) for _ in range(2))
+    assert first == again
+
+
+def test_a_goal_out_of_reach_says_what_can_be_reached() -> None:
+    recorded, picks = halves(10)
+    with pytest.raises(ValueError, match=r"accuracy of 0.9.*α = 0, gets 0.5000 right at 0.000"):
+        calibrate(recorded, picks, [0.0, 1.0], Goal(min_accuracy=0.9))
+    with pytest.raises(ValueError, match=r"within 0.5 steps.*the cheapest, α = 1.*1.000 steps"):
+        calibrate(recorded, picks[1:], [1.0], Goal(budget_steps=0.5))
+
+
+# Settings by name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A router's folder as far as settings go: only its manifest."""
+    path = tmp_path / "router"
+    path.mkdir()
+    (path / "manifest.json").write_text('{"weights": 1}')
+    return path
+
+
+def test_a_setting_is_kept_beside_others(folder: Path) -> None:
+    save_preset(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
+    save_preset(folder, "sure-2", {"alpha": 1, "profile": "gpt-4o", "labels": "l.jsonl"})
+    save_preset(folder, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
+    assert preset_alpha(folder, "cheap") == 0.2
+    assert preset_alpha(folder, "sure-2", "gpt-4o") == 1
+    assert json.loads((folder / "presets.json").read_text())["sure-2"]["labels"] == "l.jsonl"
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "presets.json"]
+
+
+def test_an_unknown_setting_lists_those_there_are(folder: Path) -> None:
+    with pytest.raises(ValueError, match="none yet"):
+        preset_alpha(folder, "cheap")
+    save_preset(folder, "b", {"alpha": 0.1, "profile": "x"})
+    save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
+    with pytest.raises(ValueError, match=r"'cheap' is neither.*: a, b\."):
+        preset_alpha(folder, "cheap")
+
+
+def test_a_setting_of_another_profile_is_refused(folder: Path) -> None:
+    save_preset(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
+    with pytest.raises(ValueError, match="for the profile gpt-4o, not for flan-t5-xl"):
+        preset_alpha(folder, "cheap", "flan-t5-xl")
+
+
+def test_settings_of_weights_that_are_gone_are_refused_and_dropped(folder: Path) -> None:
+    save_preset(folder, "old", {"alpha": 0.1, "profile": "x"})
+    (folder / "manifest.json").write_text('{"weights": 2}')
+    with pytest.raises(ValueError, match="trained again"):
+        preset_alpha(folder, "old")
+    save_preset(folder, "new", {"alpha": 0.2, "profile": "x"})
+    assert set(json.loads((folder / "presets.json").read_text())) == {"new"}
+
+
+@pytest.mark.parametrize("name", ["", "Cheap", "1st", "a b", "a/b", "-a", "nan", "inf", "a\n"])
+def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a setting"):
+        check_name(name)
+    with pytest.raises(ValueError, match="cannot name a setting"):
+        save_preset(folder, name, {"alpha": 0.1, "profile": "x"})
+    assert not (folder / "presets.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": {"alpha": 0.1}}'])
+def test_damaged_settings_are_named(folder: Path, text: str) -> None:
+    (folder / "presets.json").write_text(text)
+    with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
+        preset_alpha(folder, "a")
+    with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
+        save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(RuntimeError, match=r"cannot be kept in .*Permission denied.*--router"):
+        save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
+    assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+
+
+# The command
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Path:
+    """A copy of the shipped router."""
+    return Path(shutil.copytree(BUILTIN, tmp_path / "router"))
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    return write_labels(tmp_path / "labels.jsonl")
+
+
+def test_calibrate_json_gives_alpha_with_intervals(run: Callable[..., Ran], labels: Path) -> None:
+    ran = run("calibrate", "--labels", labels, "--budget-steps", "4.5", "--json")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    found = json.loads(ran.out)
+    assert found["goal"] == {"budget_steps": 4.5}
+    assert 0 <= found["alpha"] <= 1
+    assert found["steps"] <= 4.5
+    for name in ("accuracy", "steps"):
+        low, high = found["interval"][name]
+        assert low <= found[name] <= high
+    assert found["saved"] is None
+    assert found["multi"] == {"accuracy": pytest.approx(1 / 3), "steps": pytest.approx(5.04)}
+
+
+def test_a_saved_setting_is_taken_by_ask_and_route(
+    run: Callable[..., Ran], fake: FakeOpenAI, router: Path, labels: Path
+) -> None:
+    command = ("calibrate", "--router", router, "--labels", labels, "--min-accuracy", "0")
+    ran = run(*command, "--save", "cheap")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    kept = json.loads((router / "presets.json").read_text(encoding="utf-8"))["cheap"]
+    assert f"--alpha cheap --profile {kept['profile']} --router {router}" in ran.out
+    assert (kept["labels"], kept["goal"]) == ("labels.jsonl", {"min_accuracy": 0})
+    assert {"alpha", "accuracy", "steps", "profile", "date"} <= set(kept)
+
+    named = ("--alpha", "cheap", "--profile", kept["profile"], "--router", router, "--json")
+    routed = run("route", "Why?", *named)
+    assert json.loads(routed.out)["alpha"] == kept["alpha"], routed.err
+    fake.answers(by_task(gate="[Yes]", reason="So the answer is: x", answer="x [1]"))
+    asked = run("ask", "Why is the sea salt?", *named)
+    assert json.loads(asked.out)["decision"]["route"]["alpha"] == kept["alpha"], asked.err
+
+
+@pytest.mark.parametrize("profile", ["auto", "gpt-4o-mini"])
+def test_a_setting_must_be_of_the_profile_in_use(
+    run: Callable[..., Ran], router: Path, profile: str
+) -> None:
+    """The embedded model, of which nothing is known, is taken for flan-t5-xl."""
+    save_preset(router, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
+    save_preset(router, "like-xl", {"alpha": 0.3, "profile": "flan-t5-xl"})
+    command = ("route", "Why?", "--router", router, "--profile", profile, "--json")
+    one_line(run(*command, "--alpha", "cheap"), 2, "'cheap'", "gpt-4o", "--profile gpt-4o")
+    if profile == "auto":
+        assert json.loads(run(*command, "--alpha", "like-xl").out)["alpha"] == 0.3
+
+
+def test_a_name_that_is_not_kept_is_one_line(run: Callable[..., Ran], router: Path) -> None:
+    for command in ("ask", "route"):
+        ran = run(command, "Why?", "--alpha", "cheap", "--router", router)
+        one_line(ran, 2, "--alpha 'cheap'", str(router), "hopgate calibrate --save")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["--budget-steps", "--min-accuracy"]),
+        (["--budget-steps", "1", "--min-accuracy", "0.5"], ["one of --budget-steps"]),
+        (["--min-accuracy", "2"], ["--min-accuracy is 2"]),
+        (["--min-accuracy", "1"], ["reaches an accuracy of 1", "right at"]),
+        (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "small letters"]),
+        (["--budget-steps", "1", "--router", "nowhere"], ["nowhere"]),
+    ],
+    ids=lambda each: " ".join(each)[-30:],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    run: Callable[..., Ran],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"id": "1", "question": "Why?", "correct": ["zero"]}]
+    rows += [{"id": "2", "question": "Why?", "correct": ["multiple"]}]
+    write_labels(tmp_path / "labels.jsonl", rows)
+    one_line(run("calibrate", "--labels", "labels.jsonl", *arguments), 2, *parts)
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.jsonl"]
+
+
+def test_nothing_is_routed_for_a_folder_that_cannot_keep_the_setting(
+    run: Callable[..., Ran], router: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != router)
+    command = ("calibrate", "--router", router, "--labels", labels, "--budget-steps", "9")
+    one_line(run(*command, "--save", "cheap"), 1, str(router), "permission denied", "--router")

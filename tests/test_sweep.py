@@ -1,0 +1,416 @@
+"""Replays of recorded outcomes and the sweep over α: cases by hand, the picture, the command."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import test_cli
+from test_cli import Ran, one_line
+
+from hopgate.classifiers import LabelRow, QuestionRow, read_labels, read_questions
+from hopgate.evaluation import plots
+from hopgate.evaluation.published import FLARE_AUG, PUBLISHED
+from hopgate.evaluation.replay import MULTI_STEPS, Outcomes, decide, outcomes, prices
+from hopgate.evaluation.sweep import area, curve_area, evenly, oracle_curve, summary, sweep
+
+run = test_cli.run
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+FLARE = SHARED / "data" / "flare"
+
+
+class FakeByLength:
+    """Not a router: 1 character → A, 2 → B, 3 → C, whatever α; at α = 1 always C."""
+
+    source, profile = "fake", "flan-t5-xl"
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def route_alphas(
+        self, questions: Sequence[str], alphas: Sequence[float]
+    ) -> list[list[dict[str, float]]]:
+        self.calls.append(len(questions))
+        picks = [["C" if a == 1 else "ABC"[len(q) - 1] for q in questions] for a in alphas]
+        return [[{label: float(label == p) for label in "ABC"} for p in row] for row in picks]
+
+
+QUESTIONS = [
+    QuestionRow("1", "x", "squad"),
+    QuestionRow("2", "xx", "nq"),
+    QuestionRow("3", "xxx", "musique"),
+    QuestionRow("4", "xxx", "elsewhere"),
+]
+LABELS = [
+    LabelRow("1", "x", "squad", "B", frozenset({"one", "multiple"})),
+    LabelRow("2", "xx", "nq", "B", frozenset({"one"})),
+    LabelRow("3", "xxx", "musique", "C", frozenset({"multiple"})),
+]
+
+
+@pytest.fixture
+def recorded() -> Outcomes:
+    return outcomes(QUESTIONS, LABELS, prices(None, {each.dataset for each in QUESTIONS}))
+
+
+def small() -> Outcomes:
+    """Four questions: none, single and multi right where the row says; multi costs 3."""
+    return Outcomes(
+        questions=("a", "b", "c", "d"),
+        datasets=np.array(["", "", "", ""]),
+        correct=np.array([[1, 0, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], bool),
+        steps=np.array([[0.0, 1.0, 3.0]] * 4),
+    )
+
+
+def silent(*_: int) -> None:
+    """No progress to show."""
+
+
+# Replay
+
+
+def test_a_replay_counts_accuracy_steps_and_shares(recorded: Outcomes) -> None:
+    routed = decide(FakeByLength(), recorded.questions, [0.5, 1.0], silent)
+    middle, most = (recorded.score(picks) for picks in routed.picks)
+    datasets = middle.pop("datasets")
+    assert middle == {
+        "accuracy": 0.5,
+        "steps": pytest.approx((0 + 1 + MULTI_STEPS["musique"] + 4.69) / 4),
+        "shares": {"A": 0.25, "B": 0.25, "C": 0.5},
+    }
+    assert most["accuracy"] == 0.5
+    assert most["steps"] == pytest.approx((4.52 + 5.04 + 3.60 + 4.69) / 4)
+    assert set(datasets) == {"squad", "nq", "musique", "elsewhere"}
+    assert datasets["nq"] == {"accuracy": 1, "steps": 1, "shares": {"A": 0, "B": 1, "C": 0}}
+    assert datasets["squad"]["accuracy"] == 0
+
+
+def test_a_question_without_a_label_is_wrong_under_every_strategy(recorded: Outcomes) -> None:
+    assert recorded.correct[3].tolist() == [False, False, False]
+    assert recorded.oracle().tolist() == [1, 1, 2, 0]
+
+
+def test_the_cheaper_of_equals_is_picked() -> None:
+    class Ties:
+        def route_alphas(self, questions: Any, alphas: Any) -> Any:
+            return [[{"A": 0.2, "B": 0.4, "C": 0.4}, {"A": 0.4, "B": 0.2, "C": 0.4}]]
+
+    assert decide(Ties(), ["x", "y"], [0.0], silent).picks.tolist() == [[1, 0]]
+
+
+def test_many_questions_are_routed_in_batches_with_progress() -> None:
+    router, done = FakeByLength(), []
+    routed = decide(router, ["x", "xx"] * 400, [0.0, 1.0], done.append)
+    assert router.calls == done == [512, 288]
+    assert routed.picks.shape == (2, 800)
+    assert routed.picks[0].tolist() == [0, 1] * 400
+    assert (routed.first.shape, routed.last[:, 2].min()) == ((800, 3), 1)
+
+
+def test_labels_without_outcomes_are_refused() -> None:
+    row = LabelRow("7", "x", "nq", "B", None)
+    with pytest.raises(ValueError, match="'7' has no field correct"):
+        outcomes([row], [row], {"nq": 5.0})
+
+
+def test_labels_of_other_questions_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 of 3 labels, the first with id '3'"):
+        outcomes(QUESTIONS[:2], LABELS, {"squad": 4.0, "nq": 5.0})
+
+
+def test_multi_step_s_price_is_a_number_a_file_or_the_published_one(tmp_path: Path) -> None:
+    assert prices(None, ["nq", "mine", "nq"]) == {"nq": 5.04, "mine": 4.69}
+    assert prices("2.5", ["nq", ""]) == {"nq": 2.5, "": 2.5}
+    file = tmp_path / "steps.json"
+    file.write_text('{"nq": 3, "mine": 1.5, "other": 9}')
+    assert prices(str(file), ["nq", "mine"]) == {"nq": 3, "mine": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("0.5", "'0.5'; give a number of at least 1"),
+        ("nan", "'nan'; give a number"),
+        ("nowhere.json", "'nowhere.json'; give a number"),
+        ("{", "is not a JSON file"),
+        ("[1]", "no JSON object"),
+        ('{"other": 2}', "no price for the dataset 'nq'"),
+        ('{"nq": "2"}', "nq: the steps are '2'"),
+        ('{"nq": true}', "nq: the steps are True"),
+    ],
+)
+def test_a_bad_price_is_named(tmp_path: Path, given: str, message: str) -> None:
+    if given[0] in "{[":
+        (tmp_path / "steps.json").write_text(given)
+        given = str(tmp_path / "steps.json")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        prices(given, ["nq"])
+
+
+# What a curve comes to
+
+MULTI = {"accuracy": 0.5, "steps": 4.0}
+CURVE = [
+    {"steps": steps, "accuracy": accuracy}
+    for steps, accuracy in [(1, 0.2), (2, 0.4), (1.4, 0.3), (3, 0.5), (5, 0.9)]
+]
+
+
+def test_the_summary_by_hand() -> None:
+    # area: 0.2 for 0.4 steps, 0.3 for 0.6, 0.4 for 1 and 0.5 for 1, over 4 steps
+    assert summary(CURVE, MULTI) == {
+        "share_at_38": pytest.approx(0.3 / 0.5),
+        "share_at_50": pytest.approx(0.4 / 0.5),
+        "steps_for_100": pytest.approx(3 / 4),
+        "area": pytest.approx((0.08 + 0.18 + 0.4 + 0.5) / 4),
+    }
+
+
+def test_what_no_point_reaches_is_none() -> None:
+    found = summary([{"steps": 3.9, "accuracy": 0.4}], MULTI)
+    assert found == {
+        "share_at_38": None,
+        "share_at_50": None,
+        "steps_for_100": None,
+        "area": pytest.approx(0.4 * 0.1 / 4),
+    }
+
+
+def test_the_area_is_the_mean_over_fine_budgets() -> None:
+    fine = np.linspace(0, 4, 40_001)
+    best = [max((r["accuracy"] for r in CURVE if r["steps"] <= b), default=0) for b in fine]
+    assert area(CURVE, 4) == pytest.approx(np.mean(best), abs=1e-4)
+
+
+def test_a_worse_point_at_more_steps_does_not_lower_the_area() -> None:
+    good = {"steps": 1.0, "accuracy": 0.5}
+    assert area([good, {"steps": 2.0, "accuracy": 0.1}], 4) == area([good], 4) == 0.5 * 3 / 4
+
+
+def test_the_oracle_buys_the_cheapest_questions_first() -> None:
+    corners = oracle_curve(small())
+    assert corners == [[0, 0.25], [0.25, 0.5], [1, 0.75]]
+    by_hand = 0.25 * 0.375 + 0.75 * 0.625 + 2 * 0.75
+    assert curve_area(corners, {"steps": 3.0}) == pytest.approx(by_hand / 3)
+
+
+def test_alphas_are_even_and_include_both_ends() -> None:
+    assert evenly(5) == [0, 0.25, 0.5, 0.75, 1]
+    assert len(evenly(101)) == 101
+    for points in (1, 0, 1002):
+        with pytest.raises(ValueError, match=f"--points is {points}"):
+            evenly(points)
+
+
+# The sweep
+
+
+def test_a_sweep_has_rows_statics_oracle_and_summary(recorded: Outcomes) -> None:
+    seen: list[tuple[int, int]] = []
+    routers = {"one": FakeByLength(), "two": FakeByLength()}
+    found = sweep(routers, recorded, [0.0, 0.5, 1.0], lambda *at: seen.append(at))
+    assert seen == [(4, 8), (8, 8)]
+    assert [(row["router"], row["alpha"]) for row in found["rows"]] == [
+        (name, alpha) for name in ("one", "two") for alpha in (0, 0.5, 1)
+    ]
+    static = {name: (row["accuracy"], row["steps"]) for name, row in found["static"].items()}
+    assert static == {"none": (0, 0), "single": (0.5, 1), "multi": (0.5, pytest.approx(4.4625))}
+    assert found["oracle"]["accuracy"] == 0.75
+    assert found["oracle"]["steps"] == pytest.approx((1 + 1 + 3.6) / 4)
+    assert found["summary"]["one"] == found["summary"]["two"]
+    assert found["summary"]["one"]["profile"] == "flan-t5-xl"
+    # α = 1 against B, B, C for the known three: all C
+    assert found["summary"]["one"]["recall"]["reliability"] == {"B": 0, "C": 1}
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_sweep_without_a_right_multi_step_answer_is_refused() -> None:
+    nothing = Outcomes(("a",), np.array([""]), np.zeros((1, 3), bool), np.array([[0.0, 1, 3]]))
+    with pytest.raises(ValueError, match="multi-step answered none"):
+        sweep({"one": FakeByLength()}, nothing, [0.0, 1.0], silent)
+
+
+@pytest.mark.skipif(not FLARE.is_dir(), reason="needs the released labels in ../shared/data")
+def test_the_released_labels_give_the_known_statics_and_oracle() -> None:
+    questions = read_questions(FLARE / "questions.valid.jsonl")
+    labels = read_labels(FLARE / "flan_t5_xl.valid.jsonl")
+    recorded = outcomes(questions, labels, prices(None, {each.dataset for each in questions}))
+    multi = recorded.score(np.full(3000, 2, np.int8))
+    assert (round(multi["accuracy"], 4), multi["steps"]) == (0.3817, pytest.approx(4.69))
+    assert recorded.score(recorded.oracle())["accuracy"] == 0.45
+    assert curve_area(oracle_curve(recorded), multi) == pytest.approx(0.43, abs=0.01)
+
+
+# Published results
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the paper in ../shared/papers")
+def test_the_published_points_are_those_of_the_paper_s_table_1() -> None:
+    text = (SHARED / "papers" / "flare-aug.txt").read_text(encoding="utf-8")
+    table = text[text.index("B.1 Quantitative") : text.index("Table 1: Accuracy")].split("\n")
+    printed = [re.findall(r"\d\.\d+", line)[-8:] for line in table]
+    numbers = [[float(each) for each in row] for row in printed if len(row) == 8]
+    for column, published in enumerate(PUBLISHED.values()):
+        points = (published.none, published.single, published.multi, *published.points[:7])
+        ours = [(point.accuracy, point.steps) for point in points]
+        assert ours == [(row[2 * column], row[2 * column + 1]) for row in numbers]
+    assert [p.alpha for p in PUBLISHED["gpt-4o"].points] == [None, 0, 0.2, 0.4, 0.6, 0.8, 1]
+
+
+# The picture
+
+
+def drawn(figure: Any) -> dict[str, list[tuple[float, float]]]:
+    """The points of the left panel, by legend label."""
+    lines = figure.axes[0].get_lines()
+    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in lines}
+
+
+def test_the_picture_shows_everything_as_shares_of_multi_step(recorded: Outcomes) -> None:
+    found = sweep({"mine": FakeByLength()}, recorded, evenly(5), silent)
+    lines = drawn(plots.draw(found))
+    assert lines["mine"][-1] == (pytest.approx(100), pytest.approx(100))
+    assert lines["none, single, multi"][1] == (pytest.approx(100 / 4.4625), pytest.approx(100))
+    assert lines["oracle"] == [(pytest.approx(140 / 4.4625), pytest.approx(150))]
+    assert lines[f"{FLARE_AUG}, published"][2] == pytest.approx((220 / 4.7, 43.9 / 0.437))
+    assert lines["MBA-RAG, published"] == [pytest.approx((180 / 4.7, 43.57 / 0.437))]
+
+
+def test_a_profile_of_one_s_own_is_drawn_without_published_points(recorded: Outcomes) -> None:
+    router = FakeByLength()
+    router.profile = "mine"
+    figure = plots.draw(sweep({"x" * 50: router}, recorded, evenly(2), silent))
+    assert not any("published" in label for label in drawn(figure))
+    assert "no published results for the profile mine" in figure.get_suptitle()
+    assert "…" + "x" * 29 in drawn(figure)
+
+
+def test_the_picture_is_a_png_of_readme_width(recorded: Outcomes) -> None:
+    content = plots.png(sweep({"mine": FakeByLength()}, recorded, evenly(5), silent))
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20]) == 12 * plots.DPI
+
+
+# The command
+
+
+def write_labels(path: Path, rows: list[dict[str, Any]] | None = None) -> Path:
+    rows = rows or [
+        {"id": "1", "question": "What is the capital of France?", "correct": ["zero", "one"]},
+        {"id": "2", "question": "When was Skerrane Light first lit?", "correct": ["one"]},
+        {
+            "id": "3",
+            "question": "Where was the mother of the director of Up born?",
+            "correct": ["multiple"],
+        },
+    ]
+    labels = {"zero": "A", "one": "B", "multiple": "C"}
+    lines = [
+        json.dumps({"label": labels[row["correct"][0]], "dataset": "nq"} | row) for row in rows
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_sweep_writes_its_document_and_picture(run: Callable[..., Ran], tmp_path: Path) -> None:
+    labels, out = write_labels(tmp_path / "labels.jsonl"), tmp_path / "deep" / "out"
+    ran = run("sweep", "--labels", labels, "--points", "3", "--out", out, "--json")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    document = json.loads(ran.out)
+    assert document == json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+    assert [row["alpha"] for row in document["rows"]] == [0, 0.5, 1]
+    for row in document["rows"]:
+        assert row["router"] == "builtin"
+        assert sum(row["shares"].values()) == pytest.approx(1)
+        assert 0 <= row["accuracy"] <= 1
+        assert 0 <= row["steps"] <= 5.04
+        assert set(row["datasets"]) == {"nq"}
+    assert document["static"]["single"]["accuracy"] == pytest.approx(2 / 3)
+    assert document["inputs"] == {
+        "labels": str(labels),
+        "questions": None,
+        "multi_steps": {"nq": 5.04},
+        "question_count": 3,
+        "answered_count": 3,
+        "points": 3,
+    }
+    assert sorted(path.name for path in out.iterdir()) == ["sweep.json", "sweep.png"]
+
+
+def test_sweep_prints_a_table(run: Callable[..., Ran], tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels.jsonl")
+    ran = run("sweep", "--labels", labels, "--points", "21", "--out", tmp_path / "out")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    for part in ("α = 0 ", "α = 0.5", "α = 1 ", "none", "multi", "oracle", "area", "error"):
+        assert part in ran.out
+    assert ran.out.count("α = 0.") == 9
+
+
+def test_a_question_file_adds_unanswered_questions(run: Callable[..., Ran], tmp_path: Path) -> None:
+    labels, questions = write_labels(tmp_path / "l.jsonl"), tmp_path / "q.jsonl"
+    extra = '{"id": "4", "question": "Who knows?", "dataset": "squad"}\n'
+    questions.write_text(labels.read_text() + extra)
+    common = ("--labels", labels, "--questions", questions, "--steps-multi", "2")
+    ran = run("sweep", *common, "--points", "2", "--out", tmp_path / "out", "--json")
+    document = json.loads(ran.out)
+    assert document["static"]["single"]["accuracy"] == 0.5
+    assert document["static"]["multi"]["steps"] == 2
+    assert document["static"]["multi"]["datasets"]["squad"]["accuracy"] == 0
+
+
+def test_a_sweep_is_replaced_only_if_asked(run: Callable[..., Ran], tmp_path: Path) -> None:
+    labels, out = write_labels(tmp_path / "labels.jsonl"), tmp_path / "out"
+    command = ("sweep", "--labels", labels, "--points", "2", "--out", out)
+    assert run(*command).code == 0
+    before = (out / "sweep.json").read_bytes()
+    one_line(run(*command, "--steps-multi", "2"), 2, str(out), "--overwrite")
+    assert (out / "sweep.json").read_bytes() == before
+    assert run(*command, "--steps-multi", "2", "--overwrite").code == 0
+    assert (out / "sweep.json").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["--labels"]),
+        (["--labels", "nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["--labels", "bare.jsonl"], ["bare.jsonl", "'2'", "correct"]),
+        (["--labels", "labels.jsonl", "--questions", "bare.jsonl"], ["labels.jsonl", "'1'"]),
+        (["--labels", "labels.jsonl", "--steps-multi", "0"], ["--steps-multi", "'0'"]),
+        (["--labels", "labels.jsonl", "--points", "1"], ["--points", "1"]),
+        (["--labels", "labels.jsonl", "--router", "nowhere"], ["nowhere"]),
+    ],
+    ids=lambda each: " ".join(each)[-30:],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    run: Callable[..., Ran],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_labels(tmp_path / "labels.jsonl")
+    (tmp_path / "bare.jsonl").write_text('{"id": "2", "question": "Why?", "label": "A"}\n')
+    one_line(run("sweep", *arguments, "--out", "out"), 2, *parts)
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_must_be_a_folder(run: Callable[..., Ran], tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels.jsonl")
+    one_line(run("sweep", "--labels", labels, "--out", labels), 2, "is not a folder")
+    one_line(run("sweep", "--labels", labels, "--out", labels / "deep"), 2, "is not a folder")
+
+
+def test_without_matplotlib_the_extra_is_named(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    labels = write_labels(tmp_path / "labels.jsonl")
+    ran = run("sweep", "--labels", labels, "--out", tmp_path / "out")
+    one_line(ran, 1, "pip install 'hopgate[plots]'")

@@ -1,0 +1,96 @@
+"""The utility objective: what it learns from, and what its label heads promise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hopgate.classifiers.labels import LabelRow
+from hopgate.classifiers.utility import label_heads, loss_of, new_readout, outcomes
+
+
+def row(id_: str, label: str | None, correct: str | None, dataset: str = "") -> LabelRow:
+    found = None if correct is None else frozenset(correct.split())
+    return LabelRow(id_, f"question {id_}?", dataset, label, found)
+
+
+HOPS = [row("h1", "B", None, "nq"), row("h2", "C", None, "musique")]
+
+
+def test_outcomes_of_two_llms_are_laid_side_by_side() -> None:
+    cost = {
+        "one-llm": [row("1", "A", "zero one", "nq"), row("2", None, "")],
+        "other": [row("1", "C", "multiple", "nq"), row("3", "B", "one", "musique")],
+    }
+    known = outcomes(cost, HOPS, asked=None)
+    assert known.questions == [f"question {id_}?" for id_ in ("1", "2", "3", "h1", "h2")]
+    assert known.right[0].tolist() == [[1, 1, 0], [0, 0, 1]]
+    assert known.right[1].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert known.weight.tolist() == [[1, 1], [1, 0], [0, 1], [0, 0], [0, 0]]
+    assert torch.equal(known.multi_hop.isnan(), torch.tensor([False, True, False, False, False]))
+    assert known.multi_hop[[0, 2, 3, 4]].tolist() == [0, 1, 0, 1]
+
+
+def test_left_out_questions_count_as_wrong_where_the_number_asked_is_known() -> None:
+    cost = {"one-llm": [row("1", "A", "zero")], "other": [row("2", "B", "one")]}
+    known = outcomes(cost, HOPS, asked=12)
+    assert known.weight[:2].tolist() == [[1, 1], [1, 1]]
+    assert known.weight[2:].sum(0).tolist() == [10, 10]
+    assert known.right[1, 0].tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match="asked is 1, but the cost files hold 2"):
+        outcomes(cost, HOPS, asked=1)
+
+
+def test_one_id_for_two_questions_is_refused() -> None:
+    other = LabelRow("1", "another question?", "", "B", frozenset({"one"}))
+    with pytest.raises(ValueError, match="id '1' is one question"):
+        outcomes({"one-llm": [row("1", "A", "zero")], "other": [other]}, HOPS, None)
+
+
+def test_rows_without_outcomes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"row '1' of profile llm has no `correct`.*flare"):
+        outcomes({"llm": [row("1", "A", None)]}, HOPS, None)
+
+
+def test_unknown_outcomes_do_not_move_the_loss() -> None:
+    known = outcomes({"llm": [row("1", "A", "zero")]}, HOPS, None)
+    readout = new_readout(8, 1).eval()
+    features = torch.randn(1, 8)
+    loss = loss_of(readout, known)(features, torch.tensor([1]))
+    scores = readout(features)[0]
+    torch.testing.assert_close(loss, torch.nn.functional.softplus(scores[-1]))
+
+
+def trained_heads() -> tuple[torch.Tensor, dict[str, dict[str, torch.Tensor]]]:
+    torch.manual_seed(0)
+    features = torch.randn(400, 16)
+    readout = new_readout(16, 2)
+    readout.weight.data.normal_(std=0.5)
+    return features, label_heads(features, readout, ["weak", "strong"])
+
+
+def picks(features: torch.Tensor, heads: dict[str, dict[str, torch.Tensor]], alpha: float) -> list:
+    mixed = {
+        name: (1 - alpha) * heads["cost-weak"][name] + alpha * heads["reliability-weak"][name]
+        for name in ("head.weight", "head.bias")
+    }
+    scores = torch.nn.functional.linear(features, mixed["head.weight"], mixed["head.bias"])
+    found: list[int] = scores.argmax(1).tolist()
+    return found
+
+
+def test_no_question_gets_a_cheaper_strategy_by_a_greater_alpha() -> None:
+    features, heads = trained_heads()
+    by_alpha = torch.tensor([picks(features, heads, step / 50) for step in range(51)])
+    assert (by_alpha.diff(dim=0) >= 0).all()
+    assert by_alpha[0].float().mean() < 0.5
+    assert by_alpha[-1].float().mean() > by_alpha[0].float().mean() + 0.4
+
+
+def test_heads_share_shape_and_differ_by_profile() -> None:
+    _, heads = trained_heads()
+    assert set(heads) == {
+        f"{end}-{llm}" for end in ("cost", "reliability") for llm in ("weak", "strong")
+    }
+    assert {head["head.weight"].shape for head in heads.values()} == {(3, 16)}
+    assert not torch.equal(heads["cost-weak"]["head.bias"], heads["cost-strong"]["head.bias"])
