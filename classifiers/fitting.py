@@ -109,6 +109,7 @@ def fit(
         for epoch in range(len(losses), recipe.epochs):
             torch.manual_seed(1000 * seed + epoch)
             total = 0.0
+            mean = _Mean(named) if recipe.averaged and epoch == recipe.epochs - 1 else None
             for batch in _batches(ids, recipe.batch_size):
                 tokens, mask = padded([ids[i] for i in batch], device)
                 loss = loss_of(network.features(tokens, mask), torch.tensor(batch, device=device))
@@ -118,13 +119,37 @@ def fit(
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * (1 - at / steps)
                 optimizer.step()
+                if mean:
+                    mean.add()
                 at += 1
                 total += loss.item() * len(batch)
                 step_done(loss.item())
             losses.append(round(total / len(ids), 4))
+            if mean:
+                mean.put()
             unfinished.save(stage, losses, snapshot(named, optimizer))
     _set_training(modules, False)
     return losses
+
+
+class _Mean:
+    """The running mean of parameters over an epoch."""
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        self._named = named
+        self._means = {name: parameter.detach().clone() for name, parameter in named.items()}
+        self._count = 0
+
+    def add(self) -> None:
+        """Takes the parameters as they are now."""
+        self._count += 1
+        for name, mean in self._means.items():
+            mean.lerp_(self._named[name].detach(), 1 / self._count)
+
+    def put(self) -> None:
+        """Gives the parameters their means."""
+        for name, mean in self._means.items():
+            self._named[name].data.copy_(mean)
 
 
 def all_features(network: Network, ids: Sequence[list[int]]) -> Tensor:
