@@ -312,7 +312,7 @@ def recorded_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Folder of a router's weights; repeatable.",
 )
 @recorded_options
-@click.option("--points", default=101, show_default=True, help="How many α, evenly from 0 to 1.")
+@click.option("--points", default=201, show_default=True, help="How many α, evenly from 0 to 1.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--overwrite", is_flag=True, help="Replace a sweep that is there.")
 @json_option

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hopgate.evaluation.replay import Outcomes
 
 DOCUMENT, PICTURE = "sweep.json", "sweep.png"
-ALPHAS = 101
+ALPHAS = 201
 
 
 class Recorded(NamedTuple):

@@ -32,7 +32,7 @@ class Recipe:
 PUBLISHED = Recipe(epochs=20, batch_size=64, learning_rate=3e-5)
 """Flare-Aug, section 4: T5-large, AdamW, linear schedule; for any pretrained T5."""
 SMALL = Recipe(
-    epochs=3, batch_size=32, learning_rate=1e-4, tuned_layers=2, averaged=True, int8=True
+    epochs=3, batch_size=32, learning_rate=1e-4, tuned_layers=4, averaged=True, int8=True
 )
 """For the built-in base; chosen by cross-validation on the train splits."""
 HEAD_ONLY = Recipe(epochs=20, batch_size=32, learning_rate=1e-3, int8=True)
