@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -249,17 +249,17 @@ def index_info(path: Path, as_json: bool) -> None:
 @click.option("--epochs", type=int, help="Default: what suits the base; published: 20.")
 @click.option("--batch-size", type=int, help="Default: what suits the base; published: 64.")
 @click.option("--learning-rate", type=float, help="Default: what suits the base; published: 3e-5.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32), default=0, show_default=True)
 @click.option(
     "--notes",
-    type=click.File(encoding="utf-8"),
+    type=click.Path(path_type=Path),
     help="Markdown for the model card, e.g. the data's origin and licence.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--overwrite", is_flag=True, help="Replace a router that is there.")
 @json_option
 def train_router(
-    cost: tuple[str, ...], profile: str, notes: IO[str] | None, as_json: bool, **options: Any
+    cost: tuple[str, ...], profile: str, notes: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Fine-tune a router's ends, α = 0 for each LLM and α = 1, from one base.
 
@@ -267,7 +267,12 @@ def train_router(
     """
     from hopgate.classifiers import train
 
-    text = notes.read() if notes else ""
+    text = ""
+    if notes is not None:
+        try:
+            text = notes.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--notes {notes} cannot be read as text: {error}") from error
     training = train(_cost_files(cost, profile), notes=text, **options)
     if as_json:
         _print_json(training)

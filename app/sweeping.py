@@ -205,7 +205,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         raise ValueError(f"--out {out}: {there} is not a folder; name a folder to write into")
-    if (out / DOCUMENT).exists() and not overwrite:
+    if any((out / name).exists() for name in (DOCUMENT, PICTURE)) and not overwrite:
         raise ValueError(f"{out} holds a sweep; choose another folder, or give --overwrite")
     if not os.access(there, os.W_OK):
         raise RuntimeError(f"--out {out}: {there} cannot be written to; choose another folder")

@@ -45,7 +45,7 @@ PROFILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CARD = "README.md"
 PRESETS = "presets.json"
 _OWN_FILE = re.compile(
-    rf"{MANIFEST}|{TOKENIZER}|{CARD}|{PRESETS}|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
+    rf"{MANIFEST}|{TOKENIZER}|{CARD}|\.?{PRESETS}(-.*)?|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
 )
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
@@ -184,7 +184,11 @@ def _state(folder: Path) -> _State:
     """Name, size and time of each file; nothing for a folder that is not there."""
     if not folder.is_dir():
         return ()
-    files = [(entry.name, entry.stat()) for entry in os.scandir(folder) if entry.is_file()]
+    files = [
+        (entry.name, entry.stat())
+        for entry in os.scandir(folder)
+        if _OWN_FILE.fullmatch(entry.name) and not entry.name.startswith(".")
+    ]
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files))
 
 
@@ -227,6 +231,9 @@ def check_free(out: Path, overwrite: bool) -> None:
     Only an empty folder, or a router's with nothing beside it, is ever replaced.
     """
     if not out.exists():
+        there = next(path for path in out.absolute().parents if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            raise ValueError(f"{out} cannot be made in {there}; choose another folder")
         return
     if not overwrite:
         raise ValueError(f"{out} exists; choose another folder or ask to overwrite it")
@@ -261,12 +268,12 @@ def _replacing(out: Path) -> Iterator[Path]:
         new, old = Path(temporary, "new"), Path(temporary, "old")
         new.mkdir()
         yield new
-        if out.exists():
-            os.replace(out, old)
         try:
+            if out.exists():
+                os.replace(out, old)
             os.replace(new, out)
-        except OSError:
-            if old.exists():
+        except BaseException:
+            if old.exists() and not out.exists():
                 os.replace(old, out)
             raise
 
@@ -281,6 +288,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         missing = {*tensors.values(), manifest["tokenizer"]} - hashes.keys()
         _ = manifest["config"], manifest["max_tokens"], manifest["training"]
         _ = manifest["architecture"]
+        if found == FORMAT and manifest["max_tokens"] != MAX_TOKENS:
+            raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RuntimeError(f"{path} is damaged ({error!r}); train or install it again") from error
     if found != FORMAT:

@@ -61,6 +61,8 @@ def read_sentences(paths: Iterable[Path]) -> list[str]:
     Raises:
         ValueError: If the files hold no sentence.
     """
+    if missing := [path for path in paths if not path.exists()]:
+        raise ValueError(f"{missing[0]} does not exist; give text files or folders of them")
     files = [
         file
         for path in paths
@@ -389,6 +391,8 @@ def distill(
 
     from hopgate.classifiers.networks import from_pretrained, minilm_folder, state_of
 
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; it must be 1 or more")
     check_free(out, overwrite)
     torch.manual_seed(seed)
     folder = minilm_folder()
@@ -471,6 +475,8 @@ def main() -> None:
         )
     except ValueError as error:
         parser.error(str(error))
+    except RuntimeError as error:
+        sys.exit(f"distill: {error}")
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

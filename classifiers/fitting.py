@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,6 +87,9 @@ def fit(
 
     Returns:
         Mean loss of each epoch.
+
+    Raises:
+        RuntimeError: If the loss is not finite.
     """
     import torch
 
@@ -124,6 +128,11 @@ def fit(
                 at += 1
                 total += loss.item() * len(batch)
                 step_done(loss.item())
+            if not math.isfinite(total):
+                raise RuntimeError(
+                    f"training {stage} diverged in epoch {epoch + 1}: its loss is {total}; lower "
+                    f"the learning rate of {recipe.learning_rate:g}"
+                )
             losses.append(round(total / len(ids), 4))
             if mean:
                 mean.put()

@@ -115,13 +115,27 @@ def _label_row(fields: dict[str, Any], where: str) -> LabelRow:
             f"{where}: label is {label!r}; it must be one of A, B and C, or null where `correct` "
             "is an empty list"
         )
+    if correct and label != (cheapest := _cheapest(correct)):
+        raise ValueError(
+            f"{where}: label is {label!r}, but the cheapest of `correct` {sorted(correct)} is "
+            f"{cheapest}"
+        )
+    if label is not None and correct == frozenset():
+        raise ValueError(f"{where}: label is {label!r}, but `correct` is empty")
     return LabelRow(asked.id, asked.question, asked.dataset, label=label, correct=correct)
+
+
+def _cheapest(correct: frozenset[str]) -> str:
+    found = (x for x, strategy in zip(LABELS, STRATEGIES, strict=True) if strategy in correct)
+    return next(found)
 
 
 def _text(fields: dict[str, Any], name: str, where: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{where}: {name} is {value!r}; it must be a non-empty string")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{where}: {name} holds half of a character (a lone surrogate)")
     return value
 
 

@@ -40,8 +40,10 @@ def check_writable(folder: Path | str) -> None:
     """Checks that settings can be kept in a router's folder.
 
     Raises:
+        ValueError: If it is no router's folder.
         RuntimeError: If they cannot.
     """
+    _fingerprint(_folder(folder))
     if not os.access(_folder(folder), os.W_OK):
         raise _unwritable(_folder(folder), "permission denied")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 CLOSEST = (
     (r"flan.*xxl|flan.*11b", "flan-t5-xxl"),
     (r"flan", "flan-t5-xl"),
-    (r"(mini|nano|haiku|flash|lite|small|\b[78]b)\b", "gpt-4o-mini"),
+    (r"\b(mini|nano|haiku|flash|lite|small|[78]b)\b", "gpt-4o-mini"),
     (r"gpt-|chatgpt|\bo[1-9]\b|claude|gemini|mistral-large|\d{2,3}b\b", "gpt-4o"),
 )
 """Model names, as regular expressions, and the profile of the most similar LLM; first match."""
@@ -29,7 +29,7 @@ def profile_for(model: str, profiles: Sequence[str]) -> str | None:
     """
     name = model.lower().rpartition("/")[2]
     bare = name.partition(":")[2] or name
-    for exact in (name.replace(":", "-"), bare):
+    for exact in (name.replace(":", "-"), bare.replace(":", "-")):
         if exact in profiles:
             return exact
     found = next((to for like, to in CLOSEST if re.search(like, bare)), FALLBACK)

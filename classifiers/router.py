@@ -22,6 +22,7 @@ from hopgate.classifiers.checkpoint import (
     MANIFEST,
     MAX_TOKENS,
     Checkpoint,
+    profiles_in,
     read,
 )
 from hopgate.classifiers.doubts import doubt
@@ -65,6 +66,7 @@ class Router:
         source: `t5` or `minilm`: what its decisions are marked with.
         profile: The LLM that the cost end was trained for, e.g. `flan-t5-xl`.
         profiles: All that the folder has a cost end for.
+        one_pass: Whether all α share one pass of the encoder, so that many cost as much as one.
         training: Data, recipe and figures of the training.
     """
 
@@ -95,17 +97,26 @@ class Router:
         self._cost, self._reliability = (
             self._moved({name: end[name] for name in differing}) for end in ends
         )
-        self._body_bytes = sum(
-            4 * tensor.numel() for name, tensor in self._cost.items() if not name.startswith(HEAD)
+        self.one_pass = all(name.startswith(HEAD) for name in self._cost)
+        # What serving lays anew for each body: all but the embeddings of the vocabulary.
+        self._body_bytes = (
+            0
+            if self.one_pass
+            else sum(
+                4 * tensor.numel()
+                for name, tensor in ends[0].items()
+                if "shared.weight" not in name
+            )
         )
         self._body = None
-        if self._body_bytes:
+        if not self.one_pass:
             network_from(checkpoint.architecture, checkpoint.config, ends[0])
         else:
             self._body = self._new_body(self._cost)
         self._blends: OrderedDict[float, Blend] = OrderedDict()
         self._waiting: list[Job] = []
         self._lock = threading.Lock()
+        self._building = threading.Lock()
         self._turn = threading.Lock()
 
     @classmethod
@@ -162,26 +173,40 @@ class Router:
             self._waiting.append(job)
         with self._turn:
             if not job.found.done():
-                with self._lock:
-                    jobs, self._waiting = self._waiting, []
-                self._run(jobs)
+                self._run_waiting()
         return job.found.result()
 
-    def _run(self, jobs: list[Job]) -> None:
+    def _run_waiting(self) -> None:
+        jobs: list[Job] = []
         try:
+            with self._lock:
+                jobs, self._waiting = self._waiting, []
             for together in _by_body(jobs):
-                ids = [row for job in together for row in job.ids]
-                features = self._features(together[0].blends[0], ids)
-                first = 0
-                for job in together:
-                    rows = features[first : first + len(job.ids)]
-                    first += len(job.ids)
-                    job.found.set_result([_probabilities(rows, blend) for blend in job.blends])
-        except BaseException as error:
+                self._run(together)
+        finally:
             for job in jobs:
                 if not job.found.done():
-                    job.found.set_exception(error)
-            raise
+                    job.found.set_exception(
+                        RuntimeError("routing was interrupted in another thread; ask again")
+                    )
+
+    def _run(self, together: list[Job]) -> None:
+        """Runs jobs in one pass; each alone if that fails, so that none fails for another."""
+        try:
+            ids = [row for job in together for row in job.ids]
+            features = self._features(together[0].blends[0], ids)
+            first = 0
+            for job in together:
+                rows = features[first : first + len(job.ids)]
+                first += len(job.ids)
+                job.found.set_result([_probabilities(rows, blend) for blend in job.blends])
+        except Exception as error:
+            undone = [job for job in together if not job.found.done()]
+            if len(together) == 1:
+                together[0].found.set_exception(error)
+            else:
+                for job in undone:
+                    self._run([job])
 
     def _features(self, blend: Blend, ids: list[list[int]]) -> Tensor:
         """[questions, head's width]; questions of like length are run together."""
@@ -198,14 +223,22 @@ class Router:
             return torch.cat(parts)[torch.tensor(order).argsort()]
 
     def _blend(self, alpha: float) -> Blend:
-        with self._lock:
-            if alpha not in self._blends:
-                self._blends[alpha] = self._new_blend(alpha)
+        found = self._kept(alpha)
+        if found is None:
+            with self._building:
+                found = self._kept(alpha) or self._new_blend(alpha)
+            with self._lock:
+                self._blends[alpha] = found
                 kept = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
                 while len(self._blends) > kept:
                     self._blends.popitem(last=False)
-            self._blends.move_to_end(alpha)
-            return self._blends[alpha]
+        return found
+
+    def _kept(self, alpha: float) -> Blend | None:
+        with self._lock:
+            if alpha in self._blends:
+                self._blends.move_to_end(alpha)
+            return self._blends.get(alpha)
 
     def _new_blend(self, alpha: float) -> Blend:
         mixed = {
@@ -257,7 +290,7 @@ def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
     return profile or profiles[0]
 
 
-_loaded: dict[tuple[Path, str | None], tuple[int, Router]] = {}
+_loaded: dict[tuple[Path, str], tuple[int, Router]] = {}
 _loading = threading.Lock()
 
 
@@ -267,11 +300,12 @@ def load_router(path: Path | str = BUILTIN, profile: str | None = None) -> Route
     Arguments and errors are those of `Router.load`.
     """
     folder = Path(path).expanduser().resolve()
-    manifest, key = folder / MANIFEST, (folder, profile)
+    manifest = folder / MANIFEST
+    key = folder, _checked_profile(profile, profiles_in(folder))
     with _loading:
         version = manifest.stat().st_mtime_ns if manifest.exists() else 0
         if key not in _loaded or _loaded[key][0] != version:
-            _loaded[key] = version, Router.load(folder, profile)
+            _loaded[key] = version, Router.load(folder, key[1])
         return _loaded[key][1]
 
 

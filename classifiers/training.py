@@ -1,16 +1,18 @@
-"""Fine-tunes a router: a cost end for each LLM and a reliability end, from one base.
+"""Fine-tunes a router: a cost end and a reliability end for each LLM, from one base.
 
-The cost end learns, for one LLM, the cheapest strategy that answers a question; the reliability
-end learns single-hop → B and multi-hop → C. All start from the same weights, without which a
-blend of them would mean nothing (Flare-Aug, section 3). With the `flare` objective each end is
-fine-tuned on hard labels, as published; with `utility` all are read off one network that learnt
-every outcome (`hopgate.classifiers.utility`).
+All ends start from the same weights, without which a blend of them would mean nothing (Flare-Aug,
+section 3). With the `flare` objective the cost end learns, for one LLM, the cheapest strategy that
+answers a question, and the reliability end, one for all LLMs, single-hop → B and multi-hop → C, as
+published. With `utility` both ends of each LLM are read off one network that learnt every outcome
+(`hopgate.classifiers.utility`).
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 Objective = Literal["flare", "utility"]
 OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
+RESERVED = ("auto", "base", "reliability", "shared")
+"""Names that no profile can have."""
 MINILM = "minilm"
 """As a base: the embedded all-MiniLM-L6-v2, frozen, under a small untrained layer."""
 
@@ -84,8 +88,8 @@ def train(
         cost: Label files of each LLM, by the name of its profile.
         reliability: Label file with B for single-hop and C for multi-hop questions.
         out: Folder to write.
-        base: `builtin`, `minilm`, a router's or base's folder, or a pretrained T5 (folder or
-            name) that `transformers` can load.
+        base: `builtin`, `minilm`, a router's or base's folder (both with the recipe for small
+            ones), or a pretrained T5 (folder or name) that `transformers` can load.
         objective: Default: `flare` for a pretrained T5 and for rows without `correct`, else
             `utility`.
         asked: For `utility`: how many questions the LLMs were asked, if the cost files leave out
@@ -103,12 +107,18 @@ def train(
 
     Raises:
         ValueError: If labels, base or settings are unusable, or `out` exists.
+        RuntimeError: If the training diverged, or `out` cannot be written to.
     """
+    out = out.expanduser()
     check_free(out, overwrite)
     labels = {profile: _read_cost(profile, paths) for profile, paths in cost.items()}
-    hops = _checked_classes("reliability", read_labels(reliability))
+    hops = _read_reliability(reliability)
     start = load_base(base, seed)
     objective = objective or _default_objective(start, labels)
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
+    if asked is not None and objective == "flare":
+        raise ValueError("the number of questions asked is of no use to the flare objective")
     recipe = replace(
         start.recipe,
         epochs=start.recipe.epochs if epochs is None else epochs,
@@ -117,7 +127,7 @@ def train(
     )
     _check_recipe(recipe)
     training: dict[str, Any] = {
-        "base": Path(base).name,
+        "base": base if start.recipe is PUBLISHED else Path(base).name,
         "objective": objective,
         "data": {
             "cost": {name: [path.name for path in paths] for name, paths in cost.items()},
@@ -163,13 +173,13 @@ def load_base(base: str, seed: int = 0) -> Start:
         network, tokenizer = networks.minilm(seed)
         config = network.encoder.config.to_diff_dict()
         return Start(network, "minilm", config, tokenizer, HEAD_ONLY, "utility")
-    folder = BUILTIN if base == "builtin" else Path(base)
+    folder = BUILTIN if base == "builtin" else Path(base).expanduser()
     if (folder / MANIFEST).is_file():
         found = read(folder)
         start = networks.network_from(found.architecture, found.config, found.state(BASE))
         recipe = HEAD_ONLY if found.architecture == MINILM else SMALL
         return Start(start, found.architecture, found.config, found.tokenizer, recipe, "utility")
-    t5, tokenizer = _pretrained(base)
+    t5, tokenizer = _pretrained(str(folder) if folder.is_dir() else base)
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
     start = networks.from_pretrained(t5, tokenizer)
@@ -178,15 +188,21 @@ def load_base(base: str, seed: int = 0) -> Start:
 
 def _pretrained(base: str) -> Any:
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoTokenizer
     from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
     try:
-        model = T5ForConditionalGeneration.from_pretrained(
-            base, use_safetensors=True, dtype=torch.float32
+        loaded: Any = T5ForConditionalGeneration.from_pretrained(
+            base, use_safetensors=True, dtype=torch.float32, output_loading_info=True
         )
+        model, info = loaded
+        if lacking := sorted(info["missing_keys"]) or info["mismatched_keys"]:
+            raise ValueError(
+                f"its weights are not a whole T5's: {lacking[0]} is missing or differs"
+            )
         return model, AutoTokenizer.from_pretrained(base).backend_tokenizer
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"base {base!r} cannot be loaded as a T5: {reason}") from error
 
@@ -290,10 +306,10 @@ def _read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
         ValueError: If the profile's name is unusable, an id is in two files, or the rows are
             all of one class.
     """
-    if not PROFILE.fullmatch(profile):
+    if not PROFILE.fullmatch(profile) or profile in RESERVED:
         raise ValueError(
             f"profile {profile!r}: use up to 64 of a-z, 0-9, dot, hyphen and underscore, the "
-            "first a letter or digit"
+            f"first a letter or digit, and none of {', '.join(RESERVED)}"
         )
     rows: dict[str, LabelRow] = {}
     for path in paths:
@@ -304,8 +320,19 @@ def _read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
     return _checked_classes(f"cost ({profile})", list(rows.values()))
 
 
+def _read_reliability(path: Path) -> list[LabelRow]:
+    rows = read_labels(path)
+    for row in rows:
+        if row.label not in ("B", "C"):
+            raise ValueError(
+                f"{path}: row {row.id!r} has the label {row.label!r}; reliability labels are B "
+                "(single-hop) and C (multi-hop)"
+            )
+    return _checked_classes("reliability", rows)
+
+
 def _checked_classes(name: str, rows: list[LabelRow]) -> list[LabelRow]:
-    if len({row.label for row in rows}) < 2:
+    if len({row.label for row in rows} - {None}) < 2:
         raise ValueError(f"the {name} labels are all of one class; nothing can be learnt")
     return rows
 
@@ -317,7 +344,7 @@ def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> 
 
 def _check_recipe(recipe: Recipe) -> None:
     for name in ("epochs", "batch_size", "learning_rate"):
-        if not getattr(recipe, name) > 0:
+        if not 0 < getattr(recipe, name) < math.inf:
             raise ValueError(f"{name} is {getattr(recipe, name)!r}; it must be above 0")
 
 
@@ -332,7 +359,18 @@ def _unfinished(
     from hopgate.classifiers.fitting import Unfinished
     from hopgate.classifiers.networks import state_of
 
-    digest = hashlib.sha256(repr((training, cost, reliability)).encode())
+    rows = [
+        [
+            row.id,
+            row.question,
+            row.dataset,
+            row.label,
+            sorted(row.correct or ()),
+            row.correct is None,
+        ]
+        for row in (*(row for labelled in cost.values() for row in labelled), *reliability)
+    ]
+    digest = hashlib.sha256(json.dumps([training, rows], sort_keys=True).encode())
     for name, tensor in state_of(start.network).items():
         digest.update(name.encode())
         digest.update(tensor.numpy().tobytes())
@@ -346,8 +384,8 @@ def _card(checkpoint: Checkpoint, notes: str) -> str:
         f"# hopgate router: {', '.join(checkpoint.profiles)}",
         "",
         f"Network: {checkpoint.architecture}, from {training['base']}; objective: "
-        f"{training['objective']}. Ends: α = 0 for each profile, α = 1 for all; blended per "
-        "request. Labels: A (no retrieval), B (one), C (several).",
+        f"{training['objective']}. Two ends, α = 0 and α = 1, are blended per request. Labels: A "
+        "(no retrieval), B (one), C (several).",
         "",
         "## Data",
         "",

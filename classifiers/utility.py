@@ -31,9 +31,9 @@ COST_PRICE, RELIABILITY_PRICE = 0.5, 0.008
 """What a step must add to the chance of a right answer. At α = 0 hardly any does; at α = 1 steps
 are nearly free, but a second retrieval that adds nothing is still not made."""
 COST_SHARPNESS, RELIABILITY_SHARPNESS = 0.9, 66.0
-"""How much a difference in utility counts. Their ratio bends the dial: the price at α is the mean of
-both prices, weighted by (1 − α) and α times these. At α = 0.4 it is 0.018, so that the router comes
-up to multi-step's accuracy where Flare-Aug's does (table 1)."""
+"""How much a difference in utility counts. Their ratio bends the dial: the price at α is the mean
+of both prices, weighted by (1 − α) and α times these. At α = 0.4 it is 0.018, so that the router
+comes up to multi-step's accuracy where Flare-Aug's does (table 1)."""
 SHARED = 0.75
 """How much of what C adds to B is taken from the mean over the LLMs: it is the same question for
 all of them, and each has few that only C answers."""
@@ -103,7 +103,10 @@ def outcomes(
             weight[at[row.id], column] = 1
     if asked is not None:
         weight[: len(rows)] = 1
-        weight[len(rows) :] = (asked - len(rows)) / len(reliability)
+        known = {row.question for row in rows.values()}
+        unknown = torch.tensor([float(row.question not in known) for row in reliability])
+        share = (asked - len(rows)) / max(1.0, unknown.sum().item())
+        weight[len(rows) :] = share * unknown.unsqueeze(1)
     return Outcomes([r.question for r in every], right, weight, _multi_hop(every, reliability))
 
 

@@ -211,6 +211,8 @@ def decide(
         alphas: At least one, each from 0 to 1.
         advance: Called with how many more questions are done.
     """
+    if not getattr(router, "one_pass", True):
+        return _decide_by_alpha(router, questions, alphas, advance)
     parts = []
     for start in range(0, len(questions), BATCH):
         batch = list(questions[start : start + BATCH])
@@ -221,6 +223,21 @@ def decide(
         first=np.concatenate([part.first for part in parts]),
         last=np.concatenate([part.last for part in parts]),
     )
+
+
+def _decide_by_alpha(
+    router: Routes,
+    questions: Sequence[str],
+    alphas: Sequence[float],
+    advance: Callable[[int], None],
+) -> Routed:
+    """As `decide`, for a router whose encoder differs by α: each α is blended once."""
+    found = []
+    for number, alpha in enumerate(alphas, 1):
+        found += router.route_alphas(list(questions), [alpha])
+        done = [len(questions) * count // len(alphas) for count in (number - 1, number)]
+        advance(done[1] - done[0])
+    return _decide(found)
 
 
 def _decide(found: list[list[dict[str, float]]]) -> Routed:

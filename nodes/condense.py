@@ -35,6 +35,8 @@ def check_question(question: object) -> str:
     if not isinstance(question, str) or not question.strip():
         raise ValueError("the question is empty; give a text in `question` or a user message")
     question = question.strip()
+    if any("\ud800" <= character <= "\udfff" for character in question):
+        raise ValueError("the question holds half of a character (a lone surrogate); remove it")
     if len(question) > MAX_QUESTION_CHARS:
         raise ValueError(
             f"the question has {len(question)} characters, at most {MAX_QUESTION_CHARS} are "

@@ -389,6 +389,12 @@ def test_labels_are_read(tmp_path: Path) -> None:
         ('{"id": 1, "question": "Who?", "label": "A"}', ":2: id is 1"),
         ('{"id": "1", "question": "Who?", "label": "A", "correct": ["two"]}', ":2: correct is"),
         ("[1]", ":2: expected a JSON object"),
+        (
+            '{"id": "1", "question": "Who?", "label": "C", "correct": ["zero"]}',
+            r":2: label is 'C', but the cheapest of `correct` \['zero'\] is A",
+        ),
+        ('{"id": "1", "question": "Who?", "label": "C", "correct": []}', ":2: label is 'C', but"),
+        ('{"id": "1", "question": "Who \\ud83d?", "label": "A"}', ":2: question holds half"),
         ("{", ":2: not JSON"),
     ],
 )

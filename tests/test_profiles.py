@@ -21,6 +21,7 @@ ALL = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o")
         ("claude-sonnet-4-5", "gpt-4o"),
         ("openai:claude-3-5-haiku", "gpt-4o-mini"),
         ("openai:google/gemini-2.5-flash", "gpt-4o-mini"),
+        ("gemini-1.5-pro", "gpt-4o"),
         ("openai:meta-llama/Llama-3.1-70B-Instruct", "gpt-4o"),
         ("openai:Qwen/Qwen2.5-7B-Instruct", "gpt-4o-mini"),
         ("openai:google/flan-t5-xxl", "flan-t5-xxl"),
@@ -36,6 +37,7 @@ def test_model_gets_the_most_similar_profile(model: str, profile: str) -> None:
 def test_profile_of_the_models_own_name_comes_first() -> None:
     assert profile_for("local:smollm2", (*ALL, "local-smollm2")) == "local-smollm2"
     assert profile_for("openai:my-model", ("my-model", "gpt-4o")) == "my-model"
+    assert profile_for("openai:llama3:8b", ("llama3-8b", "gpt-4o")) == "llama3-8b"
 
 
 def test_router_without_a_fitting_profile_uses_its_first() -> None:

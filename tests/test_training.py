@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import torch
 from hopgate.classifiers import Router, distill, train
 from hopgate.classifiers.checkpoint import read
 from hopgate.classifiers.fitting import Unfinished
+from hopgate.classifiers.networks import minilm_folder
 from hopgate.classifiers.recipes import PUBLISHED
 
 SINGLE = ["who wrote it", "when was it built", "where is it", "what is it called"]
@@ -198,6 +203,31 @@ def test_killed_training_goes_on_and_ends_as_an_undisturbed_one(
     assert not (tmp_path / ".out.training").exists()
 
 
+def test_a_training_is_known_again_in_another_process(
+    base: Path, reliability: Path, tmp_path: Path
+) -> None:
+    """Sets are printed in another order there; the fingerprint must not depend on it."""
+    outcomes = write_outcomes(tmp_path / "outcomes.jsonl", {"A": KNOWN, "B": SINGLE + MULTI})
+    code = (
+        "import sys; from pathlib import Path; from hopgate.classifiers import train, fitting\n"
+        "fitting.Unfinished.save = lambda self, *_: sys.exit(self._fingerprint)\n"
+        f"train({{'llm': [Path({str(outcomes)!r})]}}, Path({str(reliability)!r}), "
+        f"Path({str(tmp_path / 'out')!r}), base={str(base)!r}, objective='utility', epochs=1)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stderr.splitlines()[-1]
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+    assert re.fullmatch("[0-9a-f]{64}", found.pop())
+
+
 def test_a_training_with_other_settings_does_not_take_up_what_was_left(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
@@ -244,7 +274,32 @@ def test_unusable_input_is_refused_before_anything_is_written(
         train(custom(cost), reliability, out, base=str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match="epochs is 0"):
         train(custom(cost), reliability, out, base=str(base), epochs=0)
+    with pytest.raises(ValueError, match="learning_rate is inf"):
+        train(custom(cost), reliability, out, base=str(base), learning_rate=float("inf"))
+    with pytest.raises(ValueError, match=r"label 'A'; reliability labels are B"):
+        train(custom(cost), cost, out, base=str(base))
+    with pytest.raises(ValueError, match="none of auto, base, reliability, shared"):
+        train({"auto": [cost]}, reliability, out, base=str(base))
+    with pytest.raises(ValueError, match="of no use to the flare objective"):
+        train(custom(cost), reliability, out, base=str(base), asked=30)
+    with pytest.raises(ValueError, match="objective is 'accuracy'"):
+        train(custom(cost), reliability, out, base=str(base), objective="accuracy")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cannot be made in"):
+        train(custom(cost), reliability, cost / "router", base=str(base))
+    with pytest.raises(ValueError, match="cannot be loaded as a T5.*not a whole T5"):
+        train(custom(cost), reliability, out, base=str(minilm_folder()))
     assert not out.exists()
+
+
+def test_diverged_training_writes_nothing(
+    base: Path, cost: Path, reliability: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match=r"diverged in epoch 1.*lower the learning rate"):
+        train(
+            custom(cost), reliability, tmp_path / "out", base=str(base), epochs=3, batch_size=1,
+            learning_rate=1e30,
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
 
 
 def test_sentences_are_read_from_text_and_json(tmp_path: Path) -> None:
@@ -257,8 +312,11 @@ def test_sentences_are_read_from_text_and_json(tmp_path: Path) -> None:
         "This is another one.",
         "And this is a third one!",
     ]
-    with pytest.raises(ValueError, match="no sentences"):
+    with pytest.raises(ValueError, match="missing does not exist"):
         distill.read_sentences([tmp_path / "missing"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no sentences"):
+        distill.read_sentences([tmp_path / "empty"])
 
 
 def test_transplant_keeps_most_of_minilm(tmp_path: Path) -> None:
