@@ -112,6 +112,23 @@ def test_many_questions_are_routed_in_batches_with_progress() -> None:
     assert (routed.first.shape, routed.last[:, 2].min()) == ((800, 3), 1)
 
 
+def test_a_router_with_a_body_for_each_alpha_blends_each_once() -> None:
+    class ByAlpha(FakeByLength):
+        one_pass = False
+
+        def route_alphas(
+            self, questions: Sequence[str], alphas: Sequence[float]
+        ) -> list[list[dict[str, float]]]:
+            blended.extend(alphas)
+            return super().route_alphas(questions, alphas)
+
+    blended, done = list[float](), list[int]()
+    routed = decide(ByAlpha(), ["x", "xx"] * 400, [0.0, 0.5, 1.0], done.append)
+    assert blended == [0.0, 0.5, 1.0]
+    assert (len(done), sum(done)) == (3, 800)
+    assert routed.picks[[0, 2], :2].tolist() == [[0, 1], [2, 2]]
+
+
 def test_labels_without_outcomes_are_refused() -> None:
     row = LabelRow("7", "x", "nq", "B", None)
     with pytest.raises(ValueError, match="'7' has no field correct"):

@@ -286,7 +286,7 @@ def test_unusable_input_is_refused_before_anything_is_written(
         train(custom(cost), reliability, out, base=str(base), objective="accuracy")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be made in"):
         train(custom(cost), reliability, cost / "router", base=str(base))
-    with pytest.raises(ValueError, match="cannot be loaded as a T5.*not a whole T5"):
+    with pytest.raises(ValueError, match=r"cannot be loaded as a T5.*not a whole T5"):
         train(custom(cost), reliability, out, base=str(minilm_folder()))
     assert not out.exists()
 
