@@ -45,7 +45,7 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
         "hopgate/py.typed",
         "hopgate/graphs/adaptive.py",
         "hopgate/classifiers/weights/manifest.json",
-        "hopgate/classifiers/weights/cost.safetensors",
+        "hopgate/classifiers/weights/cost-gpt-4o.safetensors",
         "hopgate/retrievers/sample/questions.jsonl",
         "hopgate/retrievers/sample/index/faiss.index",
     ):
