@@ -94,13 +94,10 @@ def route_file(
 
 
 def _load(router: str, profile: str) -> Any:
-    from hopgate.classifiers import BUILTIN, load_router, profile_for, profiles_in
+    from hopgate.classifiers import chosen_profile, load_router
     from hopgate.models import chat
 
-    folder = BUILTIN if router == "builtin" else router
-    if profile != "auto":
-        return load_router(folder, profile)
-    return load_router(folder, profile_for(chat.resolve("auto"), profiles_in(folder)))
+    return load_router(router, chosen_profile(router, profile, chat.resolve("auto")))
 
 
 def _check_target(target: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from hopgate.classifiers import Router
     from hopgate.evaluation.calibration import Goal
     from hopgate.evaluation.replay import Outcomes
 
@@ -82,6 +81,7 @@ def sweep(
         ValueError: If an input is wrong, or `out` holds a sweep already.
         RuntimeError: If matplotlib is missing, or `out` cannot be written to.
     """
+    from hopgate.classifiers import load_router
     from hopgate.evaluation import plots
     from hopgate.evaluation.sweep import evenly
     from hopgate.evaluation.sweep import sweep as replay_all
@@ -90,7 +90,7 @@ def sweep(
     plots.require_matplotlib()
     alphas = evenly(points)
     outcomes, inputs = recorded.read()
-    loaded = {name: load(name, profile) for name in routers}
+    loaded = {name: load_router(name, profile) for name in routers}
     document = replay_all(loaded, outcomes, alphas, advance)
     document["inputs"] = inputs | {"points": points}
     _write(out, {PICTURE: plots.png(document), DOCUMENT: _json(document)})
@@ -124,7 +124,7 @@ def calibrate(
         ValueError: If an input is wrong or no α meets the goal.
         RuntimeError: If the setting cannot be stored.
     """
-    from hopgate.classifiers import presets
+    from hopgate.classifiers import load_router, presets
     from hopgate.evaluation.calibration import calibrate as choose
     from hopgate.evaluation.replay import decide
     from hopgate.evaluation.sweep import evenly
@@ -133,7 +133,7 @@ def calibrate(
         presets.check_name(save)
         presets.check_writable(router)
     outcomes, inputs = recorded.read()
-    classifier = load(router, profile)
+    classifier = load_router(router, profile)
     done = 0
 
     def count(more: int) -> None:
@@ -179,22 +179,10 @@ def named_alpha(name: str, router: str, profile: str, model: str) -> float:
     Raises:
         ValueError: If there is no such setting, or it is of another profile.
     """
-    from hopgate.classifiers import BUILTIN, presets, profile_for, profiles_in
+    from hopgate.classifiers import chosen_profile, presets
     from hopgate.models import chat
 
-    folder = BUILTIN if router == "builtin" else Path(router)
-    if profile != "auto":
-        return presets.preset_alpha(folder, name, profile)
-    known = profiles_in(folder)
-    like = profile_for(chat.resolve(model), known)
-    return presets.preset_alpha(folder, name, like or next(iter(known), None))
-
-
-def load(router: str, profile: str | None) -> "Router":
-    """A router by its folder, or `builtin`."""
-    from hopgate.classifiers import BUILTIN, load_router
-
-    return load_router(BUILTIN if router == "builtin" else router, profile)
+    return presets.preset_alpha(router, name, chosen_profile(router, profile, chat.resolve(model)))
 
 
 def _given(goal: "Goal") -> dict[str, float]:

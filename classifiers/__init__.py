@@ -6,17 +6,17 @@ of the T5; `distill` builds the small T5 base that the shipped router started fr
 the folder they are kept in. Importing this package loads neither torch nor transformers.
 """
 
-from hopgate.classifiers.checkpoint import BUILTIN, profiles_in, verify
+from hopgate.classifiers.checkpoint import profiles_in, verify
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
-from hopgate.classifiers.profiles import profile_for
+from hopgate.classifiers.profiles import chosen_profile, profile_for
 from hopgate.classifiers.router import Router, load_router
 from hopgate.classifiers.training import train
 
 __all__ = [
-    "BUILTIN",
     "LabelRow",
     "QuestionRow",
     "Router",
+    "chosen_profile",
     "load_router",
     "profile_for",
     "profiles_in",

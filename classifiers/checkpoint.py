@@ -52,6 +52,11 @@ MAX_TOKENS = 384
 BUILTIN = Path(__file__).parent / "weights"
 
 
+def router_folder(router: Path | str) -> Path:
+    """The folder of a router: the one that ships for `builtin`, else the one of that name."""
+    return BUILTIN if router == "builtin" else Path(router).expanduser()
+
+
 @dataclass
 class Checkpoint:
     """A router's folder in memory.
@@ -115,8 +120,8 @@ def split(
     return {"shared": shared, BASE: own, **parts}
 
 
-def read(folder: Path) -> Checkpoint:
-    """Reads a router's folder, checking every file against the manifest.
+def read(folder: Path | str) -> Checkpoint:
+    """Reads a router's folder, or `builtin`, checking every file against the manifest.
 
     Raises:
         ValueError: If the folder is no router, or the parts do not fit each other.
@@ -124,7 +129,7 @@ def read(folder: Path) -> Checkpoint:
     """
     from tokenizers import Tokenizer
 
-    folder = folder.expanduser()
+    folder = router_folder(folder)
     manifest = verify(folder)
     parts = {part: _read_tensors(folder / name) for part, name in manifest["tensors"].items()}
     _check_parts(folder, parts)
@@ -155,7 +160,7 @@ _verifying = Lock()
 
 
 def verify(folder: Path | str = BUILTIN) -> dict[str, Any]:
-    """Checks a router's folder against its manifest, without loading the weights.
+    """Checks a router's folder, or `builtin`, against its manifest, without loading the weights.
 
     A folder that was found whole is hashed again only when one of its files has another size or
     time.
@@ -167,7 +172,7 @@ def verify(folder: Path | str = BUILTIN) -> dict[str, Any]:
         ValueError: If the folder is no router, or of another format.
         RuntimeError: If a file is missing or was altered.
     """
-    folder = Path(folder).expanduser()
+    folder = router_folder(folder)
     place = folder.resolve()
     with _verifying:
         state = _state(place)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopgate.classifiers.checkpoint import BUILTIN, MANIFEST, PRESETS
+from hopgate.classifiers.checkpoint import MANIFEST, PRESETS, router_folder
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -43,9 +43,9 @@ def check_writable(folder: Path | str) -> None:
         ValueError: If it is no router's folder.
         RuntimeError: If they cannot.
     """
-    _fingerprint(_folder(folder))
-    if not os.access(_folder(folder), os.W_OK):
-        raise _unwritable(_folder(folder), "permission denied")
+    _fingerprint(router_folder(folder))
+    if not os.access(router_folder(folder), os.W_OK):
+        raise _unwritable(router_folder(folder), "permission denied")
 
 
 def save_preset(folder: Path | str, name: str, preset: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ def save_preset(folder: Path | str, name: str, preset: Mapping[str, Any]) -> Non
         ValueError: If the name is none.
         RuntimeError: If the folder cannot be written to, or its settings are damaged.
     """
-    folder = _folder(folder)
+    folder = router_folder(folder)
     presets = _current(folder) | {
         check_name(name): {**preset, "router_sha256": _fingerprint(folder)}
     }
@@ -94,7 +94,7 @@ def preset_alpha(folder: Path | str, name: str, profile: str | None = None) -> f
             profile, or the router was trained again since.
         RuntimeError: If the settings are damaged.
     """
-    folder = _folder(folder)
+    folder = router_folder(folder)
     here, presets = _fingerprint(folder), _read(folder)
     if name not in presets:
         known = ", ".join(sorted(presets)) or "none yet"
@@ -114,10 +114,6 @@ def preset_alpha(folder: Path | str, name: str, profile: str | None = None) -> f
             "calibrate again"
         )
     return float(preset["alpha"])
-
-
-def _folder(folder: Path | str) -> Path:
-    return BUILTIN if folder == "builtin" else Path(folder).expanduser()
 
 
 def _current(folder: Path) -> dict[str, dict[str, Any]]:

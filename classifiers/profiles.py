@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+
+from hopgate.classifiers.checkpoint import profiles_in
 
 CLOSEST = (
     (r"flan.*xxl|flan.*11b", "flan-t5-xxl"),
@@ -34,3 +37,20 @@ def profile_for(model: str, profiles: Sequence[str]) -> str | None:
             return exact
     found = next((to for like, to in CLOSEST if re.search(like, bare)), FALLBACK)
     return found if found in profiles else None
+
+
+def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:
+    """The profile of a request.
+
+    Args:
+        router: Folder, or `builtin`.
+        profile: The one asked for; `auto`: the one most like the model, else the router's first.
+        model: The model's name.
+
+    Returns:
+        A name, not checked if it was asked for; None if the router has no cost end.
+    """
+    if profile != "auto":
+        return profile
+    profiles = profiles_in(router)
+    return profile_for(model, profiles) or next(iter(profiles), None)

@@ -24,6 +24,7 @@ from hopgate.classifiers.checkpoint import (
     Checkpoint,
     profiles_in,
     read,
+    router_folder,
 )
 from hopgate.classifiers.doubts import doubt
 
@@ -121,14 +122,14 @@ class Router:
 
     @classmethod
     def load(cls, path: Path | str = BUILTIN, profile: str | None = None) -> Router:
-        """Reads a router's folder (default: the one that ships with hopgate).
+        """Reads a router's folder, or `builtin` (default): the one that ships with hopgate.
 
         Raises:
             ValueError: If the folder is no router, its parts do not fit each other, or it has no
                 such profile.
             RuntimeError: If a file is missing or was altered.
         """
-        return cls(read(Path(path)), profile)
+        return cls(read(path), profile)
 
     def route(self, questions: Sequence[str], alpha: float) -> list[Probabilities]:
         """Probabilities of A (no retrieval), B (one) and C (several) for each question.
@@ -156,7 +157,7 @@ class Router:
         if not questions or not checked:
             return [[] for _ in checked]
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(questions))]
-        if self._body is None and len(checked) > 1:
+        if not self.one_pass and len(checked) > 1:
             return [self._in_turn(ids, [self._blend(alpha)])[0] for alpha in checked]
         return self._in_turn(ids, [self._blend(alpha) for alpha in checked])
 
@@ -299,7 +300,7 @@ def load_router(path: Path | str = BUILTIN, profile: str | None = None) -> Route
 
     Arguments and errors are those of `Router.load`.
     """
-    folder = Path(path).expanduser().resolve()
+    folder = router_folder(path).resolve()
     manifest = folder / MANIFEST
     key = folder, _checked_profile(profile, profiles_in(folder))
     with _loading:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hopgate.classifiers.checkpoint import (
     BASE,
-    BUILTIN,
     COST,
     LABELS,
     MANIFEST,
@@ -31,6 +30,7 @@ from hopgate.classifiers.checkpoint import (
     Checkpoint,
     check_free,
     read,
+    router_folder,
     split,
     write,
 )
@@ -109,6 +109,8 @@ def train(
         ValueError: If labels, base or settings are unusable, or `out` exists.
         RuntimeError: If the training diverged, or `out` cannot be written to.
     """
+    from hopgate.classifiers.networks import state_of
+
     out = out.expanduser()
     check_free(out, overwrite)
     labels = {profile: _read_cost(profile, paths) for profile, paths in cost.items()}
@@ -146,8 +148,6 @@ def train(
     }
     ends = _Ends(start, labels, hops, recipe, seed, _unfinished(out, training, start, labels, hops))
     parts, training["loss"] = ends.utility(asked) if objective == "utility" else ends.flare()
-    from hopgate.classifiers.networks import state_of
-
     checkpoint = Checkpoint(
         architecture=start.architecture,
         config=start.config,
@@ -173,7 +173,7 @@ def load_base(base: str, seed: int = 0) -> Start:
         network, tokenizer = networks.minilm(seed)
         config = network.encoder.config.to_diff_dict()
         return Start(network, "minilm", config, tokenizer, HEAD_ONLY, "utility")
-    folder = BUILTIN if base == "builtin" else Path(base).expanduser()
+    folder = router_folder(base)
     if (folder / MANIFEST).is_file():
         found = read(folder)
         start = networks.network_from(found.architecture, found.config, found.state(BASE))

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopgate import classifiers, retrievers
-from hopgate.classifiers.checkpoint import BUILTIN as BUILTIN_ROUTER
-from hopgate.graphs.context import BUILTIN, SAMPLE, Context
+from hopgate.graphs.context import SAMPLE, Context
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Layout
 from hopgate.nodes.route import Classifier
@@ -52,7 +51,7 @@ class Resources:
         if self.given_router is not None:
             return self.given_router
         profile = await asyncio.to_thread(self._profile, context)
-        return await asyncio.to_thread(classifiers.load_router, _router_path(context), profile)
+        return await asyncio.to_thread(classifiers.load_router, context.router, profile)
 
     def _profile(self, context: Context) -> str | None:
         """The router's cost end for this request; None: the router's first.
@@ -60,18 +59,14 @@ class Resources:
         Raises:
             ValueError: The router has no such profile.
         """
-        profiles = classifiers.profiles_in(_router_path(context))
-        if context.profile == "auto":
-            given = self.given_model
-            return classifiers.profile_for(
-                given.name if given else chat.resolve(context.model), profiles
-            )
-        if context.profile not in profiles:
+        profiles = classifiers.profiles_in(context.router)
+        if context.profile not in ("auto", *profiles):
             raise ValueError(
                 f"profile is {context.profile!r}; the router {context.router!r} has "
                 f"{', '.join(profiles)}"
             )
-        return context.profile
+        model = self.given_model.name if self.given_model else chat.resolve(context.model)
+        return classifiers.chosen_profile(context.router, context.profile, model)
 
 
 def layout_for(model: ChatModel, context: Context) -> Layout:
@@ -81,7 +76,3 @@ def layout_for(model: ChatModel, context: Context) -> Layout:
 
 def _index_path(context: Context) -> Path:
     return retrievers.sample_path() if context.index == SAMPLE else Path(context.index)
-
-
-def _router_path(context: Context) -> Path:
-    return BUILTIN_ROUTER if context.router == BUILTIN else Path(context.router)

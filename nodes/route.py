@@ -87,9 +87,10 @@ async def classify(
             question that the router was not made for (cut, or of another language) ask for
             a retrieval too; the reason says so.
     """
-    (probs,) = await asyncio.to_thread(classifier.route, [question], alpha)
+    (probs,), (doubt,) = await asyncio.to_thread(
+        lambda: (classifier.route([question], alpha), doubts(classifier, [question]))
+    )
     probs = {label: float(probs[label]) for label in STRATEGIES}
-    (doubt,) = await asyncio.to_thread(doubts, classifier, [question])
     label, reason = decide(probs, alpha, doubt)
     if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
         label, reason = "B", "A is the likeliest, but the gate asked for retrieval"
