@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import T5Config
 
+from hopgate.classifiers import serving
 from hopgate.classifiers.networks import (
     MiniLMNetwork,
     T5Network,
@@ -40,6 +41,16 @@ def small_t5(**settings: Any) -> T5Network:
 )
 def test_served_t5_gives_what_transformers_gives(settings: dict[str, Any]) -> None:
     network = small_t5(**settings)
+    tokens, mask = padded([[5, 9, 1], list(range(2, 50)), [7]])
+    with torch.no_grad():
+        expected = network.features(tokens, mask)
+        served = ServedT5(network)(tokens, mask)
+    assert (served - expected).norm() < 2e-3 * expected.norm()
+
+
+def test_served_t5_without_half_precision_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_has_half_precision", lambda weight: False)
+    network = small_t5(feed_forward_proj="gated-gelu", num_decoder_layers=2)
     tokens, mask = padded([[5, 9, 1], list(range(2, 50)), [7]])
     with torch.no_grad():
         expected = network.features(tokens, mask)
