@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,11 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
     large, router = t5_large(), Router.load()
     tokenizer = router._tokenizer
     ids = [encoding.ids for encoding in tokenizer.encode_batch(QUESTIONS)]
-    turn = iter(range(10**9))
+    ours, theirs = cycle(QUESTIONS), cycle(ids)
     one = side_by_side(
         rounds,
-        hopgate=lambda: router.route([QUESTIONS[next(turn) % 4]], 0.4),
-        t5_large=lambda: as_published(large, [ids[next(turn) % 4]]),
+        hopgate=lambda: router.route([next(ours)], 0.4),
+        t5_large=lambda: as_published(large, [next(theirs)]),
     )
     many = [f"{question} ({number})" for number in range(64) for question in QUESTIONS]
     many_ids = [encoding.ids for encoding in tokenizer.encode_batch(many)]
@@ -107,7 +108,7 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
         hopgate=lambda: router.route(many, 0.4),
         t5_large=lambda: as_published(large, many_ids),
     )
-    alphas = iter(range(1, 10**9))
+    alphas = count(1)
     change = side_by_side(
         rounds,
         same=lambda: router.route([QUESTIONS[0]], 0.4),

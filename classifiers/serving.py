@@ -92,7 +92,9 @@ class ServedT5:
 
     def _direction(self, x: Tensor) -> Tensor:
         """T5's norm but for its factor √width, which is folded into what reads it."""
-        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot(self._least)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        found: Tensor = x / length.hypot(self._least)
+        return found
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """[questions, tokens, parts * width] → `parts` of [questions, heads, tokens, ...]."""
