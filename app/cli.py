@@ -8,7 +8,6 @@ without a traceback unless `--debug` is given.
 """
 
 import io
-import json
 import logging
 import os
 import sys
@@ -18,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
+
+from hopgate import cli_eval
+from hopgate.options import asking_options, json_option, model_option, print_json
 
 if TYPE_CHECKING:
     from hopgate.graphs.context import Context
 
-GATES = ["auto", "ta-are", "vanilla", "confidence", "always", "never", "off"]
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
-)
+GATES = ["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"]
 
 
 def number_or_name(value: str | float) -> float | str:
@@ -60,6 +59,20 @@ index_option = click.option(
     show_default=True,
     help="Folder of an index; sample is the collection that ships.",
 )
+demos_option = click.option(
+    "--demos",
+    metavar="FILE",
+    default="fixed",
+    show_default=True,
+    help="JSONL of questions; the nearest that need retrieval become the gate's demonstrations.",
+)
+layout_option = click.option(
+    "--layout",
+    type=click.Choice(["auto", "inline", "turns"]),
+    default="auto",
+    show_default=True,
+    help="Prompts as one message, or demonstrations as chat turns; auto: what suits the model.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -72,14 +85,17 @@ def cli(debug: bool) -> None:
 @cli.command()
 @click.argument("question")
 @index_option
-@click.option(
-    "--model",
-    default="auto",
-    show_default=True,
-    help="openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, or auto.",
-)
+@model_option
 @alpha_option
 @click.option("--gate", type=click.Choice(GATES), default="auto", show_default=True)
+@click.option(
+    "--gate-threshold",
+    type=float,
+    help="What means retrieval, 0 to 1. confidence: least P(Yes); draft: least uncertainty of the "
+    "direct answer. Default: the model's own.",
+)
+@demos_option
+@layout_option
 @click.option(
     "--strategy",
     type=click.Choice(["auto", "none", "single", "multi"]),
@@ -101,7 +117,7 @@ def ask(question: str, thread: str | None, as_json: bool, **settings: Any) -> No
     with render.status("thinking", quiet=as_json) as update:
         result = asyncio.run(asking.ask(question, context, thread, on_event=update))
     if as_json:
-        _print_json({key: result[key] for key in asking.SHOWN})
+        print_json({key: result[key] for key in asking.SHOWN})
     else:
         render.answer(result)
 
@@ -138,7 +154,7 @@ def route(
     else:
         report = routing.route_one(question or "", alpha, router, profile)
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
         render.routed(report)
 
@@ -159,7 +175,7 @@ def search(query: str, index: str, k: int, as_json: bool) -> None:
     with render.status("searching", quiet=as_json):
         (hits,) = retrievers.load_index(path).search([check_question(query)], k)
     if as_json:
-        _print_json(hits)
+        print_json(hits)
     else:
         render.hits(hits)
 
@@ -188,7 +204,7 @@ def index_build(paths: tuple[Path, ...], out: Path, encoder: str, as_json: bool)
     with render.stages() as progress:
         report = retrievers.build_index(paths, out, encoder, progress)
     if as_json:
-        _print_json(asdict(report))
+        print_json(asdict(report))
     else:
         render.built(report)
 
@@ -202,7 +218,7 @@ def index_info(path: Path, as_json: bool) -> None:
 
     manifest = retrievers.info(path)
     if as_json:
-        _print_json(manifest)
+        print_json(manifest)
     else:
         render.manifest(path, manifest)
 
@@ -275,7 +291,7 @@ def train_router(
             raise ValueError(f"--notes {notes} cannot be read as text: {error}") from error
     training = train(_cost_files(cost, profile), notes=text, **options)
     if as_json:
-        _print_json(training)
+        print_json(training)
     else:
         click.echo(f'Use it: hopgate ask "…" --router {options["out"]}')
 
@@ -342,9 +358,18 @@ def sweep(
     with render.progress("routing") as advance:
         document = sweeping.sweep(routers, profile, recorded, points, out, overwrite, advance)
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         render.swept(document, out)
+
+
+FOR_ALPHA = (
+    "router", "profile", "questions", "steps_multi", "budget_steps", "min_accuracy", "save"
+)  # fmt: skip
+FOR_GATE = (
+    "model", "layout", "demos", "min_recall", "out", "concurrency", "today", "overwrite"
+)  # fmt: skip
+LAID = ("layout", "demos")
 
 
 @cli.command()
@@ -353,19 +378,63 @@ def sweep(
 @click.option("--budget-steps", type=float, help="Most mean steps; the best α within is chosen.")
 @click.option("--min-accuracy", type=float, help="Least accuracy; the cheapest α is chosen.")
 @click.option("--save", metavar="NAME", help="Keep it with the router, for `--alpha NAME`.")
+@click.option(
+    "--gate",
+    type=click.Choice(["confidence", "draft"]),
+    help="Choose this gate's threshold, not α. Then --labels has rows with question and: answer "
+    "(Yes or No), correct (see `label`), or a prediction (see `eval`).",
+)
+@model_option
+@layout_option
+@demos_option
+@click.option(
+    "--min-recall",
+    type=float,
+    help="--gate: least share of the questions that need retrieval which get it, as cheap as can "
+    "be. Default: the best balanced accuracy.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="--gate: folder for the curve, a picture, and the answers, so that it can be resumed.",
+)
+@asking_options
 @json_option
+@click.pass_context
 def calibrate(
+    context: click.Context, /, gate: str | None, labels: Path, as_json: bool, **options: Any
+) -> None:
+    """Choose the α that meets a goal on recorded outcomes, or a gate's threshold.
+
+    Without --gate: a step budget or an accuracy floor gives α. With it, the model is asked, and
+    the threshold that separates the questions that need retrieval is found.
+    """
+    given = {
+        name: options[name]
+        for name in options
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    foreign = [name for name in (FOR_ALPHA if gate else FOR_GATE) if name in given]
+    if foreign:
+        option = "--" + foreign[0].replace("_", "-")
+        raise click.UsageError(f"{option} does not go {'with' if gate else 'without'} --gate")
+    if gate:
+        _calibrate_gate(gate, labels, as_json, given, options)
+    else:
+        _calibrate_alpha(labels, as_json, **{name: options[name] for name in FOR_ALPHA})
+
+
+def _calibrate_alpha(
+    labels: Path,
+    as_json: bool,
     router: str,
     profile: str | None,
-    labels: Path,
     questions: Path | None,
     steps_multi: str | None,
     budget_steps: float | None,
     min_accuracy: float | None,
     save: str | None,
-    as_json: bool,
 ) -> None:
-    """Choose the α that meets a step budget or an accuracy floor on recorded outcomes."""
     from hopgate import render, sweeping
     from hopgate.evaluation.calibration import Goal
 
@@ -374,9 +443,44 @@ def calibrate(
     with render.progress("routing") as advance:
         found = sweeping.calibrate(router, profile, recorded, goal, save, advance)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         render.calibrated(found)
+
+
+def _calibrate_gate(
+    gate: str, labels: Path, as_json: bool, given: dict[str, Any], options: dict[str, Any]
+) -> None:
+    from hopgate import evaluating, render
+
+    settings: dict[str, Any] = {name: given[name] for name in LAID if name in given}
+    with render.stages() as advance:
+        found = evaluating.calibrate(
+            labels,
+            {"gate": gate} | settings,
+            cli_eval.asking(advance=advance, **{name: options[name] for name in cli_eval.ASKING}),
+            min_recall=options["min_recall"],
+            out=options["out"],
+        )
+    found["use"] = _usage(found, given)
+    if as_json:
+        print_json(found)
+    else:
+        render.gate_calibrated(found, options["out"])
+
+
+def _usage(found: dict[str, Any], given: dict[str, Any]) -> str:
+    """The command that uses a threshold, with the settings that it was found with."""
+    import shlex
+
+    named = [
+        part
+        for name in ("model", *LAID)
+        if name in given
+        for part in (f"--{name}", str(given[name]))
+    ]
+    threshold = ["--gate", found["gate"], "--gate-threshold", str(found["threshold"])]
+    return 'hopgate ask "…" ' + shlex.join([*threshold, *named])
 
 
 @cli.command()
@@ -388,7 +492,7 @@ def doctor(as_json: bool) -> None:
     with render.status("checking", quiet=as_json):
         checks = diagnosis.run()
     if as_json:
-        _print_json([check._asdict() for check in checks])
+        print_json([check._asdict() for check in checks])
     else:
         render.checks(checks)
     if any(check.needed and not check.ok for check in checks):
@@ -417,8 +521,7 @@ def _context(**settings: Any) -> "Context":
     return Context(**settings)
 
 
-def _print_json(document: Any) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))
+cli.add_command(cli_eval.eval_group)
 
 
 def main() -> None:

@@ -271,3 +271,77 @@ def _between(interval: list[float] | None, form: str) -> str:
     if interval is None:
         return ""
     return f"   95% interval {interval[0]:{form}} to {interval[1]:{form}}"
+
+
+def retrievalqa(results: dict[str, Any], out: Path) -> None:
+    """Print what each gate came to, and where the report is."""
+    table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
+    for column in ("gate", "retrieval", "match", "EM", "F1", "calls", "tokens", "ms"):
+        table.add_column(column, justify="left" if column == "gate" else "right")
+    for run in results["runs"]:
+        scores = run["scores"]
+        shares = (scores[name] for name in ("retrieval_accuracy", "match", "em", "f1"))
+        table.add_row(
+            escape(run["name"]),
+            *map(_percent, shares),
+            f"{scores['llm_calls']:.2f}",
+            f"{scores['tokens']['per_question']['total']:.0f}",
+            f"{scores['ms']['mean']:.0f}",
+        )
+    _out.print(table)
+    _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
+
+
+def paraphrases(found: dict[str, Any], out: Path) -> None:
+    """Print how steady each gate is, with 95% intervals, and where the report is."""
+    from hopgate.evaluation.paraphrases import MEASURES, cells
+
+    data = found["data"]
+    table = Table(
+        title=f"{escape(found['model'])}, {data['groups']} questions in {data['questions']} forms"
+    )
+    for column in ("gate", *MEASURES.values()):
+        table.add_column(column, justify="left" if column == "gate" else "right")
+    for run in found["runs"]:
+        table.add_row(escape(run["name"]), *cells(run["scores"]))
+    _out.print(table)
+    _out.print(f"→ {escape(str(out / 'paraphrases.md'))}", soft_wrap=True)
+
+
+def gate_calibrated(found: dict[str, Any], out: Path | None) -> None:
+    """Print the threshold that was chosen, what others would do, and how to use it."""
+    interval, needed = found["interval"], found["needed"]
+    _out.print(f"[bold]threshold {found['threshold']}[/]{_between(interval['threshold'], '.3g')}")
+    _out.print(f"AUC       {found['auc']:.3f}{_between(interval['auc'], '.3f')}")
+    _out.print(f"questions {found['questions']}, of which {needed} need retrieval")
+    if found["invalid"]:
+        _out.print(
+            f"[yellow]![/] {found['invalid']} replies were neither Yes nor No; they retrieve"
+        )
+    table = Table()
+    for column in (
+        "",
+        "threshold",
+        "of those that need it",
+        "of the others",
+        "accuracy",
+        "balanced",
+    ):
+        table.add_column(column, justify="right")
+    curve = found["curve"]
+    shown = [curve[at] for at in sorted({i * (len(curve) - 1) // 10 for i in range(11)})]
+    for point in shown:
+        table.add_row("", *_point(point))
+    table.add_section()
+    table.add_row("shipped", *_point(found["shipped"]))
+    table.add_row("chosen", *_point(found["chosen"]))
+    _out.print(table)
+    if out is not None:
+        files = " and ".join(str(out / f"calibration.{kind}") for kind in ("json", "png"))
+        _out.print(f"→ {escape(files)}", soft_wrap=True)
+    _out.print(f"Use it: {escape(found['use'])}", soft_wrap=True)
+
+
+def _point(point: dict[str, float]) -> list[str]:
+    names = ("needed", "known", "accuracy", "balanced_accuracy")
+    return [f"{point['threshold']:g}", *(_percent(point[name]) for name in names)]

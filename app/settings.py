@@ -1,15 +1,8 @@
 """Where the command line keeps what outlives a command."""
 
-import os
 from pathlib import Path
 
-from platformdirs import user_data_path
-
-
-def home() -> Path:
-    """Return hopgate's data folder: `$HOPGATE_HOME`, else the platform's place for user data."""
-    configured = os.environ.get("HOPGATE_HOME")
-    return Path(configured).expanduser() if configured else user_data_path("hopgate")
+from hopgate.nodes.folders import home
 
 
 def threads_file() -> Path:

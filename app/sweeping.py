@@ -1,12 +1,12 @@
 """Routers on recorded outcomes, for `hopgate sweep` and `hopgate calibrate`."""
 
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hopgate.writing import check_folder, json_bytes, write_files
 
 if TYPE_CHECKING:
     from hopgate.evaluation.calibration import Goal
@@ -93,7 +93,7 @@ def sweep(
     loaded = {name: load_router(name, profile) for name in routers}
     document = replay_all(loaded, outcomes, alphas, advance)
     document["inputs"] = inputs | {"points": points}
-    _write(out, {PICTURE: plots.png(document), DOCUMENT: _json(document)})
+    write_files(out, {PICTURE: plots.png(document), DOCUMENT: json_bytes(document)})
     return document
 
 
@@ -190,29 +190,6 @@ def _given(goal: "Goal") -> dict[str, float]:
 
 
 def _check_out(out: Path, overwrite: bool) -> None:
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ValueError(f"--out {out}: {there} is not a folder; name a folder to write into")
+    check_folder(out)
     if any((out / name).exists() for name in (DOCUMENT, PICTURE)) and not overwrite:
         raise ValueError(f"{out} holds a sweep; choose another folder, or give --overwrite")
-    if not os.access(there, os.W_OK):
-        raise RuntimeError(f"--out {out}: {there} cannot be written to; choose another folder")
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
-    return (text + "\n").encode()
-
-
-def _write(out: Path, files: dict[str, bytes]) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            partial = out / f".{name}.{os.getpid()}"
-            try:
-                partial.write_bytes(content)
-                partial.replace(out / name)
-            finally:
-                partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise RuntimeError(f"{out} cannot be written to: {error}") from error

@@ -1,7 +1,9 @@
 """Answer metrics as RetrievalQA defines them, best over the accepted answers.
 
-All work on SQuAD's normalised form (`hopgate.nodes.text.normalise`). An accepted answer
-that normalises to nothing is left out: it would match every prediction.
+All work on SQuAD's normalised form (`hopgate.nodes.text.normalise`), which knows ASCII
+punctuation and English articles only: curly quotes stay, and an accent written as a letter
+and a mark is not the same as one letter. An accepted answer that normalises to nothing is
+left out, unlike in the authors' code: it would match every prediction.
 """
 
 from collections import Counter
@@ -11,7 +13,11 @@ from hopgate.nodes.text import normalise
 
 
 def match(prediction: str, golds: Sequence[str]) -> bool:
-    """Tell whether a gold answer stands anywhere in the prediction."""
+    """Tell whether a gold answer stands anywhere in the prediction (the paper, section 3.2).
+
+    It is letters that are compared, as published, not words: gold "12" stands in "2012" and
+    gold "no" in "I don't know". `exact_match` and `f1` compare words.
+    """
     predicted = normalise(prediction)
     return any(gold in predicted for gold in _normalised(golds))
 

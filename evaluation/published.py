@@ -84,3 +84,54 @@ PUBLISHED = {
 }
 """By router profile: Flare-Aug, appendix B.1, table 1 (validation set; Adaptive-RAG as run
 there), and for flan-t5-xl MBA-RAG (2024) with the Adaptive-RAG that it compares with."""
+
+
+class GateScore(NamedTuple):
+    """A gate on the questions that must be retrieved for.
+
+    Attributes:
+        retrieval: Share of questions that it retrieved for.
+        match: Share of answers that hold a gold answer.
+    """
+
+    retrieval: float
+    match: float
+
+
+class GateRow(NamedTuple):
+    """What RetrievalQA published for one LLM.
+
+    Attributes:
+        model: Its name.
+        vanilla: Asked without date and demonstrations.
+        ta_are: Asked with both.
+        always: Always retrieving.
+    """
+
+    model: str
+    vanilla: GateScore
+    ta_are: GateScore
+    always: GateScore
+
+
+def _gates(
+    model: str, vanilla: tuple[float, float], ta_are: tuple[float, float], always: float
+) -> GateRow:
+    return GateRow(model, GateScore(*vanilla), GateScore(*ta_are), GateScore(1.0, always))
+
+
+RETRIEVALQA = (
+    _gates("TinyLlama (1.1B)", (0.391, 0.147), (0.541, 0.190), 0.282),
+    _gates("Phi-2 (2.7B)", (0.941, 0.350), (0.955, 0.360), 0.364),
+    _gates("Llama-2 (7B)", (0.803, 0.261), (0.860, 0.307), 0.360),
+    _gates("GPT-3.5", (0.493, 0.208), (0.863, 0.358), 0.382),
+    _gates("GPT-4", (0.676, 0.376), (0.832, 0.464), 0.460),
+)
+"""RetrievalQA, table 1: 1,271 questions that must be retrieved for; GPT-4 on 250 of them."""
+SELF_RAG = {
+    "0.25": GateScore(1.0, 0.319),
+    "0.5": GateScore(0.230, 0.106),
+    "0.75": GateScore(0.0, 0.060),
+    "none": GateScore(0.004, 0.060),
+}
+"""Self-RAG (7B) by its retrieval threshold, the same table: a gate made and undone by it."""

@@ -5,8 +5,8 @@
 """
 
 import time
-from collections.abc import Sequence
-from datetime import date
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -17,14 +17,15 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
 from hopgate.graphs.context import Context
+from hopgate.graphs.decisions import gate_decision
 from hopgate.graphs.multihop import build_multihop
-from hopgate.graphs.resources import Resources, layout_for
-from hopgate.graphs.state import Decision, Hop, Input, Output, State, new_usage, spend
+from hopgate.graphs.resources import Resources, layout_for, system_clock
+from hopgate.graphs.state import Decision, Draft, Hop, Input, Output, State, new_usage, spend
 from hopgate.models import chat
 from hopgate.models.chat import Completion
 from hopgate.nodes import condense as condensing
-from hopgate.nodes import gate as gating
 from hopgate.nodes import generate as generating
+from hopgate.nodes import prompts
 from hopgate.nodes import retrieve as retrieving
 from hopgate.nodes import route as routing
 from hopgate.retrievers.base import Retriever, as_retriever
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
 Update = dict[str, Any]
+
+# Where LangGraph reads the default of `durability`; it has no setting at compile time.
+DURABILITY = "__pregel_durability"
 
 
 class Steps:
@@ -51,7 +55,7 @@ class Steps:
 
     async def condense(self, state: State, runtime: Runtime[Context]) -> Update:
         """Start a turn: find the question, reset the turn's state, resolve a follow-up."""
-        started = time.perf_counter()
+        started, began = time.perf_counter(), self._resources.clock().timestamp()
         context = runtime.context or Context()
         await self._resources.check(context)
         message = _new_message(state)
@@ -67,11 +71,15 @@ class Steps:
         return {
             "messages": [message],
             "asked": question,
-            "standalone": standalone,
+            "standalone": prompts.inert(standalone),
             "message_id": message.id,
             "decision": Overwrite(Decision(route=None, stop_reason=None, warnings=[])),
-            "evidence": [],
-            "hops": [],
+            "draft": None,
+            "evidence": Overwrite([]),
+            "plan": [],
+            "began": began,
+            "hops": Overwrite([]),
+            "next_query": "",
             "answer": "",
             "citations": [],
             "usage": spend(new_usage(), "condense", started, completions),
@@ -81,40 +89,18 @@ class Steps:
         """Decide whether the question needs outside knowledge."""
         started = time.perf_counter()
         context = runtime.context or Context()
-        decision, completions = await self._decide(state["standalone"], context)
+        question = state["standalone"]
+        decision, completions = await gate_decision(question, context, self._resources)
         update = Decision(gate=decision)
         if after_gate({"decision": update}) == "generate":
             update |= Decision(strategy="none")
+        drafted = decision["mode"] == "draft" and decision["reply"]
         runtime.stream_writer({"event": "gate", **decision})
-        return {"decision": update, "usage": spend(state["usage"], "gate", started, completions)}
-
-    async def _decide(
-        self, question: str, context: Context
-    ) -> tuple[gating.GateDecision, list[Completion]]:
-        mode = context.gate
-        if context.strategy != "auto":
-            reason = f"the request asks for strategy {context.strategy!r}"
-            return gating.decided(mode, "skipped", context.strategy != "none", reason), []
-        if context.alpha == 1:
-            return gating.decided(mode, "skipped", True, "α = 1 promises a retrieval"), []
-        if mode == "off":
-            return gating.decided(mode, "skipped", True, "no gate: the router alone decides"), []
-        if mode == "always":
-            return gating.decided(mode, "yes", True, "the request says always"), []
-        if mode == "never":
-            return gating.decided(mode, "no", False, "the request says never"), []
-        model = await self._resources.model(context)
-        threshold = context.gate_threshold
-        decision, completion = await gating.ask(
-            model,
-            question,
-            mode=model.gate if mode == "auto" else mode,
-            layout=layout_for(model, context),
-            today=(context.today or date.today()).isoformat(),
-            threshold=model.gate_threshold if threshold is None else threshold,
-            retrieve_if_invalid=context.gate_invalid == "retrieve",
-        )
-        return decision, [completion]
+        return {
+            "decision": update,
+            "draft": Draft(question=question, text=decision["reply"]) if drafted else None,
+            "usage": spend(state["usage"], "gate", started, completions),
+        }
 
     async def route(self, state: State, runtime: Runtime[Context]) -> Update:
         """Choose how deep to retrieve, at the request's α."""
@@ -163,9 +149,7 @@ class Steps:
         started = time.perf_counter()
         context = runtime.context or Context()
         model = await self._resources.model(context)
-        answer, completion = await generating.generate(
-            model, state["standalone"], state["evidence"], layout_for(model, context)
-        )
+        answer, completions = await self._answer(state, model, context)
         warnings = list(state["decision"].get("warnings", []))
         if state["hops"] and not state["evidence"] and not warnings:
             warnings.append("nothing was found; answered without sources")
@@ -176,10 +160,23 @@ class Steps:
         return {
             "answer": answer.text,
             "citations": answer.citations,
-            "messages": [AIMessage(answer.text, id=completion.id)],
+            "messages": [AIMessage(answer.text, id=completions[0].id if completions else None)],
             "decision": Decision(model=model.name, answered=answer.known, warnings=warnings),
-            "usage": spend(state["usage"], "generate", started, [completion]),
+            "usage": spend(state["usage"], "generate", started, completions),
         }
+
+    async def _answer(
+        self, state: State, model: chat.ChatModel, context: Context
+    ) -> tuple[generating.Answer, list[Completion]]:
+        """Take the gate's draft where the model would be asked the same again, else ask it."""
+        question, evidence = state["standalone"], state["evidence"]
+        draft = state.get("draft")
+        if draft and draft["question"] == question and not evidence:
+            return generating.read(draft["text"], [], question), []
+        answer, completion = await generating.generate(
+            model, question, evidence, layout_for(model, context)
+        )
+        return answer, [completion]
 
 
 def after_gate(state: State) -> Literal["route", "generate"]:
@@ -243,16 +240,21 @@ def build_graph(
     model: "BaseChatModel | None" = None,
     retriever: "Retriever | VectorStore | BaseRetriever | None" = None,
     router: routing.Classifier | None = None,
+    clock: Callable[[], datetime] | None = None,
 ) -> "CompiledStateGraph[State, Context, Input, Output]":
     """Compile the adaptive graph.
 
     Args:
-        checkpointer: Where conversations and runs are kept; None keeps nothing.
+        checkpointer: Where conversations and runs are kept; None keeps nothing. Each step is
+            stored before the next begins (`durability="sync"`, which a request may override),
+            so that a kill costs no step that had finished.
         model: A LangChain chat model to use instead of the context's `model`.
         retriever: A LangChain vector store or retriever, or any object with
             `search(queries, k)`, to use instead of the context's `index`.
         router: Any object with `route(questions, alpha)` to use instead of the
             context's `router`.
+        clock: Gives the present moment, an aware datetime, of which the gate reads today's
+            date; None is the system's.
 
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
@@ -261,6 +263,7 @@ def build_graph(
         given_model=chat.wrap(model) if model is not None else None,
         given_retriever=as_retriever(retriever) if retriever is not None else None,
         given_router=router,
+        clock=clock or system_clock,
     )
     steps = Steps(resources)
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
@@ -277,7 +280,10 @@ def build_graph(
     builder.add_edge("retrieve", "generate")
     builder.add_edge("multihop", "generate")
     builder.add_edge("generate", END)
-    return builder.compile(checkpointer=checkpointer, name="hopgate")
+    compiled = builder.compile(checkpointer=checkpointer, name="hopgate")
+    if checkpointer is None:
+        return compiled
+    return compiled.with_config({"configurable": {DURABILITY: "sync"}})
 
 
 graph = build_graph()

@@ -1,13 +1,23 @@
 """What a person can turn per request: one validated dataclass, shown in Studio."""
 
 from datetime import date
-from typing import Literal
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 SAMPLE = "sample"
 BUILTIN = "builtin"
+FIXED = "fixed"
+
+
+def _time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # unknown, no name at all, a folder of them
+        raise ValueError("use an IANA time zone such as Europe/Berlin") from error
+    return name
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -25,22 +35,42 @@ class Context:
         le=1,
         description="The dial: 0 cheapest, 1 most reliable (always retrieves).",
     )
-    gate: Literal["auto", "ta-are", "vanilla", "confidence", "always", "never", "off"] = Field(
-        default="auto",
-        description="How to decide whether to retrieve at all. auto: what the model can do; "
-        "ta-are, vanilla, confidence: ask the model; always, never: fixed; "
-        "off: the router alone decides.",
+    gate: Literal["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"] = (
+        Field(
+            default="auto",
+            description="How to decide whether to retrieve at all. auto: what the model can do; "
+            "ta-are, vanilla, confidence: ask the model; draft: answer directly, retrieve where "
+            "the answer is unsure; always, never: fixed; off: the router alone decides.",
+        )
     )
     gate_threshold: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="confidence gate: least probability of Yes that means retrieval. "
-        "Empty: the model's shipped threshold.",
+        description="What means retrieval. confidence gate: least probability of Yes; "
+        "draft gate: least uncertainty of the direct answer. Empty: the model's own.",
     )
     gate_invalid: Literal["retrieve", "direct"] = Field(
         default="retrieve",
         description="What a gate reply that is neither Yes nor No means.",
+    )
+    demos: str = Field(
+        default=FIXED,
+        min_length=1,
+        max_length=1000,
+        description="The gate's demonstrations. fixed: those that ship; else a JSONL file of "
+        "questions, the nearest of which are shown (docs/gate.md).",
+    )
+    gate_demos: int | None = Field(
+        default=None,
+        ge=0,
+        le=12,
+        multiple_of=2,
+        description="How many demonstrations ta-are and confidence show, half No and half Yes; "
+        "0: none. Empty: 4, or 12 for confidence in the turns layout.",
+    )
+    gate_date: bool = Field(
+        default=True, description='Whether ta-are and confidence begin with "Today is …".'
     )
     strategy: Literal["auto", "none", "single", "multi"] = Field(
         default="auto",
@@ -88,9 +118,43 @@ class Context:
     max_passages: int = Field(
         default=15, ge=1, le=50, description="Evidence budget of the loop (IRCoT: 15)."
     )
+    passage_chars: int = Field(
+        default=2_000,
+        ge=100,
+        le=50_000,
+        description="The loop cuts longer passages to this many characters.",
+    )
+    max_evidence_tokens: int | None = Field(
+        default=None,
+        ge=200,
+        le=1_000_000,
+        description="Evidence budget in tokens of the model, estimated from its own counts (IRCoT: "
+        "a prompt of 6,000). Empty: what the model reads in one prompt.",
+    )
+    multihop: Literal["ircot", "decompose"] = Field(
+        default="ircot",
+        description="The loop. ircot: one sentence of reasoning a hop, which is the next query; "
+        "decompose: sub-questions, one a hop.",
+    )
+    max_sub_questions: int = Field(
+        default=4, ge=1, le=10, description="Most sub-questions of decompose."
+    )
+    max_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        description="Deadline of the loop in seconds from the turn's start, looked at before each "
+        "search and call; the answer is still written. Empty: none.",
+    )
     today: date | None = Field(
         default=None,
-        description="The date that the gate is told, YYYY-MM-DD. Empty: the system's date.",
+        description="The date that the gate is told, YYYY-MM-DD. Empty: the clock's.",
+    )
+    timezone: Annotated[str, AfterValidator(_time_zone)] | None = Field(
+        default=None,
+        max_length=100,
+        description="Where the clock's date is read, such as Europe/Berlin. "
+        "Empty: the system's time zone.",
     )
 
 

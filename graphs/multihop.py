@@ -1,5 +1,10 @@
-"""The loop: retrieve → reason → stop? (IRCoT), as a subgraph with a hop count."""
+"""The loop, as a subgraph with a hop count, in one of two modes.
 
+`ircot`: retrieve → one sentence of reasoning → stop? `decompose`: split the question, then
+retrieve → answer the sub-question → stop?
+"""
+
+import math
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,8 +14,12 @@ from langgraph.runtime import Runtime
 from hopgate.graphs.context import Context
 from hopgate.graphs.resources import Resources, layout_for
 from hopgate.graphs.state import Decision, Hop, MultihopState, spend
+from hopgate.models.chat import CHARS_PER_TOKEN, Completion
+from hopgate.nodes import budget
+from hopgate.nodes import decompose as decomposing
 from hopgate.nodes import reason as reasoning
 from hopgate.nodes import retrieve as retrieving
+from hopgate.nodes.reason import StopReason
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -20,84 +29,207 @@ Update = dict[str, Any]
 
 
 class Loop:
-    """The loop's two nodes. Whichever ends the loop writes `decision.stop_reason`."""
+    """The loop's nodes. Whichever ends the loop writes `decision.stop_reason`."""
 
     def __init__(self, resources: Resources) -> None:
         """Keep what the nodes share."""
         self._resources = resources
 
-    async def retrieve(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
-        """Search with the last thought that states a fact, and add what is new."""
+    async def decompose(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
+        """Split the question into sub-questions, one for each hop."""
         started = time.perf_counter()
         context = runtime.context or Context()
-        hops = state["hops"]
-        query = reasoning.next_query(state["standalone"], [hop["thought"] for hop in hops])
+        if self._is_late(state, context):
+            return _deadline(state, context)
+        model = await self._resources.model(context)
+        plan, completion = await decomposing.decompose(
+            model, state["standalone"], context.max_sub_questions, layout_for(model, context)
+        )
+        runtime.stream_writer({"event": "plan", "sub_questions": plan})
+        return {"plan": plan, **_spent(state, "decompose", started, completion)}
+
+    async def retrieve(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
+        """Search with the next query, and add what is new while there is room."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        if self._is_late(state, context):
+            return _deadline(state, context)
+        query = state.get("next_query") or _next_query(state)
+        number = len(state["hops"]) + 1
         retriever = await self._resources.retriever(context)
-        decision = Decision(stop_reason=None)
-        hits: list[Hit] = []
+        found: list[Hit] = []
+        new: list[Hit] = []
         try:
-            hits = await retrieving.search(retriever, query, context.hop_k)
+            found = await retrieving.search(retriever, query, context.hop_k)
+            new, decision = await self._add(state, context, found)
         except retrieving.RetrievalFailed as error:
-            warnings = [*state["decision"].get("warnings", []), f"hop {len(hops) + 1}: {error}"]
+            warnings = [*state["decision"].get("warnings", []), f"hop {number}: {error}"]
             decision = Decision(stop_reason="retriever_failed", warnings=warnings)
-        evidence = retrieving.merge(state["evidence"], hits, context.max_passages)
-        if not decision["stop_reason"] and len(evidence) == len(state["evidence"]):
-            full = len(evidence) >= context.max_passages
-            decision = Decision(stop_reason="evidence_budget" if full else "no_new_passage")
-        hop = Hop(query=query, passage_ids=[hit["id"] for hit in hits], thought="")
-        runtime.stream_writer({"event": "hop", "number": len(hops) + 1, **hop})
+        hop = Hop(query=query, passage_ids=[hit["id"] for hit in found], thought="")
+        runtime.stream_writer({"event": "hop", "number": number, **hop})
         return {
-            "evidence": evidence,
-            "hops": [*hops, hop],
-            "decision": decision,
+            "evidence": new,
+            "hops": [hop],
             "usage": spend(state["usage"], "retrieve", started, steps=1),
+            **_changed(state, decision),
+            **({"next_query": ""} if state.get("next_query") else {}),
         }
+
+    async def _add(
+        self, state: MultihopState, context: Context, found: list[Hit]
+    ) -> tuple[list[Hit], Decision]:
+        """Return what joins the evidence, and why the loop ends if nothing does.
+
+        A sub-question may also be answered over passages that were there before.
+        """
+        evidence = state["evidence"]
+        unseen = retrieving.fresh(
+            evidence, [budget.shortened(hit, context.passage_chars) for hit in found]
+        )
+        room = await self._room(state, context)
+        new = budget.keep(unseen, evidence, context.max_passages, room)
+        known = {hit["id"] for hit in evidence} & {hit["id"] for hit in found}
+        stop: StopReason | None = None
+        if not new and not (state.get("plan") and known):
+            stop = "evidence_budget" if unseen else "no_new_passage"
+        return new, Decision(stop_reason=stop)
+
+    async def _room(self, state: MultihopState, context: Context) -> float:
+        """Return how many bytes of evidence may be gathered in all.
+
+        A tiny model reads what is newest and lets the rest go: it has no such limit.
+        """
+        tokens = context.max_evidence_tokens
+        if tokens is None:
+            model = await self._resources.model(context)
+            if model.tiny:
+                return math.inf
+            tokens = model.evidence_chars // CHARS_PER_TOKEN
+        return tokens * state.get("bytes_per_token", budget.FIRST_BYTES_PER_TOKEN)
 
     async def reason(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
         """Write one sentence over the evidence and decide whether to go on."""
         started = time.perf_counter()
         context = runtime.context or Context()
+        if self._is_late(state, context):
+            return _deadline(state, context)
         model = await self._resources.model(context)
-        *earlier, last = state["hops"]
         thought, completion = await reasoning.think(
             model,
             state["standalone"],
             state["evidence"],
-            [hop["thought"] for hop in earlier],
+            [hop["thought"] for hop in state["hops"][:-1]],
             layout_for(model, context),
         )
-        hops = [*earlier, Hop(**{**last, "thought": thought})]
-        stop = _stop_reason(state["standalone"], hops, context.max_hops)
-        runtime.stream_writer(
-            {"event": "thought", "number": len(hops), "thought": thought, "stop_reason": stop}
+        return _thought(state, runtime, thought, _spent(state, "reason", started, completion))
+
+    async def sub_answer(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
+        """Answer the hop's sub-question over its passages and decide whether to go on."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        if self._is_late(state, context):
+            return _deadline(state, context)
+        model = await self._resources.model(context)
+        hop, by_id = state["hops"][-1], {hit["id"]: hit for hit in state["evidence"]}
+        answer, completion = await decomposing.answer(
+            model,
+            hop["query"],
+            [by_id[each] for each in hop["passage_ids"] if each in by_id],
+            layout_for(model, context),
         )
-        return {
-            "hops": hops,
-            "decision": Decision(stop_reason=stop),
-            "usage": spend(state["usage"], "reason", started, [completion]),
-        }
+        return _thought(state, runtime, answer, _spent(state, "sub_answer", started, completion))
+
+    def _is_late(self, state: MultihopState, context: Context) -> bool:
+        if context.max_seconds is None:
+            return False
+        return self._resources.clock().timestamp() - state["began"] >= context.max_seconds
 
 
-def _stop_reason(question: str, hops: list[Hop], max_hops: int) -> reasoning.StopReason | None:
+def _deadline(state: MultihopState, context: Context) -> Update:
+    warning = f"the loop ended at its deadline of {context.max_seconds:g} s (max_seconds)"
+    warnings = [*state["decision"].get("warnings", []), warning]
+    return {"decision": Decision(stop_reason="deadline", warnings=warnings)}
+
+
+def _spent(state: MultihopState, node: str, started: float, completion: Completion) -> Update:
+    before = state.get("bytes_per_token", budget.FIRST_BYTES_PER_TOKEN)
+    return {
+        "usage": spend(state["usage"], node, started, [completion]),
+        "bytes_per_token": budget.bytes_per_token(completion, before),
+    }
+
+
+def _thought(
+    state: MultihopState, runtime: Runtime[Context], thought: str, spent: Update
+) -> Update:
+    """Write the newest hop's thought down, with the reason to stop if there is one."""
+    context = runtime.context or Context()
+    *earlier, last = state["hops"]
+    hops = [*earlier, Hop(**{**last, "thought": thought})]
+    after = MultihopState(**{**state, "hops": hops})
+    stop = _after_thought(after) or _before_search(after, context.max_hops)
+    runtime.stream_writer(
+        {"event": "thought", "number": len(hops), "thought": thought, "stop_reason": stop}
+    )
+    return {"hops": hops[-1:], **_changed(state, Decision(stop_reason=stop)), **spent}
+
+
+def _changed(state: MultihopState, decision: Decision) -> Update:
+    """Return the decision where it changes anything: each write is kept for good."""
+    same = decision == {"stop_reason": state["decision"].get("stop_reason")}
+    return {} if same else {"decision": decision}
+
+
+def _after_thought(state: MultihopState) -> StopReason | None:
+    plan, hops = state.get("plan"), state["hops"]
     thought = hops[-1]["thought"]
-    if not thought:
+    if not plan:
+        if not thought:
+            return "no_thought"
+        return "answered" if reasoning.is_final(thought) else None
+    is_last = len(hops) >= len(plan)
+    if not thought and (is_last or decomposing.is_needed(plan, len(hops))):
         return "no_thought"
-    if reasoning.is_final(thought):
-        return "answered"
-    if len(hops) >= max_hops:
+    return "answered" if is_last else None
+
+
+def _before_search(state: MultihopState, max_hops: int) -> StopReason | None:
+    if len(state["hops"]) >= max_hops:
         return "hop_limit"
-    query = reasoning.next_query(question, [hop["thought"] for hop in hops])
-    if reasoning.already_asked(query, [hop["query"] for hop in hops]):
-        return "repeated_query"
-    return None
+    queries = [hop["query"] for hop in state["hops"]]
+    return "repeated_query" if reasoning.already_asked(_next_query(state), queries) else None
 
 
-def after_retrieve(state: MultihopState) -> Literal["reason", "__end__"]:
-    """Reason over new evidence; without any the loop ends."""
-    return "__end__" if state["decision"].get("stop_reason") else "reason"
+def _next_query(state: MultihopState) -> str:
+    thoughts = [hop["thought"] for hop in state["hops"]]
+    if plan := state.get("plan"):
+        return decomposing.fill(plan, thoughts)
+    return reasoning.next_query(state["standalone"], thoughts)
 
 
-def after_reason(state: MultihopState) -> Literal["retrieve", "__end__"]:
+def at_start(state: MultihopState, runtime: Runtime[Context]) -> Literal["decompose", "retrieve"]:
+    """Follow the mode that the request asks for, or a plan that a person has set.
+
+    From here on the plan tells which mode it is.
+    """
+    context = runtime.context or Context()
+    wanted = context.multihop == "decompose" and not state.get("plan")
+    return "decompose" if wanted else "retrieve"
+
+
+def after_decompose(state: MultihopState) -> Literal["retrieve", "__end__"]:
+    """Search for the first sub-question, unless it is too late."""
+    return "__end__" if state["decision"].get("stop_reason") else "retrieve"
+
+
+def after_retrieve(state: MultihopState) -> Literal["reason", "sub_answer", "__end__"]:
+    """Reason over new evidence, or answer the sub-question; without any the loop ends."""
+    if state["decision"].get("stop_reason"):
+        return "__end__"
+    return "sub_answer" if state.get("plan") else "reason"
+
+
+def after_thought(state: MultihopState) -> Literal["retrieve", "__end__"]:
     """Go on until there is a reason to stop."""
     return "__end__" if state["decision"].get("stop_reason") else "retrieve"
 
@@ -108,9 +240,13 @@ def build_multihop(
     """Compile the loop, without a checkpointer of its own (the main graph's is used)."""
     loop = Loop(resources)
     builder = StateGraph(MultihopState, context_schema=Context)
+    builder.add_node("decompose", loop.decompose)
     builder.add_node("retrieve", loop.retrieve)
     builder.add_node("reason", loop.reason)
-    builder.add_edge(START, "retrieve")
+    builder.add_node("sub_answer", loop.sub_answer)
+    builder.add_conditional_edges(START, at_start)
+    builder.add_conditional_edges("decompose", after_decompose)
     builder.add_conditional_edges("retrieve", after_retrieve)
-    builder.add_conditional_edges("reason", after_reason)
+    builder.add_conditional_edges("reason", after_thought)
+    builder.add_conditional_edges("sub_answer", after_thought)
     return builder.compile(name="multihop")

@@ -1,20 +1,30 @@
 """The heavy things that nodes use: given by the app, or loaded by name when first needed."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hopgate import classifiers, retrievers
-from hopgate.graphs.context import SAMPLE, Context
+from hopgate.graphs.context import FIXED, SAMPLE, Context
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Layout
+from hopgate.nodes.demonstrations import load_pool
 from hopgate.nodes.route import Classifier
 from hopgate.retrievers.base import Retriever
+
+
+def system_clock() -> datetime:
+    """Return the present moment."""
+    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Resources:
     """What an app handed in; whatever is None comes from the request's context.
+
+    `clock` gives the present moment as an aware datetime.
 
     Loading happens off the event loop, once per process and setting.
     """
@@ -22,12 +32,14 @@ class Resources:
     given_model: ChatModel | None = None
     given_retriever: Retriever | None = None
     given_router: Classifier | None = None
+    clock: Callable[[], datetime] = system_clock
 
     async def check(self, context: Context) -> None:
         """Refuse, before any call is paid for, what this request could not use later.
 
         Raises:
-            ValueError: The model's name, the index or the router is not usable.
+            ValueError: The model's name, the index, the router or the pool of demonstrations
+                is not usable.
         """
         if self.given_model is None:
             chat.resolve(context.model)
@@ -35,10 +47,15 @@ class Resources:
             await asyncio.to_thread(retrievers.check_index, _index_path(context))
         if self.given_router is None and context.strategy == "auto":
             await asyncio.to_thread(self._profile, context)
+        if context.demos != FIXED:
+            await asyncio.to_thread(load_pool, Path(context.demos))
 
     async def model(self, context: Context) -> ChatModel:
-        """Return the chat model of this request."""
-        return self.given_model or await chat.load(context.model)
+        """Return the chat model of this request, reading as much evidence as it asks for."""
+        model = self.given_model or await chat.load(context.model)
+        if context.max_evidence_tokens is None:
+            return model
+        return replace(model, evidence_chars=context.max_evidence_tokens * chat.CHARS_PER_TOKEN)
 
     async def retriever(self, context: Context) -> Retriever:
         """Return the retriever of this request."""

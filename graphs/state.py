@@ -1,11 +1,12 @@
 """The graph's state: plain JSON types, so that every checkpoint can be read and edited."""
 
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Annotated, Any, TypeVar, cast
 
 from langchain_core.messages import AnyMessage
-from langgraph.channels import EphemeralValue
+from langgraph.channels import DeltaChannel, EphemeralValue
 from langgraph.graph import add_messages
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
@@ -14,6 +15,8 @@ from hopgate.nodes.gate import GateDecision
 from hopgate.nodes.generate import Citation
 from hopgate.nodes.route import RouteDecision, Strategy
 from hopgate.retrievers.base import Hit
+
+Item = TypeVar("Item")
 
 
 class Hop(TypedDict):
@@ -32,6 +35,13 @@ class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     ms: dict[str, float]
+
+
+class Draft(TypedDict):
+    """A direct answer that the `draft` gate wrote, and the question that it answers."""
+
+    question: str
+    text: str
 
 
 class Decision(TypedDict, total=False):
@@ -63,6 +73,40 @@ def merge(old: Decision, new: Decision) -> Decision:
     return cast(Decision, merged)
 
 
+def add_evidence(old: list[Hit], new: list[Hit]) -> list[Hit]:
+    """Reducer: each passage once, by id; new ones go before those that are there.
+
+    A passage that is there already is replaced where it stands, so that its text can be
+    edited, and so that the loop may hand over what the main graph gave it.
+    `Overwrite([…])` replaces them all.
+    """
+    given = {hit["id"]: hit for hit in new}
+    known = {hit["id"] for hit in old}
+    added = [hit for hit in given.values() if hit["id"] not in known]
+    return [*added, *(given.get(hit["id"], hit) for hit in old)]
+
+
+def add_hops(old: list[Hop], new: list[Hop]) -> list[Hop]:
+    """Reducer: each hop once, by its query, in order; one that is there is replaced.
+
+    `Overwrite([…])` replaces them all.
+    """
+    given = {hop["query"]: hop for hop in new}
+    known = {hop["query"] for hop in old}
+    added = [hop for hop in given.values() if hop["query"] not in known]
+    return [*(given.get(hop["query"], hop) for hop in old), *added]
+
+
+def by_writes(
+    reducer: Callable[[list[Item], list[Item]], list[Item]],
+) -> DeltaChannel[list[Item]]:
+    """Make a channel that checkpoints each write instead of the whole list at each step.
+
+    So what a loop adds to a database grows with its hops, not with their square.
+    """
+    return DeltaChannel(lambda old, writes: reduce(reducer, writes, old), list)
+
+
 class Input(TypedDict, total=False):
     """What a turn starts from: `question`, or `messages` that end with the user's.
 
@@ -79,7 +123,7 @@ class Output(TypedDict):
     answer: str
     citations: list[Citation]
     decision: Annotated[Decision, merge]
-    hops: list[Hop]
+    hops: Annotated[list[Hop], add_hops]
     usage: Usage
     messages: Annotated[list[AnyMessage], add_messages]
 
@@ -98,22 +142,35 @@ class State(TypedDict, total=False):
     message_id: str
     """The user message that this turn answers."""
     decision: Annotated[Decision, merge]
-    evidence: list[Hit]
+    draft: Draft | None
+    """What the draft gate answered; without evidence it becomes the answer."""
+    evidence: Annotated[list[Hit], add_evidence]
     """Passages found in this turn, each once, in the order of their numbers."""
-    hops: list[Hop]
+    plan: list[str]
+    """Sub-questions, `{1}` for the first answer; empty where the loop does not decompose."""
+    began: float
+    """When the turn began: seconds since 1970, by the app's clock."""
+    hops: Annotated[list[Hop], add_hops]
+    next_query: str
+    """What the loop searches for next, if a person has set it; empty: what its thoughts say."""
     answer: str
     citations: list[Citation]
     usage: Usage
 
 
 class MultihopState(TypedDict, total=False):
-    """What the loop reads and writes; every key is the main graph's."""
+    """What the loop reads and writes; every key but `bytes_per_token` is the main graph's."""
 
     standalone: str
     decision: Annotated[Decision, merge]
-    evidence: list[Hit]
-    hops: list[Hop]
+    evidence: Annotated[list[Hit], by_writes(add_evidence)]
+    plan: list[str]
+    began: float
+    hops: Annotated[list[Hop], by_writes(add_hops)]
+    next_query: str
     usage: Usage
+    bytes_per_token: float
+    """How the model counts, as its last call in the loop showed."""
 
 
 def new_usage() -> Usage:

@@ -5,9 +5,10 @@ Names: `openai:NAME` for any OpenAI-compatible endpoint (`OPENAI_BASE_URL`),
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -26,7 +27,9 @@ DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
 TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # of time-outs, 408, 409, 429 and 5xx; never of 400 or 401
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are no secrets
+CHARS_PER_TOKEN = 4  # of English prose, rounded down
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
+WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 
 class ModelError(RuntimeError):
@@ -44,6 +47,7 @@ class Completion:
         logprobs: Per answer token, the likeliest tokens and their log-probability;
             empty when they were not asked for or not given.
         id: The message's id, under which its tokens were streamed.
+        prompt_bytes: Size of the prompt's texts in UTF-8.
     """
 
     text: str
@@ -51,6 +55,7 @@ class Completion:
     completion_tokens: int
     logprobs: tuple[dict[str, float], ...] = ()
     id: str | None = None
+    prompt_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ class ChatModel:
             (`inline`), or demonstrations as chat turns (`turns`).
         gate: Gate mode that suits it.
         gate_threshold: Least probability of Yes that means retrieval, for `confidence`.
+        draft_threshold: Least uncertainty of a direct answer that means retrieval, for `draft`.
+            The default is about that of a choice between two equally likely tokens, and not
+            measured: calibrate it for your model.
         tiny: Whether answers deserve a warning.
         evidence_chars: How much passage text fits into one prompt, in characters.
     """
@@ -75,6 +83,7 @@ class ChatModel:
     layout: Layout = "inline"
     gate: GateMode = "ta-are"
     gate_threshold: float = 0.5
+    draft_threshold: float = 0.25
     tiny: bool = False
     evidence_chars: int = 48_000  # about 12,000 tokens
 
@@ -193,7 +202,8 @@ def _make(name: str) -> ChatModel:
             client,
             layout="turns",
             gate="confidence",
-            gate_threshold=0.015,  # docs/results/gate.md
+            gate_threshold=0.015,  # this and the next: docs/results/gate.md
+            draft_threshold=0.75,
             tiny=True,
             evidence_chars=1_200,  # about three passages: with more it loses the thread
         )
@@ -239,7 +249,7 @@ async def complete(
         tags = [] if streamed else ["nostream"]
         reply = await model.client.ainvoke(list(messages), {"tags": tags}, **options)
     except Exception as error:
-        raise ModelError(_explain(model, error)) from error
+        raise ModelError(_explain(model, error, logprobs)) from error
     usage = reply.usage_metadata
     return Completion(
         # A lone surrogate could be neither printed nor stored.
@@ -248,19 +258,33 @@ async def complete(
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=_top_logprobs(reply.response_metadata),
         id=reply.id,
+        prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
     )
 
 
 def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
     content = (metadata.get("logprobs") or {}).get("content") or []
     return tuple(
-        {str(top["token"]): float(top["logprob"]) for top in position["top_logprobs"]}
-        for position in content
-        if position.get("top_logprobs")
+        _by_text(position["top_logprobs"]) for position in content if position.get("top_logprobs")
     )
 
 
-def _explain(model: ChatModel, error: Exception) -> str:
+def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Add up tokens of the same text; every special token's text can be empty."""
+    found: dict[str, float] = {}
+    for top in tops:
+        token, logprob = str(top["token"]), float(top["logprob"])
+        found[token] = logprob if token not in found else _log_sum(found[token], logprob)
+    return found
+
+
+def _log_sum(a: float, b: float) -> float:
+    """Return log(exp(a) + exp(b)), at most 0."""
+    probability = math.exp(a) + math.exp(b)
+    return min(0.0, math.log(probability)) if probability else a
+
+
+def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
     causes = dict.fromkeys(" ".join(str(each).split()) for each in (error, error.__cause__) if each)
     what = _without_key(model, " ".join(filter(None, causes)))[:300] or type(error).__name__
     status = getattr(error, "status_code", None)
@@ -272,8 +296,10 @@ def _explain(model: ChatModel, error: Exception) -> str:
     }.get(status or 0, "check OPENAI_BASE_URL and that the server is up")
     if model.name == LOCAL:
         advice = "ask again, or use another model"
-    if status == 400:
+    if status in (400, 422):
         advice = "the endpoint refused the request"
+        if logprobs:
+            advice += f"; where it gives no log-probabilities, {WITHOUT_LOGPROBS}"
     return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
 
 

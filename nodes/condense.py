@@ -32,7 +32,7 @@ def check_question(question: object) -> str:
     Raises:
         ValueError: It is not a text, is empty or is longer than `MAX_QUESTION_CHARS`.
     """
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(question, str) or not prompts.as_data(question):
         raise ValueError("the question is empty; give a text in `question` or a user message")
     question = question.strip()
     if any("\ud800" <= character <= "\udfff" for character in question):
@@ -58,9 +58,10 @@ async def condense(
         ModelError: No answer from the model.
     """
     turns = "\n".join(
-        f"Question: {turn.question}\nAnswer: {turn.answer}" for turn in history[-SHOWN_TURNS:]
+        f"Question: {prompts.as_data(turn.question)}\nAnswer: {prompts.as_data(turn.answer)}"
+        for turn in history[-SHOWN_TURNS:]
     )
-    asked = prompts.conversation(turns, question)
+    asked = prompts.conversation(turns, prompts.as_data(question))
     if layout == "inline":
         asked += "\nStandalone question:"
     completion = await complete(

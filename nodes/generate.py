@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -10,6 +10,9 @@ from hopgate.models.chat import ChatModel, Completion, Layout, complete
 from hopgate.nodes import prompts
 from hopgate.nodes.text import claim, overlap, sentences
 from hopgate.retrievers.base import Hit
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
 
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
@@ -51,8 +54,43 @@ async def generate(
         ModelError: No answer from the model.
     """
     shown = prompts.fit(evidence, model.evidence_chars)
+    completion = await _ask(model, question, shown, layout, streamed=True)
+    return read(completion.text, shown, question), completion
+
+
+async def draft(model: ChatModel, question: str, layout: Layout) -> Completion:
+    """Answer as `generate` does without evidence, with log-probabilities.
+
+    Whether it becomes the answer is open, so its tokens are kept out of the stream.
+
+    Raises:
+        ModelError: No answer from the model.
+    """
+    return await _ask(model, question, [], layout, logprobs=True)
+
+
+async def _ask(
+    model: ChatModel,
+    question: str,
+    shown: Sequence[Hit],
+    layout: Layout,
+    *,
+    logprobs: bool = False,
+    streamed: bool = False,
+) -> Completion:
+    return await complete(
+        model,
+        _prompt(question, shown, layout),
+        max_tokens=MAX_TOKENS,
+        stop=["\n"] if layout == "turns" else None,
+        logprobs=logprobs,
+        streamed=streamed,
+    )
+
+
+def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMessage"]:
     if shown:
-        asked = f"Paragraph:\n{prompts.paragraphs(layout, shown)}\n\nQuestion: {question}"
+        asked = prompts.grounded(layout, shown, question)
         instruction, demos = prompts.GROUNDED, prompts.GROUNDED_DEMOS
         if layout == "inline":
             instruction += prompts.CITE
@@ -61,14 +99,7 @@ async def generate(
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
     if layout == "inline":
         asked += "\nAnswer:"
-    completion = await complete(
-        model,
-        prompts.render(layout, instruction, asked, demos),
-        max_tokens=MAX_TOKENS,
-        stop=["\n"] if layout == "turns" else None,
-        streamed=True,
-    )
-    return read(completion.text, shown, question), completion
+    return prompts.render(layout, instruction, asked, demos)
 
 
 def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:

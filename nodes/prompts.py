@@ -5,6 +5,8 @@ as the system message and each demonstration as a turn of its own, which is the 
 form that very small models follow.
 """
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
 
 
 MAX_TITLE_CHARS = 200
+
+_CITATION = re.compile(r"\[(\s*\d+(?:\s*,\s*\d+)*\s*)\]")
+_INVISIBLE = ("Cc", "Cf", "Cs")  # control, format (zero-width, bidirectional, tags), surrogates
+_JOINERS = "\u200c\u200d"
+# ChatML, Llama, Mistral, Gemma, DeepSeek and the sentence marks of SentencePiece.
+_MARKER = re.compile(
+    r"<(?=[|｜]|/?s>|<?/?SYS>|(?:start|end)_of_turn>|(?:bos|eos|pad|unk)>)|\[(?=/?INST\])",
+    re.IGNORECASE,
+)
+_MARKER_END = re.compile(r"([|｜])>")
 
 
 class Demo(NamedTuple):
@@ -134,6 +146,46 @@ REASON_DEMOS: tuple[Demo, ...] = (
     ),
 )
 
+DECOMPOSE = (
+    "Split the question into at most {limit} simpler questions that one search each can answer, "
+    "in the order in which they have to be asked. Where a question needs the answer of an earlier "
+    "one, write {{1}} in its place for the answer of the first, {{2}} for that of the second, and "
+    "so on. Write one numbered question a line and nothing else. Write a question that needs no "
+    "splitting as it is."
+)
+DECOMPOSE_DEMOS: tuple[Demo, ...] = (
+    Demo(
+        "In what city was the designer of the Analytical Engine born?",
+        "1. Who designed the Analytical Engine?\n2. In what city was {1} born?",
+    ),
+    Demo("How tall is Mont Blanc?", "1. How tall is Mont Blanc?"),
+    Demo(
+        "Which river is longer, the Danube or the Elbe?",
+        "1. How long is the Danube?\n2. How long is the Elbe?",
+    ),
+    Demo(
+        "When did the wife of the writer of Hamlet die?",
+        "1. Who wrote Hamlet?\n2. Who was the wife of {1}?\n3. When did {2} die?",
+    ),
+)
+
+SUB_ANSWER = (
+    "Answer the question from the paragraphs with a name, a place, a date, a number or a few "
+    'words, not with a sentence. If the paragraphs do not say it, write "I don\'t know".'
+)
+SUB_ANSWER_DEMOS: tuple[Demo, ...] = (
+    Demo(
+        f"Paragraph:\n[2] {_ADA}\n\n[1] {_BABBAGE}\n\n"
+        "Question: Who designed the Analytical Engine?",
+        "Charles Babbage",
+    ),
+    Demo(
+        f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
+        "Question: In what city was Ada Lovelace born?",
+        "London",
+    ),
+)
+
 CONDENSE = (
     "Given a conversation and a follow-up question, rewrite the follow-up as one question that "
     "can be understood without the conversation. Put names in the place of words such as it, he, "
@@ -231,6 +283,11 @@ def fit(evidence: Sequence[Hit], budget: int) -> list[Hit]:
     return fitting
 
 
+def grounded(layout: Layout, evidence: Sequence[Hit], question: str) -> str:
+    """Lay out what is asked over passages: they, then the question on a line of its own."""
+    return f"Paragraph:\n{paragraphs(layout, evidence)}\n\nQuestion: {as_data(question)}"
+
+
 def paragraphs(layout: Layout, evidence: Sequence[Hit]) -> str:
     """Number the passages as `[i] title`, newline, text (RetrievalQA's form).
 
@@ -238,16 +295,35 @@ def paragraphs(layout: Layout, evidence: Sequence[Hit]) -> str:
     questions the embedded model reads it there and misses it elsewhere.
     """
     numbered = [
-        f"[{number}] {_as_data(hit['title'])}\n{_as_data(hit['text'])}"
+        f"[{number}] {_as_passage(hit['title'])}\n{_as_passage(hit['text'])}"
         for number, hit in enumerate(evidence, start=1)
     ]
     return "\n\n".join(numbered if layout == "inline" else reversed(numbered))
 
 
-def _as_data(text: str) -> str:
-    """Keep a passage from looking like part of the prompt.
+def _as_passage(text: str) -> str:
+    """Keep a passage from citing: the only `[1]` in a prompt is the number that code gives."""
+    return _CITATION.sub(r"(\1)", as_data(text))
 
-    On one line it cannot begin a numbered passage or a question of its own, and broken
-    chat-template markers are no turns to a local server.
+
+def as_data(text: str) -> str:
+    """Keep a text from looking like part of the prompt.
+
+    On one line it cannot begin a numbered passage, a question or an answer of its own.
     """
-    return " ".join(text.split()).replace("<|", "< |").replace("|>", "| >")
+    return " ".join(inert(text).split())
+
+
+def inert(text: str) -> str:
+    """Drop invisible characters and break chat-template markers, which open turns on some servers.
+
+    The joiners that some scripts and emoji need stay.
+    """
+    visible = "".join(
+        character
+        for character in text
+        if character.isspace()
+        or character in _JOINERS
+        or unicodedata.category(character) not in _INVISIBLE
+    )
+    return _MARKER_END.sub(r"\1 >", _MARKER.sub(r"\g<0> ", visible))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from hopgate.models.chat import ChatModel, Completion, Layout, complete
 from hopgate.nodes import prompts
-from hopgate.nodes.text import normalise, sentences
+from hopgate.nodes.text import first_line, has_words, key_words, sentences
 from hopgate.retrievers.base import Hit
 
 StopReason = Literal[
@@ -18,11 +18,13 @@ StopReason = Literal[
     "repeated_query",
     "no_new_passage",
     "evidence_budget",
+    "deadline",
     "no_thought",
     "retriever_failed",
 ]
 
 MAX_TOKENS = 80  # a long sentence
+MAX_THOUGHT_CHARS = 600  # some endpoints write on past `max_tokens`
 
 _FINAL = re.compile(
     r"\banswer is\s*:|^((so|thus|therefore|hence),? )?the answer is\b", re.IGNORECASE
@@ -55,10 +57,10 @@ async def think(
     Raises:
         ModelError: No answer from the model.
     """
-    shown = prompts.paragraphs(layout, prompts.fit(evidence, model.evidence_chars))
-    asked = f"Paragraph:\n{shown}\n\nQuestion: {question}"
+    shown = prompts.fit(evidence, model.evidence_chars)
+    asked = prompts.grounded(layout, shown, question)
     if thoughts:
-        asked += f"\nReasoning: {' '.join(thoughts)}"
+        asked += f"\nReasoning: {prompts.as_data(' '.join(thoughts))}"
     if layout == "inline":
         asked += "\nNext sentence:"
     completion = await complete(
@@ -71,11 +73,10 @@ async def think(
 
 
 def _one_thought(reply: str) -> str:
-    first_line = reply.splitlines()[0] if reply else ""
-    parts = sentences(first_line)
-    if len(parts) > 1 and is_final(parts[1]):
-        return " ".join(parts[:2])
-    return parts[0] if parts else ""
+    parts = sentences(first_line(reply))
+    count = 2 if len(parts) > 1 and is_final(parts[1]) else 1
+    thought = " ".join(parts[:count])[:MAX_THOUGHT_CHARS].strip()
+    return thought if has_words(thought) else ""
 
 
 def is_final(thought: str) -> bool:
@@ -87,12 +88,12 @@ def next_query(question: str, thoughts: Sequence[str]) -> str:
     """Return the last sentence of the reasoning that states a fact, else the question."""
     for thought in reversed(thoughts):
         for sentence in reversed(sentences(thought)):
-            if not _NOT_FACTUAL.search(sentence):
+            if has_words(sentence) and not _NOT_FACTUAL.search(sentence):
                 return sentence
     return question
 
 
 def already_asked(query: str, earlier: Sequence[str]) -> bool:
     """Tell whether a query was searched before, up to case, punctuation and word order."""
-    words = sorted(normalise(query).split())
-    return any(words == sorted(normalise(each).split()) for each in earlier)
+    words = key_words(query)
+    return any(words == key_words(each) for each in earlier)

@@ -27,12 +27,12 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
         (hits,) = await asyncio.to_thread(retriever.search, [query], k)
         return [
             Hit(
-                id=str(hit["id"]),
-                title=str(hit["title"]),
-                text=str(hit["text"]),
+                id=_storable(hit["id"]),
+                title=_storable(hit["title"]),
+                text=_storable(hit["text"]),
                 score=float(hit["score"]),
             )
-            for hit in hits
+            for hit in hits[:k]
         ]
     except Exception as error:
         log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
@@ -40,20 +40,22 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
         raise RetrievalFailed(f"the retriever failed: {cause}") from error
 
 
-def merge(evidence: Sequence[Hit], hits: Sequence[Hit], limit: int) -> list[Hit]:
-    """Put the hits that are new, by id or by title and text, before the evidence.
+def _storable(value: object) -> str:
+    """Return a text without lone surrogates, which could be neither sent nor stored."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def fresh(evidence: Sequence[Hit], hits: Sequence[Hit]) -> list[Hit]:
+    """Return the hits that are new, by id and by title and text.
 
     Args:
         evidence: What earlier hops found.
         hits: What this hop found, best first.
-        limit: Most passages in all; what is there already stays.
     """
     seen = {hit["id"] for hit in evidence} | {(hit["title"], hit["text"]) for hit in evidence}
     new: list[Hit] = []
     for hit in hits:
-        if len(new) + len(evidence) >= limit:
-            break
         if hit["id"] not in seen and (hit["title"], hit["text"]) not in seen:
             new.append(hit)
             seen |= {hit["id"], (hit["title"], hit["text"])}
-    return [*new, *evidence]
+    return new

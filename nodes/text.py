@@ -11,6 +11,7 @@ _FUNCTION_WORDS = frozenset((
     "these", "they", "this", "those", "to", "was", "were", "which", "who", "with",
 ))
 # fmt: on
+_WORD = re.compile(r"\w+")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -21,6 +22,21 @@ def normalise(text: str) -> str:
     """
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def has_words(text: str) -> bool:
+    """Tell whether there is anything but punctuation and white space."""
+    return _WORD.search(text) is not None
+
+
+def first_line(text: str) -> str:
+    """Return the first line that has words, empty where none has."""
+    return next((line for line in text.splitlines() if has_words(line)), "")
+
+
+def key_words(text: str) -> tuple[str, ...]:
+    """Return the words of a text in alphabetical order: its form up to case, punctuation, order."""
+    return tuple(sorted(_WORD.findall(normalise(text.casefold()))))
 
 
 def sentences(text: str) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_openai import FakeOpenAI
+from postgres import server
 
 # Read when langgraph, transformers and torch are imported, which no import above does.
 os.environ |= {
@@ -48,6 +49,13 @@ def fake(_fake_server: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch) ->
     _fake_server.reset()
     monkeypatch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
     return _fake_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URI of a real PostgreSQL server, running."""
+    with server() as uri:
+        yield uri
 
 
 @pytest.fixture(scope="session")

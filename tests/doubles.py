@@ -1,9 +1,15 @@
 """Stand-ins for the router, the retriever and the model, each named for what it does."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from fake_openai import Messages, Reply, Script
+from langchain_core.language_models import SimpleChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
 
 from hopgate.nodes import prompts
 from hopgate.retrievers.base import Hit, passage_id
@@ -48,6 +54,47 @@ class BreakingRetriever(FixedRetriever):
         return super().search(queries, k)
 
 
+class FreshRetriever(FixedRetriever):
+    """A retriever that never runs out of new passages."""
+
+    def __init__(self, text: str = "Some text.") -> None:
+        super().__init__([])
+        self.text = text
+        self._number = count()
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.queries += queries
+        return [[hit(f"Page {next(self._number)}", self.text) for _ in range(k)] for _ in queries]
+
+
+class TalkingModel(SimpleChatModel):
+    """A FAKE chat model that says what a function makes of the call's number, from 0, and prompt.
+
+    `tokens_per_byte` is what it claims to have read; None claims nothing.
+    """
+
+    say: Callable[[int, str], str]
+    tokens_per_byte: float | None = None
+    asked: list[str] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "talking"
+
+    def _call(self, messages: list[BaseMessage], *_: Any, **__: Any) -> str:
+        self.asked.append("\n".join(message.text for message in messages))
+        return self.say(len(self.asked) - 1, messages[-1].text)
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        reply = AIMessage(self._call(messages))
+        if self.tokens_per_byte is not None:
+            read = int(len(self.asked[-1].encode()) * self.tokens_per_byte)
+            reply.usage_metadata = UsageMetadata(
+                input_tokens=read, output_tokens=1, total_tokens=read + 1
+            )
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
 def hit(title: str, text: str) -> Hit:
     return Hit(id=passage_id(title, text), title=title, text=text, score=0.5)
 
@@ -60,6 +107,8 @@ TASKS = {
     "gate": prompts.VANILLA,
     "condense": prompts.CONDENSE,
     "reason": prompts.REASON,
+    "decompose": prompts.DECOMPOSE.partition("{")[0],
+    "sub_answer": prompts.SUB_ANSWER,
     "answer": prompts.GROUNDED,
     "direct": prompts.DIRECT,
 }

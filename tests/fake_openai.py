@@ -29,6 +29,7 @@ class Reply:
         error: The error's message.
         delay: Seconds to wait before answering; cut short when the server closes.
         body: Sent as it is instead of an answer, for garbage.
+        then: Called when the answer has been sent.
     """
 
     text: str = ""
@@ -37,6 +38,7 @@ class Reply:
     error: str = "scripted fault"
     delay: float = 0.0
     body: bytes | None = None
+    then: Callable[[], None] | None = None
 
 
 Script = Callable[[Messages], "Reply | str"]
@@ -114,6 +116,7 @@ class FakeOpenAI:
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeOpenAI
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are two packets
 
     def do_GET(self) -> None:
         self._send(200, json.dumps({"object": "list", "data": [{"id": "fake"}]}).encode())
@@ -132,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, _stream(reply), "text/event-stream")
         else:
             self._send(200, json.dumps(_completion(reply)).encode())
+        if reply.then:
+            reply.then()
 
     def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
         try:

@@ -130,6 +130,32 @@ def test_ask_json_is_one_document_of_the_contract_s_shape(embedded: str) -> None
     assert set(usage["ms"]) == {"condense", "gate", "route", "retrieve", "generate"}
 
 
+def test_the_gate_is_asked_as_the_options_say(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text('{"question": "How tall is Farrick Head Lighthouse?", "answer": "Yes"}\n')
+    fake.answers(by_task(gate="[No]", direct="x"))
+    ran = run("ask", QUESTION, "--gate", "ta-are", "--demos", pool, "--layout", "turns", "--json")
+    assert ran.code == 0, ran.err
+    shown = [message["content"] for message in fake.requests[0]["messages"][1:-1]]
+    assert shown[2:] == ["How tall is Farrick Head Lighthouse?", "[Yes]"]
+
+
+def test_a_draft_below_the_threshold_is_the_answer(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    draft = Reply("Caddoc Fairlow", logprobs=[{"Cad": -0.7, "Far": -0.7}])
+    fake.answers(by_task(direct=draft))
+    options = ["--gate", "draft", "--gate-threshold", "0.5", "--json"]
+    ran = run("ask", QUESTION, *options)
+    assert ran.code == 0, ran.err
+    result = json.loads(ran.out)
+    assert result["answer"] == "Caddoc Fairlow"
+    assert result["usage"]["llm_calls"] == 1
+    assert result["decision"]["gate"]["threshold"] == 0.5
+
+
 def test_gate_and_router_decide_at_the_alpha_asked_for(
     run: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
@@ -251,6 +277,11 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--model", "gpt-4o"], ["gpt-4o", "openai:NAME"]),
     (["ask", QUESTION, "--model", "openai:x"], ["openai:x", "OPENAI_API_KEY"]),
     (["ask", QUESTION, "--model", ""], ["model", "at least 1 character"]),
+    (["ask", QUESTION, "--gate-threshold", "2"], ["gate_threshold", "2.0", "less than or equal"]),
+    (["ask", QUESTION, "--gate-threshold", "x"], ["--gate-threshold", "'x'"]),
+    (["ask", QUESTION, "--layout", "wide"], ["--layout", "'wide'", "turns"]),
+    (["ask", QUESTION, "--demos", "nowhere"], ["the pool nowhere", "No such file"]),
+    (["ask", QUESTION, "--demos", ""], ["demos", "''"]),
     (["ask", QUESTION, "--index", "nowhere"], ["nowhere", "hopgate index build"]),
     (["ask", QUESTION, "--router", "nowhere"], ["nowhere"]),
     (["ask", QUESTION, "--thread", " "], ["thread"]),

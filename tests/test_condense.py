@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hopgate.models import chat
 from hopgate.models.chat import Layout, ModelError
-from hopgate.nodes import condense
+from hopgate.nodes import condense, prompts
 from hopgate.nodes.condense import MAX_QUESTION_CHARS, Turn, check_question
 
 FOLLOW_UP = "And when was it first lit?"
@@ -28,7 +28,7 @@ def test_a_question_that_is_too_long_is_refused_with_both_lengths() -> None:
         check_question("x" * 100_000)
 
 
-@given(st.text(min_size=1, max_size=MAX_QUESTION_CHARS).filter(str.strip))
+@given(st.text(min_size=1, max_size=MAX_QUESTION_CHARS).filter(prompts.as_data))
 def test_a_question_is_only_stripped(question: str) -> None:
     assert check_question(f" {question}\n") == question.strip()
 

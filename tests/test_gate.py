@@ -1,21 +1,26 @@
 """The gate: how replies are read, what each mode asks, what invalid and doubtful mean."""
 
 import math
-from datetime import date
+import time
+from collections.abc import Callable
+from datetime import date, datetime
 from typing import Any
 
 import pytest
 from doubles import FERRY, FixedRetriever, FixedRouter, by_task
-from fake_openai import FakeOpenAI, Position, Reply
+from fake_openai import PROMPT_TOKENS, FakeOpenAI, Position, Reply
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hopgate import Context, build_graph
+from hopgate.graphs.decisions import gate_decision
+from hopgate.graphs.resources import Resources
 from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
-from hopgate.nodes import gate
+from hopgate.nodes import demonstrations, gate
 
 QUESTION = "Who won the cup?"
+KEEPER = "Which lighthouse keeper of Skerrane Light retired this year?"
 
 # RetrievalQA, figures 5 and 6, word by word.
 FIGURE_5 = (
@@ -115,6 +120,75 @@ REPLIES = {
     "Yes and no": "invalid",
     "[Yes] or [No]: [No]": "no",
     "It could be [Yes], it could be [No].": "invalid",
+    "[Yes/No]": "invalid",
+    "[Yes] | [No]": "invalid",
+    "Yes/No: Yes": "yes",
+    "I can't say yes or no without more context.": "invalid",
+    "Either [Yes] or [No], depending on the year.": "invalid",
+    "The example answers are [No], [Yes], [No], [Yes].": "invalid",
+    "A [No] means that I know it, a [Yes] that I do not. The answer is [Yes].": "yes",
+    # said in a sentence
+    "I would say yes.": "yes",
+    "I'd say no.": "no",
+    "I would say no external resources are needed.": "no",
+    "So my answer here would be: Yes": "yes",
+    "The correct answer is No, since Paris has been the capital for centuries.": "no",
+    "As an AI language model, I have no access to real-time data, so [Yes].": "yes",
+    "The answer to whether I need to retrieve is: no.": "no",
+    # labels and wrappings
+    "Decision: No": "no",
+    "Retrieval needed: Yes": "yes",
+    "### Response:\nNo": "no",
+    "### Answer\n[Yes]": "yes",
+    "Verdict — Yes": "yes",
+    "Answer = Yes": "yes",
+    "Assistant: [Yes]": "yes",
+    "1. Yes": "yes",
+    "> [No]": "no",
+    "✅ Yes": "yes",
+    "<answer>No</answer>": "no",
+    "\\boxed{Yes}": "yes",
+    "[No]<|im_end|>": "no",
+    "[Yes][/INST]": "yes",
+    "Question: Who won the cup?\nAnswer: [Yes]": "yes",
+    # JSON
+    '{"answer": "[No]"}': "no",
+    '{"retrieve": "yes"}': "yes",
+    '["Yes"]': "yes",
+    '```json\n{"decision": "No"}\n```': "no",
+    '{"answer": "No", "reason": "common knowledge"}': "no",
+    '{"reason": "It is about a recent event.", "retrieve": "Yes"}': "yes",
+    '{"retrieve": null}': "invalid",
+    # with a but
+    "No, but the answer may have changed since.": "no",
+    "Yes, although most people know it.": "yes",
+    "No. Yes would be for recent events.": "no",
+    # the verdict after a long explanation
+    "The boiling point of water is in every encyclopedia. No.": "no",
+    "To answer this, one must know who holds the post today. So, yes.": "yes",
+    "The town's population changes every year, and I was trained on data up to 2023, so I cannot "
+    "be certain of it.\n\nTherefore: [Yes]": "yes",
+    "Step 1: the question is recent.\nStep 2: I have no data after 2023.\nAnswer: [Yes]": "yes",
+    "Do you know who won? No.": "invalid",
+    # thinking aloud
+    "<think>No, wait. It could be recent.</think>Yes": "yes",
+    "<think></think>\n\nNo.": "no",
+    "<think>\nThe answer is no if I know it. Is it": "invalid",
+    # no verdict, although it begins like one
+    "No idea.": "invalid",
+    "No one has won it yet.": "invalid",
+    "No information is available about this event.": "invalid",
+    "No longer the same person as in 2020.": "invalid",
+    "Norway": "invalid",
+    "I have no information about this event.": "invalid",
+    "There is no single answer.": "invalid",
+    "I'm sorry, but I can't help with that.": "invalid",
+    # the prompt asks for two words; others are not guessed at
+    "Nope.": "invalid",
+    "Oui": "invalid",
+    "[Sí]": "invalid",
+    "Ja, bitte.": "invalid",
+    "否": "invalid",
 }
 
 
@@ -138,6 +212,7 @@ async def ask(fake: FakeOpenAI, **options: Any) -> gate.GateDecision:
         "mode": "ta-are",
         "layout": "inline",
         "today": "2024-02-29",
+        "demos": demonstrations.fixed(4),
         "threshold": 0.5,
         "retrieve_if_invalid": True,
     }
@@ -262,6 +337,7 @@ GATE_CALLS: list[tuple[dict[str, Any], int]] = [
     ({"gate": "always"}, 0),
     ({"gate": "never"}, 0),
     ({"gate": "off"}, 0),
+    ({"gate": "draft"}, 0),
     ({"gate": "ta-are", "alpha": 1}, 0),
     ({"gate": "never", "alpha": 1}, 0),
     ({"strategy": "none"}, 0),
@@ -274,20 +350,228 @@ GATE_CALLS: list[tuple[dict[str, Any], int]] = [
 async def test_only_a_gate_that_asks_costs_a_call(
     fake: FakeOpenAI, settings: dict[str, Any], calls: int
 ) -> None:
-    fake.answers(by_task(gate="[Yes]", reason="So the answer is: x", direct="x", answer="x"))
+    direct = Reply("x", logprobs=[{"x": -0.1}])
+    fake.answers(by_task(gate="[Yes]", reason="So the answer is: x", direct=direct, answer="x"))
     graph = build_graph(router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
     await graph.ainvoke({"question": QUESTION}, context=Context(**settings))
     assert sum("determine whether you need" in prompt for prompt in fake.prompts) == calls
 
 
-async def test_the_date_is_the_request_s(fake: FakeOpenAI) -> None:
+def graph(**options: Any) -> Any:
+    return build_graph(router=FixedRouter("B"), retriever=FixedRetriever([FERRY]), **options)
+
+
+def clock(moment: str) -> Callable[[], datetime]:
+    return lambda: datetime.fromisoformat(moment)
+
+
+async def gate_prompt(fake: FakeOpenAI, context: Context, **options: Any) -> str:
+    """Return what the gate sent."""
+    fake.requests.clear()
     fake.answers(by_task(gate="[No]", direct="x"))
-    graph = build_graph(router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
-    context = Context(today=date(2031, 7, 4))
-    await graph.ainvoke({"question": QUESTION}, context=context)
-    await graph.ainvoke({"question": QUESTION}, context=Context())
-    assert fake.prompts[0].startswith("Today is 2031-07-04. ")
-    assert fake.prompts[2].startswith(f"Today is {date.today().isoformat()}. ")
+    await graph(**options).ainvoke({"question": QUESTION}, context=context)
+    return fake.prompts[0]
+
+
+# Time
+
+
+async def test_the_date_is_the_request_s(fake: FakeOpenAI) -> None:
+    now = clock("2024-02-29T12:00+00:00")
+    prompt = await gate_prompt(fake, Context(today=date(2031, 7, 4)), clock=now)
+    assert prompt.startswith("Today is 2031-07-04. ")
+    assert (await gate_prompt(fake, Context(), clock=now)).startswith("Today is 2024-02-29. ")
+
+
+async def test_without_a_clock_the_date_is_the_system_s(fake: FakeOpenAI) -> None:
+    before = date.today()
+    prompt = await gate_prompt(fake, Context())
+    assert prompt[9:19] in (before.isoformat(), date.today().isoformat())
+
+
+@pytest.mark.parametrize(
+    ("moment", "timezone", "today"),
+    [
+        ("2024-02-28T23:30+00:00", "Europe/Berlin", "2024-02-29"),
+        ("2024-02-28T23:30+00:00", "America/New_York", "2024-02-28"),
+        ("2024-03-01T00:30+00:00", "America/New_York", "2024-02-29"),
+        ("2024-12-31T23:59+00:00", "Asia/Kolkata", "2025-01-01"),
+        ("2024-02-28T23:30-05:00", "UTC", "2024-02-29"),
+    ],
+)
+async def test_near_midnight_the_time_zone_decides(
+    fake: FakeOpenAI, moment: str, timezone: str, today: str
+) -> None:
+    prompt = await gate_prompt(fake, Context(timezone=timezone), clock=clock(moment))
+    assert prompt.startswith(f"Today is {today}. ")
+
+
+async def test_without_a_time_zone_the_system_s_is_read(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
+    time.tzset()
+    try:
+        prompt = await gate_prompt(fake, Context(), clock=clock("2024-02-28T23:30+00:00"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert prompt.startswith("Today is 2024-02-29. ")
+
+
+async def test_a_clock_without_a_time_zone_is_refused(fake: FakeOpenAI) -> None:
+    with pytest.raises(ValueError, match="without a time zone; give an aware datetime"):
+        await gate_prompt(fake, Context(), clock=clock("2024-02-28T23:30"))
+
+
+# Ablations (RetrievalQA, tables 2, 8 and 9, figure 4), in both layouts
+
+
+@pytest.mark.parametrize("layout", ["inline", "turns"])
+@pytest.mark.parametrize("mode", ["ta-are", "confidence"])
+@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize("count", [None, 0, 2, 8])
+async def test_date_and_demonstrations_can_be_left_out(
+    fake: FakeOpenAI, layout: Any, mode: Any, dated: bool, count: int | None
+) -> None:
+    fake.answers(
+        by_task(gate=Reply("[No]", logprobs=[logs(No=0.9)]), direct="x"),
+    )
+    context = Context(gate=mode, layout=layout, gate_date=dated, gate_demos=count)
+    await graph().ainvoke({"question": QUESTION}, context=context)
+    expected = count
+    if count is None:
+        expected = 12 if (mode, layout) == ("confidence", "turns") else 4
+    messages = fake.requests[0]["messages"]
+    if layout == "turns":
+        assert len(messages) == 2 + 2 * expected
+    else:
+        (message,) = messages
+        assert message["content"].count("Answer: [") == expected
+        assert ("Here are some examples" in message["content"]) == (expected > 0)
+    assert messages[0]["content"].startswith("Today is") == dated
+
+
+@pytest.mark.parametrize("layout", ["inline", "turns"])
+async def test_vanilla_has_neither_whatever_is_set(fake: FakeOpenAI, layout: Any) -> None:
+    context = Context(gate="vanilla", layout=layout, gate_demos=4, today=date(2024, 2, 29))
+    prompt = await gate_prompt(fake, context)
+    assert "Today" not in prompt
+    assert "France" not in prompt
+    assert QUESTION in prompt
+
+
+# Draft: the direct answer first
+
+SURE = [logs(Par=0.98, The=0.01), logs(lies=0.97, lay=0.02)]
+TORN = [logs(Par=0.98, The=0.01), logs(lies=0.5, lay=0.5)]  # ln 2 / ln 20 = 0.231
+
+
+@pytest.mark.parametrize("layout", ["inline", "turns"])
+async def test_a_sure_draft_is_the_answer_and_the_only_call(fake: FakeOpenAI, layout: Any) -> None:
+    fake.answers(by_task(direct=Reply("Answer: Paris", logprobs=SURE)))
+    context = Context(gate="draft", gate_threshold=0.2, layout=layout)
+    result = await graph().ainvoke({"question": QUESTION}, context=context)
+    gated = result["decision"]["gate"]
+    assert result["answer"] == "Paris"
+    assert (gated["mode"], gated["answer"], gated["retrieve"]) == ("draft", "no", False)
+    assert 0 < gated["uncertainty"] < 0.2 == gated["threshold"]
+    assert gated["reply"] == "Answer: Paris"
+    assert gated["p_yes"] is None
+    assert "< 0.2" in gated["reason"]
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 1
+    assert result["usage"]["prompt_tokens"] == PROMPT_TOKENS
+    assert result["decision"]["answered"] is True
+    assert result["hops"] == []
+
+
+async def test_the_draft_s_prompt_is_that_of_a_direct_answer(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct=Reply("Paris", logprobs=SURE)))
+    for layout in ("inline", "turns"):
+        for settings in ({"gate": "draft"}, {"strategy": "none"}):
+            context = Context(layout=layout, **settings)  # type: ignore[arg-type]
+            await graph().ainvoke({"question": QUESTION}, context=context)
+    kept = ("messages", "stop", "max_tokens", "max_completion_tokens")
+    sent = [{key: body.get(key) for key in kept} for body in fake.requests]
+    assert sent[0] == sent[1]
+    assert sent[2] == sent[3]
+
+
+async def test_an_unsure_draft_retrieves_and_is_thrown_away(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct=Reply("Paris", logprobs=TORN), answer="640 passengers [1]"))
+    result = await graph().ainvoke(
+        {"question": QUESTION}, context=Context(gate="draft", gate_threshold=0.23)
+    )
+    gated = result["decision"]["gate"]
+    assert gated["uncertainty"] == pytest.approx(math.log(2) / math.log(20))
+    assert (gated["answer"], gated["retrieve"]) == ("yes", True)
+    assert result["answer"] == "640 passengers"
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 2
+    assert result["usage"]["retrieval_steps"] == 1
+
+
+@pytest.mark.parametrize("reply", ["I don't know", "I do not know.", "", "Answer:"])
+async def test_a_draft_that_does_not_know_is_unsure(fake: FakeOpenAI, reply: str) -> None:
+    fake.answers(by_task(direct=Reply(reply, logprobs=SURE if reply else None), answer="x"))
+    context = Context(gate="draft", gate_threshold=1)
+    decision = (await graph().ainvoke({"question": QUESTION}, context=context))["decision"]
+    assert (decision["gate"]["retrieve"], decision["gate"]["uncertainty"]) == (True, 1.0)
+    assert decision["strategy"] == "single"
+
+
+async def test_a_draft_needs_log_probabilities(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="Paris"))
+    with pytest.raises(ModelError, match="gate 'draft' needs log-probabilities") as caught:
+        await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
+    assert fake.base_url in str(caught.value)
+    assert "use gate 'ta-are'" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["confidence", "draft"])
+async def test_an_endpoint_that_refuses_log_probabilities_is_named_with_a_way_out(
+    fake: FakeOpenAI, mode: Any
+) -> None:
+    fake.answers(lambda _: Reply(status=400, error="logprobs is not supported"))
+    with pytest.raises(ModelError, match="logprobs is not supported") as caught:
+        await graph().ainvoke({"question": QUESTION}, context=Context(gate=mode))
+    assert "use gate 'ta-are'" in str(caught.value)
+
+
+async def test_the_draft_s_threshold_is_the_model_s_unless_the_request_has_one(
+    fake: FakeOpenAI,
+) -> None:
+    fake.answers(by_task(direct=Reply("Paris", logprobs=SURE)))
+    result = await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
+    model = await chat.load("openai:fake")
+    assert result["decision"]["gate"]["threshold"] == model.draft_threshold
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(max_size=3),
+            st.floats(max_value=0, min_value=-1000),
+            min_size=1,
+            max_size=21,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_uncertainty_is_from_0_to_1(positions: list[Position]) -> None:
+    assert 0 <= gate.uncertainty(Completion("", 0, 0, tuple(positions))) <= 1
+
+
+def test_uncertainty_is_that_of_the_least_sure_token() -> None:
+    def of(*positions: Position) -> float:
+        return gate.uncertainty(Completion("", 0, 0, positions))
+
+    certain, even = {"a": 0.0}, dict.fromkeys("abcdefghijklmnopqrst", math.log(1 / 20))
+    assert of(certain) == 0
+    assert of(even) == pytest.approx(1)
+    assert of(certain, even, certain) == of(even)
+    # renormalised: what the other tokens hold does not count
+    assert of(logs(a=0.1, b=0.1)) == pytest.approx(of(logs(a=0.5, b=0.5)))
 
 
 async def test_auto_is_ta_are_for_an_endpoint(fake: FakeOpenAI) -> None:
@@ -297,11 +581,25 @@ async def test_auto_is_ta_are_for_an_endpoint(fake: FakeOpenAI) -> None:
     assert result["decision"]["gate"]["mode"] == "ta-are"
 
 
+async def test_the_gate_alone_is_what_the_graph_decides(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct="x"))
+    now = clock("2024-02-29T12:00+00:00")
+    context = Context(gate_date=False)
+    decision, completions = await gate_decision(QUESTION, context, Resources(clock=now))
+    result = await graph(clock=now).ainvoke({"question": QUESTION}, context=context)
+    assert result["decision"]["gate"] == decision
+    assert [completion.text for completion in completions] == ["[No]"]
+    assert await gate_decision(QUESTION, Context(gate="never"), Resources()) == (
+        gate.decided("never", "no", False, "the request says never"),
+        [],
+    )
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
         ("What is the capital of France?", "no"),
-        ("Which lighthouse keeper of Skerrane Light retired this year?", "yes"),
+        (KEEPER, "yes"),
     ],
 )
 async def test_the_embedded_model_s_gate_says_both(
@@ -314,8 +612,19 @@ async def test_the_embedded_model_s_gate_says_both(
         mode=model.gate,
         layout=model.layout,
         today="2026-11-21",
+        demos=demonstrations.fixed(12),
         threshold=model.gate_threshold,
         retrieve_if_invalid=False,
     )
     assert decision["p_yes"] is not None
     assert decision["answer"] == answer, decision
+
+
+async def test_the_embedded_model_s_draft_says_both(embedded: str) -> None:
+    model = await chat.load(embedded)
+    for question, answer in [("What is the capital of Spain?", "no"), (KEEPER, "yes")]:
+        decision, completion = await gate.draft(
+            model, question, layout=model.layout, threshold=model.draft_threshold
+        )
+        assert decision["answer"] == answer, decision
+        assert decision["reply"] == completion.text

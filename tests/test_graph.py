@@ -67,11 +67,17 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
         ("route", "retrieve", True),
         ("route", "multihop:__start__", True),
         ("retrieve", "generate", False),
-        ("multihop:__start__", "multihop:retrieve", False),
+        ("multihop:__start__", "multihop:retrieve", True),
+        ("multihop:__start__", "multihop:decompose", True),
+        ("multihop:decompose", "multihop:retrieve", True),
+        ("multihop:decompose", "multihop:__end__", True),
         ("multihop:retrieve", "multihop:reason", True),
+        ("multihop:retrieve", "multihop:sub_answer", True),
         ("multihop:retrieve", "multihop:__end__", True),
         ("multihop:reason", "multihop:retrieve", True),
         ("multihop:reason", "multihop:__end__", True),
+        ("multihop:sub_answer", "multihop:retrieve", True),
+        ("multihop:sub_answer", "multihop:__end__", True),
         ("multihop:__end__", "generate", False),
         ("generate", "__end__", False),
     }
@@ -420,6 +426,17 @@ BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"index": ""}, ["index", "''", "at least 1 character"]),
     ({"today": "tomorrow"}, ["today", "'tomorrow'", "date"]),
     ({"alhpa": 0.5}, ["alhpa", "0.5", "nexpected"]),
+    ({"gate_threshold": 1.1}, ["gate_threshold", "1.1", "less than or equal to 1"]),
+    ({"gate_demos": 3}, ["gate_demos", "3", "multiple of 2"]),
+    ({"gate_demos": 14}, ["gate_demos", "14", "less than or equal to 12"]),
+    ({"gate_demos": -2}, ["gate_demos", "-2", "greater than or equal to 0"]),
+    ({"gate_date": "perhaps"}, ["gate_date", "'perhaps'", "boolean"]),
+    ({"timezone": "Berlin"}, ["timezone", "'Berlin'", "Europe/Berlin"]),
+    ({"timezone": "Europe"}, ["timezone", "'Europe'", "Europe/Berlin"]),
+    ({"timezone": ""}, ["timezone", "''", "Europe/Berlin"]),
+    ({"timezone": "../etc/passwd"}, ["timezone", "'../etc/passwd'", "Europe/Berlin"]),
+    ({"timezone": "x\0"}, ["timezone", "Europe/Berlin"]),
+    ({"demos": ""}, ["demos", "''", "at least 1 character"]),
 ]
 
 
@@ -645,3 +662,88 @@ async def test_the_messages_stream_shows_the_answer_alone(fake: FakeOpenAI) -> N
             parts[message.id] = parts.get(message.id, "") + message.text
     assert len(parts) == 1
     assert "Lissmere" in next(iter(parts.values()))
+
+
+# The draft gate, and a person who edits between its decision and the answer
+
+DRAFT = Context(gate="draft", gate_threshold=0.2)
+
+
+def drafts(sure: bool, **replies: Any) -> Any:
+    tops = [{"Tokyo": -0.01}] if sure else [{"Tokyo": -0.7, "Kyoto": -0.7}]
+    return by_task(direct=Reply("Tokyo", logprobs=tops), **replies)
+
+
+async def edited(graph: Any, **gate: Any) -> dict[str, Any]:
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
+    await graph.aupdate_state(THREAD, {"decision": {"gate": gate}})
+    result: dict[str, Any] = await graph.ainvoke(None, THREAD, context=DRAFT)
+    return result
+
+
+async def test_a_sure_draft_flipped_to_retrieve_is_not_the_answer(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    fake.answers(drafts(True, answer="Corrane [1]"))
+    result = await edited(build("A", checkpointer=saver), retrieve=True)
+    assert (result["answer"], result["decision"]["strategy"]) == ("Corrane", "single")
+    assert result["usage"]["llm_calls"] == 2
+
+
+async def test_an_unsure_draft_kept_by_hand_is_the_answer(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    fake.answers(drafts(False))
+    result = await edited(build("B", checkpointer=saver), retrieve=False)
+    assert (result["answer"], result["hops"]) == ("Tokyo", [])
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 1
+
+
+async def test_without_a_draft_to_keep_the_model_is_asked(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    fake.answers(by_task(direct=["", "Kyoto"]))
+    result = await edited(build("B", checkpointer=saver), retrieve=False)
+    assert (result["answer"], result["usage"]["llm_calls"]) == ("Kyoto", 2)
+
+
+async def test_a_draft_of_another_question_is_not_the_answer(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("B", checkpointer=saver)
+    fake.answers(drafts(True))
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
+    await graph.aupdate_state(THREAD, {"standalone": "What is the capital of Peru?"})
+    fake.answers(by_task(direct="Lima"))
+    assert (await graph.ainvoke(None, THREAD, context=DRAFT))["answer"] == "Lima"
+
+
+async def test_a_draft_serves_where_the_search_found_nothing(fake: FakeOpenAI) -> None:
+    fake.answers(drafts(False))
+    result = await build("B", BreakingRetriever([])).ainvoke({"question": QUESTION}, context=DRAFT)
+    assert result["answer"] == "Tokyo"
+    assert "answered without sources" in result["decision"]["warnings"][0]
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 1
+
+
+async def test_a_draft_does_not_outlive_its_turn(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build(checkpointer=saver)
+    fake.answers(drafts(True, condense=QUESTION))
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT)
+    fake.answers(by_task(condense=QUESTION, direct="Kyoto"))
+    result = await graph.ainvoke({"question": "Sure?"}, THREAD, context=Context(gate="never"))
+    assert result["answer"] == "Kyoto"
+    state = (await graph.aget_state(THREAD)).values
+    assert state["draft"] is None
+
+
+@pytest.mark.parametrize("sure", [True, False])
+async def test_a_draft_s_tokens_are_streamed_only_as_the_answer(
+    fake: FakeOpenAI, sure: bool
+) -> None:
+    fake.answers(drafts(sure, answer="Corrane [1]"))
+    stream = build("B").astream({"question": QUESTION}, context=DRAFT, stream_mode="messages")
+    said = [message.text async for message, _ in stream if message.type != "human"]
+    assert "".join(said) == ("Tokyo" if sure else "Corrane [1]")

@@ -1,6 +1,7 @@
 """Chat models: names, faults of an endpoint (a fake one), and the embedded model for real."""
 
 import asyncio
+import math
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,13 @@ async def test_logprobs_are_asked_for_and_read(fake: FakeOpenAI) -> None:
     assert completion.logprobs == ({"No": -0.1, "Yes": -2.5},)
     assert fake.requests[0]["logprobs"] is True
     assert fake.requests[0]["top_logprobs"] == chat.TOP_LOGPROBS
+
+
+def test_tokens_of_the_same_text_add_up() -> None:
+    tops = [{"token": token, "logprob": math.log(p)} for token, p in (("", 0.6), ("a", 0.1))]
+    content = [{"top_logprobs": [*tops, {"token": "", "logprob": math.log(0.2)}]}]
+    (position,) = chat._top_logprobs({"logprobs": {"content": content}})
+    assert position == pytest.approx({"": math.log(0.8), "a": math.log(0.1)})
 
 
 async def test_endpoint_without_logprobs_gives_none(fake: FakeOpenAI) -> None:

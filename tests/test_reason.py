@@ -1,10 +1,10 @@
 """Reason: one thought a hop, the next query, and a loop that always ends."""
 
 from collections.abc import Iterator
-from itertools import count
+from math import inf
 
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, hit
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, FreshRetriever, hit
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,9 +12,11 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
 from hopgate import Context, build_graph
+from hopgate.graphs.state import add_evidence
 from hopgate.models import chat
 from hopgate.nodes import reason
-from hopgate.nodes.retrieve import merge
+from hopgate.nodes.budget import keep
+from hopgate.nodes.retrieve import fresh
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -126,28 +128,28 @@ HITS = st.lists(st.sampled_from([LIGHT, CORRANE, FERRY, hit("Skerrane Light", LI
 def test_new_passages_come_first_without_repeats_up_to_the_budget(
     old: list[Hit], new: list[Hit], limit: int
 ) -> None:
-    evidence = merge([], old, limit)
-    merged = merge(evidence, new, limit)
+    evidence = keep(fresh([], old), [], limit, inf)
+    merged = add_evidence(evidence, keep(fresh(evidence, new), evidence, limit, inf))
     ids = [each["id"] for each in merged]
     assert merged[len(merged) - len(evidence) :] == evidence
     assert len(ids) == len(set(ids)) <= limit
     assert set(ids) <= {each["id"] for each in old + new}
 
 
+@given(HITS, HITS)
+def test_adding_evidence_twice_is_adding_it_once(old: list[Hit], new: list[Hit]) -> None:
+    once = add_evidence(add_evidence([], old), new)
+    assert add_evidence(once, new) == once
+    assert add_evidence(add_evidence([], old), once) == once
+
+
+def test_a_passage_given_again_takes_the_place_of_the_old_one() -> None:
+    edited = Hit(**{**LIGHT, "text": "Skerrane Light was lit in 1901."})
+    assert add_evidence([CORRANE, LIGHT], [edited, FERRY]) == [FERRY, CORRANE, edited]
+
+
 def test_the_same_passage_under_another_id_is_not_evidence_twice() -> None:
-    assert merge([LIGHT], [Hit(**{**LIGHT, "id": "other"})], 5) == [LIGHT]
-
-
-class FreshRetriever(FixedRetriever):
-    """A retriever that never runs out of new passages."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self._number = count()
-
-    def search(self, queries: list[str], k: int) -> list[list[Hit]]:  # type: ignore[override]
-        self.queries += queries
-        return [[hit(f"Page {next(self._number)}", "Some text.") for _ in range(k)]]
+    assert fresh([LIGHT], [Hit(**{**LIGHT, "id": "other"})]) == []
 
 
 def fake_model(thoughts: Iterator[str]) -> GenericFakeChatModel:

@@ -49,6 +49,7 @@ def server(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
         *("--n-jobs-per-worker", "2"),
     ]
     environment = os.environ | {
+        "HOPGATE_HOME": str(folder),
         "LANGGRAPH_CLI_NO_ANALYTICS": "1",
         "LANGGRAPH_NO_VERSION_CHECK": "true",
         "OPENAI_API_KEY": "sk-server",
@@ -198,6 +199,24 @@ async def test_a_follow_up_on_a_thread_is_condensed(
     assert values["standalone"] == "When was Skerrane Light lit?"
     assert len(values["messages"]) == 4
     assert len(fake.requests) == 3
+
+
+async def test_the_gate_s_pool_and_time_zone_are_the_run_s(
+    client: LangGraphClient, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text('{"question": "Who designed Farrick Head Lighthouse?", "answer": "Yes"}\n')
+    fake.answers(by_task(gate="[No]", direct="x"))
+    settings = {"gate": "ta-are", "demos": str(pool), "timezone": "Asia/Kolkata"}
+    result: Any = await client.runs.wait(
+        None,
+        "hopgate",
+        input={"question": QUESTION},
+        context={"model": "openai:fake", **settings},
+    )
+    assert result["answer"] == "x"
+    assert fake.prompts[0].startswith("Today is ")
+    assert "Question: Who designed Farrick Head Lighthouse?\nAnswer: [Yes]" in fake.prompts[0]
 
 
 async def test_runs_at_once_do_not_mix(client: LangGraphClient, fake: FakeOpenAI) -> None:

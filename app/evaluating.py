@@ -1,0 +1,291 @@
+"""Gates on questions: `hopgate eval retrievalqa`, `hopgate eval gate`, `hopgate calibrate --gate`.
+
+All three ask many questions, keep each answer on disk as it comes, and go on where they were
+when the same command is given again.
+"""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hopgate.plans import Asking, Plan, ask, check, digest, endpoint, make_plan, searched
+from hopgate.writing import check_folder, json_bytes, write_files
+
+if TYPE_CHECKING:
+    from hopgate.evaluation.asking import Question
+    from hopgate.evaluation.report import Drop
+    from hopgate.evaluation.retrievalqa import Example
+    from hopgate.evaluation.specs import Spec
+
+PREDICTIONS, ASKED = "predictions", "asked"
+"""Folders of journals, one for each gate, in that of the results."""
+
+
+class Comparison(NamedTuple):
+    """An earlier `results.json`, and by how much a score may be lower than there."""
+
+    baseline: Path
+    tolerance: float
+
+
+class Evaluated(NamedTuple):
+    """What a run came to.
+
+    Attributes:
+        results: The content of `results.json`.
+        drops: Scores that are lower than the baseline's.
+        new: Gates that the baseline lacks.
+    """
+
+    results: dict[str, Any]
+    drops: list["Drop"]
+    new: list[str]
+
+
+def retrievalqa(
+    data: Path,
+    gates: Sequence[str],
+    out: Path,
+    asking: Asking,
+    *,
+    index: Path | None = None,
+    limit: int | None = None,
+    skip_bad_rows: bool = False,
+    prices: Path | None = None,
+    comparison: Comparison | None = None,
+) -> Evaluated:
+    """Runs gates on RetrievalQA and writes the report into `out`.
+
+    Args:
+        data: The released file, or one in its form.
+        gates: Specs, see `hopgate.evaluation.specs`.
+        out: Folder to write into; it is made if it is not there.
+        asking: The model and how it is asked.
+        index: What is searched; None: each question's own passages.
+        limit: Ask only so many questions, the first ones.
+        skip_bad_rows: Go on without rows that cannot be used.
+        prices: JSON of prices per million tokens.
+        comparison: What to compare with.
+
+    Raises:
+        ValueError: If an input is wrong, or what is in `out` was made with other settings.
+        RuntimeError: If the model fails; the message says what is kept, and where.
+    """
+    from hopgate.evaluation import report, scores
+    from hopgate.evaluation import retrievalqa as dataset
+    from hopgate.evaluation.asking import Examinee
+    from hopgate.evaluation.plots import require_matplotlib
+    from hopgate.evaluation.rows import data_summary
+    from hopgate.evaluation.specs import parse_specs
+
+    check_folder(out)
+    require_matplotlib()
+    specs = parse_specs(gates)
+    examples, bad = dataset.read_examples(data, skip_bad_rows)
+    asked = {example.id: example for example in examples[:limit]}
+    _check_questions(data, asked.values())
+    summary = data_summary(data, len(asked), len(bad))
+    before = _baseline(comparison, summary, specs) if comparison else None
+    passages = "given" if index is None else searched(index)
+    fixed = {"data": summary["sha256"], "passages": passages}
+    plans = _plans(specs, out / PREDICTIONS, asking, fixed, index)
+    model = plans[0].context.model
+    price = scores.read_price(prices, model) if prices else None
+    examinee = Examinee(given=index is None)
+    check(plans, examinee.resources)
+    answered = ask(plans, asked, examinee.answer, asking, out / PREDICTIONS)
+    runs = [
+        report.Run(plan.name, plan.shown, scores.summarise(rows, price))
+        for plan, rows in zip(plans, answered, strict=True)
+    ]
+    results = report.results_document(
+        summary,
+        model,
+        runs,
+        passages=passages,
+        endpoint=endpoint(model),
+        command=asking.command,
+        date=date.today().isoformat(),
+        version=version("hopgate"),
+    )
+    report.write_report(out, results)
+    if comparison is None or before is None:
+        return Evaluated(results, [], [])
+    drops = report.compare(before, results, comparison.tolerance)
+    return Evaluated(results, drops, report.new_runs(before, results))
+
+
+def paraphrases(file: Path, gates: Sequence[str], out: Path, asking: Asking) -> dict[str, Any]:
+    """Asks gates about paraphrases and writes `paraphrases.json` and `paraphrases.md`.
+
+    Args:
+        file: See `hopgate.evaluation.paraphrases.read_groups`.
+        gates: Specs, see `hopgate.evaluation.specs`.
+        out: Folder to write into; it is made if it is not there.
+        asking: The model and how it is asked.
+
+    Returns:
+        The content of `paraphrases.json`.
+
+    Raises:
+        ValueError: If an input is wrong, or what is in `out` was made with other settings.
+        RuntimeError: If the model fails; the message says what is kept, and where.
+    """
+    from hopgate.evaluation.paraphrases import document, markdown, read_groups
+    from hopgate.evaluation.specs import parse_specs
+
+    check_folder(out)
+    specs, groups = parse_specs(gates), read_groups(file)
+    fixed = {"data": digest(file)}
+    plans = _plans(specs, out / ASKED, asking, fixed)
+    forms = [form for group in groups for form in group.forms]
+    said = _ask_gates(plans, forms, asking, out / ASKED)
+    found = document(
+        {"name": file.name, "sha256": fixed["data"]},
+        plans[0].context.model,
+        groups,
+        {plan.name: (plan.shown, rows) for plan, rows in zip(plans, said, strict=True)},
+    )
+    write_files(
+        out, {"paraphrases.md": markdown(found).encode(), "paraphrases.json": json_bytes(found)}
+    )
+    return found
+
+
+def calibrate(
+    labels: Path,
+    settings: Mapping[str, Any],
+    asking: Asking,
+    *,
+    min_recall: float | None = None,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Chooses a gate's threshold on labelled questions.
+
+    Args:
+        labels: See `hopgate.nodes.demonstrations.read_pool`.
+        settings: Of `hopgate.graphs.context.Context`: the gate and what it is asked with.
+        asking: The model and how it is asked.
+        min_recall: Least share of the questions that need retrieval which get it, 0 to 1; None:
+            the best balanced accuracy is looked for.
+        out: Folder for `calibration.json`, `calibration.png` and the answers; None keeps nothing.
+
+    Returns:
+        As `hopgate.evaluation.gates.calibrate`, with `gate`, `model`, `settings`, `goal`,
+        `invalid` (answers without a value; they retrieve at every threshold), `shipped` (what the
+        model's own threshold does) and `inputs`.
+
+    Raises:
+        ValueError: If an input is wrong, or all labels are of one kind.
+        RuntimeError: If the model fails, or `out` cannot be written to.
+    """
+    from hopgate.evaluation import gate_plots, gates
+    from hopgate.evaluation.asking import Question
+    from hopgate.evaluation.plots import require_matplotlib
+    from hopgate.evaluation.specs import Spec
+    from hopgate.nodes.demonstrations import read_pool
+
+    if out is not None:
+        check_folder(out)
+        require_matplotlib()
+    labelled = read_pool(labels)
+    needed = [each.retrieve for each in labelled]
+    gates.check_goal(needed, min_recall)
+    questions = [Question(str(at), each.question) for at, each in enumerate(labelled, start=1)]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if out is None else out / ASKED
+        spec = Spec(settings["gate"], dict(settings))
+        plans = _plans([spec], folder, asking, {"data": digest(labels)})
+        (rows,) = _ask_gates(plans, questions, asking, None if out is None else folder)
+    values = [1.0 if row["value"] is None else row["value"] for row in rows]
+    found = {
+        "gate": spec.name,
+        "model": plans[0].context.model,
+        "settings": plans[0].shown,
+        "goal": {} if min_recall is None else {"min_recall": min_recall},
+        **gates.calibrate(values, needed, min_recall),
+        "shipped": gates.at(rows[0]["threshold"], values, needed),
+        "invalid": sum(row["value"] is None for row in rows),
+        "inputs": {"labels": labels.name, "sha256": digest(labels)},
+    }
+    if out is not None:
+        picture = gate_plots.png(found, values, needed)
+        write_files(out, {"calibration.png": picture, "calibration.json": json_bytes(found)})
+    return found
+
+
+# What all three share
+
+
+def _plans(
+    specs: Sequence["Spec"],
+    folder: Path,
+    asking: Asking,
+    fixed: Mapping[str, Any],
+    index: Path | None = None,
+) -> list[Plan]:
+    """A plan for each gate; see `make_plan`."""
+    searched: dict[str, Any] = {} if index is None else {"index": str(index)}
+    return [
+        make_plan(
+            spec.name,
+            folder / f"{spec.slug}.jsonl",
+            {**searched, **spec.settings},
+            asking,
+            fixed,
+            own=_described(spec),
+            dated=spec.dated,
+        )
+        for spec in specs
+    ]
+
+
+def _described(spec: "Spec") -> dict[str, Any]:
+    """A gate's settings; a pool by its name and content."""
+    from hopgate.graphs.context import FIXED
+
+    settings = dict(spec.settings)
+    if (pool := settings.get("demos", FIXED)) != FIXED:
+        settings["demos"] = f"{Path(pool).name}, SHA-256 {digest(Path(pool))}"
+    return settings
+
+
+def _check_questions(data: Path, questions: Iterable["Example"]) -> None:
+    from hopgate.nodes.condense import check_question
+
+    for each in questions:
+        try:
+            check_question(each.question)
+        except ValueError as error:
+            raise ValueError(f"{data}: question {each.id}: {error}") from error
+
+
+def _ask_gates(
+    plans: Sequence[Plan], questions: Sequence["Question"], asking: Asking, kept: Path | None
+) -> list[list[Any]]:
+    """Asks gates alone about questions; see `ask`."""
+    from hopgate.evaluation.asking import GateAlone
+
+    alone = GateAlone()
+    check(plans, alone.resources)
+    return ask(plans, {each.id: each for each in questions}, alone.decide, asking, kept)
+
+
+def _baseline(
+    comparison: Comparison, summary: Mapping[str, Any], specs: Sequence["Spec"]
+) -> dict[str, Any]:
+    """An earlier `results.json`, refused before any work if it cannot be compared with.
+
+    Raises:
+        ValueError: See `hopgate.evaluation.report.compare`.
+    """
+    from hopgate.evaluation import report
+
+    before = report.read_results(comparison.baseline)
+    names = {spec.name for spec in specs}
+    runs = [run for run in before["runs"] if run["name"] in names]
+    report.compare(before, {**before, "data": summary, "runs": runs}, comparison.tolerance)
+    return before

@@ -1,0 +1,165 @@
+"""A benchmark's questions through the real graph, with what RetrievalQA fixes held fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import TypedDict
+
+from hopgate.evaluation.metrics import exact_match, f1, match
+from hopgate.evaluation.retrievalqa import Example
+from hopgate.evaluation.scores import Prediction
+from hopgate.graphs.adaptive import build_graph
+from hopgate.graphs.context import Context
+from hopgate.graphs.decisions import gate_decision
+from hopgate.graphs.resources import Resources
+from hopgate.retrievers.base import Hit
+
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
+
+class Question(NamedTuple):
+    """A question by its id."""
+
+    id: str
+    question: str
+
+
+_passages: ContextVar[tuple[Hit, ...]] = ContextVar("passages")
+
+
+class OneRetrieval:
+    """Stands in for the router: after a Yes there is always one retrieval, as in RetrievalQA."""
+
+    source = "one-retrieval"
+
+    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+        """Label B for every question, whatever α."""
+        return [{"A": 0.0, "B": 1.0, "C": 0.0} for _ in questions]
+
+
+class GivenPassages:
+    """A retriever that finds the passages which the data brings for the example being asked.
+
+    The example is known by the task that asks it, not by its text: two examples may ask the same.
+    """
+
+    def give(self, passages: tuple[Hit, ...]) -> None:
+        """Set what searches of the running task find from now on."""
+        _passages.set(passages)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The first `k` passages of the example, for each query."""
+        return [list(_passages.get()[:k]) for _ in queries]
+
+
+class Examinee:
+    """The graph as RetrievalQA asks it: gate, at most one retrieval, answer.
+
+    Attributes:
+        resources: The graph's.
+
+    Args:
+        given: Retrieve each example's own passages; else from the context's index.
+    """
+
+    def __init__(self, given: bool) -> None:
+        """Compiles the graph."""
+        self._given = GivenPassages() if given else None
+        router = OneRetrieval()
+        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
+            retriever=self._given, router=router
+        )
+        self.resources = Resources(given_retriever=self._given, given_router=router)
+
+    async def answer(self, example: Example, context: Context) -> Prediction:
+        """Ask one question and score the answer.
+
+        Raises:
+            RuntimeError: If the model or the retriever fails; the message names the question.
+        """
+        if self._given:
+            self._given.give(example.passages)
+        try:
+            result = await self._graph.ainvoke({"question": example.question}, context=context)
+        except RuntimeError as error:
+            raise RuntimeError(f"question {example.id}: {error}") from error
+        for warning in result["decision"]["warnings"]:
+            if "the retriever failed" in warning:
+                raise RuntimeError(f"question {example.id}: {warning}")
+        return scored(example, result)
+
+
+class Said(TypedDict):
+    """What a gate said to one question, and what that cost; a line of a journal."""
+
+    id: str
+    question: str
+    retrieve: bool
+    verdict: str
+    value: float | None
+    """P(Yes) or uncertainty; None: the gate has none."""
+    threshold: float | None
+    llm_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class GateAlone:
+    """A gate as the graph asks it, with nothing after it."""
+
+    def __init__(self) -> None:
+        """Puts stand-ins where the graph has what comes after the gate."""
+        self.resources = Resources(given_retriever=GivenPassages(), given_router=OneRetrieval())
+
+    async def decide(self, asked: Question, context: Context) -> Said:
+        """Ask the gate about one question.
+
+        Raises:
+            RuntimeError: If the model fails; the message names the question.
+        """
+        try:
+            decision, calls = await gate_decision(asked.question, context, self.resources)
+        except RuntimeError as error:
+            raise RuntimeError(f"question {asked.id}: {error}") from error
+        value = decision["p_yes"]
+        return Said(
+            id=asked.id,
+            question=asked.question,
+            retrieve=decision["retrieve"],
+            verdict=decision["answer"],
+            value=decision["uncertainty"] if value is None else value,
+            threshold=decision["threshold"],
+            llm_calls=len(calls),
+            prompt_tokens=sum(call.prompt_tokens for call in calls),
+            completion_tokens=sum(call.completion_tokens for call in calls),
+        )
+
+
+def scored(example: Example, result: dict[str, Any]) -> Prediction:
+    """What a run of the graph decided, answered and spent on an example."""
+    gate, usage = result["decision"]["gate"], result["usage"]
+    answer, golds = result["answer"], example.golds
+    return Prediction(
+        id=example.id,
+        question=example.question,
+        source=example.source,
+        answerable=example.answerable,
+        retrieve=gate["retrieve"],
+        verdict=gate["answer"],
+        p_yes=gate["p_yes"],
+        uncertainty=gate["uncertainty"],
+        prediction=answer,
+        known=result["decision"]["answered"],
+        match=match(answer, golds),
+        em=exact_match(answer, golds),
+        f1=f1(answer, golds),
+        retrieval_steps=usage["retrieval_steps"],
+        llm_calls=usage["llm_calls"],
+        prompt_tokens=usage["prompt_tokens"],
+        completion_tokens=usage["completion_tokens"],
+        ms=round(sum(usage["ms"].values()), 1),
+    )

@@ -1,0 +1,114 @@
+"""The picture of a gate's calibration: how far its value separates, and what a threshold does."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hopgate.evaluation.plots import DPI, GREY, require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which colour-blind people can tell apart.
+NEEDED, KNOWN, BALANCED, ACCURACY = "#D55E00", "#0072B2", "#000000", "#009E73"
+BINS, POINTS = 25, 1000
+VALUES = {"confidence": "P(Yes)", "draft": "uncertainty of the draft"}
+
+
+def png(found: Mapping[str, Any], values: Sequence[float], needed: Sequence[bool]) -> bytes:
+    """The picture as a PNG.
+
+    Args:
+        found: The content of `calibration.json`.
+        values: Of each question.
+        needed: Whether it needs retrieval.
+
+    Raises:
+        RuntimeError: If matplotlib is not installed.
+    """
+    require_matplotlib()
+    buffer = io.BytesIO()
+    draw(found, values, needed).savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
+
+
+def draw(found: Mapping[str, Any], values: Sequence[float], needed: Sequence[bool]) -> Figure:
+    """The picture as a matplotlib figure; see `png`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    scores, labels = np.asarray(values, float), np.asarray(needed, bool)
+    limits = _limits(scores, found["threshold"])
+    _distributions(left, scores, labels, limits)
+    _curve(right, scores, labels, limits)
+    for axes in (left, right):
+        _frame(axes, found, limits)
+    left.set_title("How the questions lie", loc="left", fontsize=13)
+    right.set_title("What a threshold does", loc="left", fontsize=13)
+    for axes in (left, right):
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=11
+        )
+    low, high = found["interval"]["auc"]
+    figure.suptitle(
+        f"{found['gate']} on {found['questions']} questions, model {found['model']}: "
+        f"AUC {found['auc']:.3f} (95% interval {low:.3f} to {high:.3f})\n"
+        "grey band: the threshold's 95% interval over resamples of the questions",
+        fontsize=11,
+        color="#333333",
+    )
+    return figure
+
+
+def _limits(scores: Any, threshold: float) -> tuple[float, float]:
+    low, high = min(scores.min(), threshold), max(scores.max(), threshold)
+    pad = 0.03 * (high - low) or 0.01
+    return float(max(0, low - pad)), float(min(1, high + pad))
+
+
+def _distributions(axes: Axes, scores: Any, labels: Any, limits: tuple[float, float]) -> None:
+    edges = np.linspace(*limits, BINS + 1).tolist()
+    for kind, colour, name in (
+        (~labels, KNOWN, "do without"),
+        (labels, NEEDED, "need retrieval"),
+    ):
+        share = np.full(kind.sum(), 100 / kind.sum())
+        axes.hist(
+            scores[kind], edges, weights=share, color=colour, alpha=0.55,
+            label=f"{name} (n = {kind.sum():,})",
+        )  # fmt: skip
+    axes.set_ylabel("questions of the kind, %", fontsize=12)
+
+
+def _curve(axes: Axes, scores: Any, labels: Any, limits: tuple[float, float]) -> None:
+    thresholds = np.linspace(*limits, POINTS)
+    needed, known = ((scores[kind][:, None] >= thresholds).mean(0) for kind in (labels, ~labels))
+    share = labels.mean()
+    for up, colour, dash, name in (
+        (needed, NEEDED, "-", "retrieves: need it"),
+        (known, KNOWN, "-", "retrieves: do without"),
+        ((needed + 1 - known) / 2, BALANCED, "--", "balanced accuracy"),
+        (share * needed + (1 - share) * (1 - known), ACCURACY, ":", "accuracy"),
+    ):
+        axes.plot(thresholds, 100 * up, dash, color=colour, lw=2, label=name)
+    axes.set_ylabel("share, %", fontsize=12)
+    axes.set_ylim(-3, 103)
+
+
+def _frame(axes: Axes, found: Mapping[str, Any], limits: tuple[float, float]) -> None:
+    axes.axvspan(*found["interval"]["threshold"], color=GREY, alpha=0.12, lw=0)
+    axes.axvline(
+        found["threshold"], color=GREY, lw=1.5, ls=(0, (4, 3)),
+        label=f"threshold {found['threshold']:g}",
+    )  # fmt: skip
+    axes.set_xlim(*limits)
+    axes.set_xlabel(VALUES[found["gate"]], fontsize=12)
+    axes.tick_params(labelsize=11)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,412 @@
+"""The report of a RetrievalQA run: numbers, pages and pictures, and what fell since another."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from hopgate.evaluation import charts
+from hopgate.evaluation.published import RETRIEVALQA
+from hopgate.evaluation.scores import ANSWERABLE, OUTCOMES
+
+FORMAT = 1
+DOCUMENT, PAGE, GATES, FLOW = "results.json", "report.md", "gates.png", "flow.png"
+COMPARED = ("retrieval_accuracy", "match", "em", "f1")
+DECISION_F1 = "decision_f1"
+_EPSILON = 1e-9
+_MEANING = {"retrieval_accuracy": "Retrieval accuracy", "retrieval_rate": "Share retrieved for"}
+
+_NOTES = """\
+- Retrieval accuracy is the share of must-retrieve questions that were retrieved for. `always` has
+  100% by definition and `never` 0%: a gate is worth its calls where match stays near that of
+  `always` while it retrieves less.
+- Match is the published metric: a gold answer stands somewhere in the prediction, both normalised
+  (lower case, no punctuation, no articles). It looks at letters, not words, so gold "12" stands in
+  "2012", and a long answer that tries many names gains. EM and F1 look at whole words.
+- In square brackets: the 95% bootstrap interval over the questions. The runs share their
+  questions, so two runs can differ more surely than their intervals suggest. At 0% and 100% it has
+  no width, and says nothing of other questions.
+- In the flow, "I don't know" is never right.
+- Invalid: the gate's reply was neither Yes nor No. In the paper that means no retrieval; here it
+  is a setting of the run.
+- Published figures are of the authors' 1,271 questions (GPT-4: 250 of them), prompts and parser.
+- Tokens, calls and cost count all that was sent and given back, the gate's call included.
+  Milliseconds are of one question while others ran beside it."""
+
+
+class Run(NamedTuple):
+    """One gate on all questions.
+
+    Attributes:
+        name: Its spec as typed, `ta-are:date=no`.
+        settings: What the spec comes to, plain JSON values without texts of the data.
+        scores: Of `hopgate.evaluation.scores.summarise`.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    scores: dict[str, Any]
+
+
+class Drop(NamedTuple):
+    """A score that fell.
+
+    Attributes:
+        run: Name of the run.
+        metric: One of `COMPARED`, or `DECISION_F1`.
+        before: In the baseline, 0 to 1.
+        after: Now.
+    """
+
+    run: str
+    metric: str
+    before: float
+    after: float
+
+
+def results_document(
+    data: Mapping[str, Any],
+    model: str,
+    runs: Sequence[Run],
+    *,
+    passages: str,
+    endpoint: str | None,
+    command: str,
+    date: str,
+    version: str,
+) -> dict[str, Any]:
+    """The content of `results.json`: plain JSON, without questions or passages.
+
+    Args:
+        data: Of `hopgate.evaluation.retrievalqa.data_summary`.
+        model: As it was resolved.
+        runs: At least one, names unique.
+        passages: Where retrieval looked: `given`, or the index.
+        endpoint: Address of the model's server; only its host and port are kept. None: the
+            embedded one.
+        command: As typed.
+        date: YYYY-MM-DD.
+        version: Of hopgate.
+
+    Raises:
+        ValueError: If there are no runs, or two have one name.
+    """
+    names = [run.name for run in runs]
+    if not runs or len(set(names)) < len(names):
+        raise ValueError(f"the runs are {names}; give at least one, and each name once")
+    return {
+        "format": FORMAT,
+        "data": dict(data),
+        "model": model,
+        "endpoint": urlsplit(endpoint).netloc.rpartition("@")[2] if endpoint else None,
+        "passages": passages,
+        "command": command,
+        "date": date,
+        "version": version,
+        "runs": [run._asdict() for run in runs],
+    }
+
+
+def write_report(out: Path, results: Mapping[str, Any]) -> None:
+    """Writes `results.json`, `report.md`, `gates.png` and `flow.png`, each whole or not at all.
+
+    Args:
+        out: Folder to write into; it is made if it is not there.
+        results: Of `results_document`.
+
+    Raises:
+        RuntimeError: If matplotlib is missing, or `out` cannot be written to.
+    """
+    document = json.dumps(results, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    files = {
+        GATES: charts.gates_png(results),
+        FLOW: charts.flow_png(results),
+        PAGE: page(results).encode(errors="backslashreplace"),
+        DOCUMENT: document.encode(errors="backslashreplace"),  # of a path that is no UTF-8
+    }
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            _write(out / name, content)
+    except OSError as error:
+        raise RuntimeError(f"{out} cannot be written to: {error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+# Comparing
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Reads a `results.json` that something is to be compared with.
+
+    Raises:
+        ValueError: If it cannot be read or is none of this format. The message names the file.
+    """
+    try:
+        found = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"baseline {path} is not a JSON file: {error}") from error
+    _scores_by_run(found, f"baseline {path}")
+    return dict(found)
+
+
+def compare(
+    baseline: Mapping[str, Any], results: Mapping[str, Any], tolerance: float
+) -> list[Drop]:
+    """What fell by more than a tolerance, for every run of the baseline.
+
+    Metrics are `COMPARED`, and `DECISION_F1` where both sides have it. Runs that only `results`
+    has are not compared: see `new_runs`.
+
+    Args:
+        baseline: The content of an earlier `results.json`.
+        results: Of now.
+        tolerance: How much lower a score may be, 0 to 1.
+
+    Raises:
+        ValueError: If a side is of another format or lacks a part, they are of different data or
+            questions, a run of the baseline is missing, or the tolerance is out of range.
+    """
+    if not 0 <= tolerance <= 1:
+        raise ValueError(f"--tolerance is {tolerance}; it must be from 0 to 1")
+    before, after = _scores_by_run(baseline, "baseline"), _scores_by_run(results, "results")
+    _check_same_data(baseline["data"], results["data"])
+    if missing := [name for name in before if name not in after]:
+        raise ValueError(
+            f"the baseline has runs that are missing now: {', '.join(missing)}; run these gates "
+            "too, or make a baseline without them"
+        )
+    return [
+        Drop(run, metric, was, after[run][metric])
+        for run in before
+        for metric, was in before[run].items()
+        if metric in after[run] and was - after[run][metric] > tolerance + _EPSILON
+    ]
+
+
+def new_runs(baseline: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
+    """Names of the runs that the baseline lacks, so that nothing was compared for them."""
+    before = _scores_by_run(baseline, "baseline")
+    return [name for name in _scores_by_run(results, "results") if name not in before]
+
+
+def _check_same_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for field in ("sha256", "rows"):
+        if before[field] != now[field]:
+            raise ValueError(
+                f"the baseline is of other questions: its data {before['name']} has {field} "
+                f"{before[field]}, that of now, {now['name']}, has {now[field]}; compare runs on "
+                "the same questions"
+            )
+
+
+def _scores_by_run(document: Any, what: str) -> dict[str, dict[str, float]]:
+    """The compared scores of each run, from a document that may be anything."""
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        there = document.get("format") if isinstance(document, Mapping) else document
+        raise ValueError(
+            f"{what} is no results.json of format {FORMAT} (its format is {there!r:.40}); make it "
+            "anew with `hopgate eval retrievalqa`"
+        )
+    try:
+        for field in ("name", "sha256", "rows"):
+            document["data"][field]
+        return {str(run["name"]): _compared(run["scores"]) for run in document["runs"]}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{what} is not whole: {type(error).__name__} at {error}; make it anew with `hopgate "
+            "eval retrievalqa`"
+        ) from error
+
+
+def _compared(scores: Mapping[str, Any]) -> dict[str, float]:
+    found = {metric: scores[metric] for metric in COMPARED}
+    if scores["decision"] is not None:
+        found[DECISION_F1] = scores["decision"]["f1"]
+    if found["retrieval_accuracy"] is None:  # no question must be retrieved for
+        del found["retrieval_accuracy"]
+    for metric, value in found.items():
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise TypeError(f"{metric}, which is {value!r:.40}")
+    return found
+
+
+# The page
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The content of `report.md`."""
+    runs = results["runs"]
+    sections = [
+        f"# RetrievalQA: gates of {_cell(results['model'])}",
+        _what_was_run(results),
+        "## Runs\n\nPercent, with 95% intervals in square brackets.",
+        _quality(runs),
+        f"![Retrieval accuracy and match of each run beside the paper's]({GATES})",
+        "### Published\n\nRetrieval accuracy / match (RetrievalQA, table 1).",
+        _published(),
+        "## What it cost\n\nMeans of a question, unless it says otherwise.",
+        _costs(runs),
+        *_parts("## New world and long tail", runs, "by_kind", "retrieval_accuracy"),
+        *_parts("## By source", runs, "by_source", "retrieval_accuracy"),
+        *(_parts("## By need", runs, "by_need", "retrieval_rate") if _has_answerable(runs) else ()),
+        *_decisions(runs),
+        "## Where the questions went\n\nQuestions, by whether they were retrieved for.",
+        f"![Flow from the decision to the answer]({FLOW})",
+        _flows(runs),
+        "## Settings",
+        "\n".join(f"- {_code(run['name'])}: {_settings(run['settings'])}" for run in runs),
+        f"## How to read this\n\n{_NOTES}",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _what_was_run(results: Mapping[str, Any]) -> str:
+    data = results["data"]
+    endpoint = _code(results["endpoint"]) if results["endpoint"] else "embedded"
+    return "\n".join(
+        [
+            f"- Data: {_code(data['name'])}, {data['rows']:,} questions, {data['bad_rows']:,} bad "
+            f"rows left out, SHA-256 `{data['sha256']}`",
+            f"- Passages: {_cell(results['passages'])}",
+            f"- Model: {_code(results['model'])}, endpoint: {endpoint}",
+            f"- Date: {_cell(results['date'])}, hopgate {_cell(results['version'])}",
+            f"- Command: {_code(results['command'])}",
+        ]
+    )
+
+
+def _quality(runs: Sequence[Mapping[str, Any]]) -> str:
+    header = (
+        "gate", "retrieval accuracy", "match", "EM", "F1", "retrieves", "“I don't know”", "invalid"
+    )  # fmt: skip
+    return _table(header, ([_code(run["name"]), *_qualities(run["scores"])] for run in runs))
+
+
+def _qualities(scores: Mapping[str, Any]) -> list[str]:
+    intervals = scores["interval"]
+    wide = [_percent(scores[name], intervals[name]) for name in ("retrieval_accuracy", "match")]
+    rest = ("em", "f1", "retrieval_rate", "unknown", "invalid")
+    return [*wide, *(_percent(scores[name]) for name in rest)]
+
+
+def _published() -> str:
+    rows = (
+        [row.model]
+        + [
+            f"{_percent(gate.retrieval)} / {_percent(gate.match)}"
+            for gate in (row.vanilla, row.ta_are, row.always)
+        ]
+        for row in RETRIEVALQA
+    )
+    return _table(("model", "vanilla", "TA-ARE", "always"), rows)
+
+
+def _costs(runs: Sequence[Mapping[str, Any]]) -> str:
+    header = (
+        "gate", "retrievals", "calls", "prompt tokens", "completion tokens", "tokens in all",
+        "cost", "cost in all", "ms, mean", "ms, p50", "ms, p95",
+    )  # fmt: skip
+    return _table(header, ([_code(run["name"]), *_spent(run["scores"])] for run in runs))
+
+
+def _spent(scores: Mapping[str, Any]) -> list[str]:
+    tokens, cost, ms = scores["tokens"], scores["cost"], scores["ms"]
+    each = tokens["per_question"]
+    return [
+        f"{scores['retrieval_steps']:.2f}",
+        f"{scores['llm_calls']:.2f}",
+        f"{each['prompt']:.1f}",
+        f"{each['completion']:.1f}",
+        f"{tokens['total']:,}",
+        *(f"{cost[name]:.4g}" if cost else "–" for name in ("per_question", "total")),
+        *(f"{ms[name]:,.0f}" for name in ("mean", "p50", "p95")),
+    ]
+
+
+def _parts(title: str, runs: Sequence[Mapping[str, Any]], by: str, metric: str) -> list[str]:
+    """A metric / match of each run in each part; nothing where no part is known."""
+    counts = {name: part["n"] for name, part in runs[0]["scores"][by].items()}
+    if not counts:
+        return []
+    header = ["gate", *(f"{_cell(name)} (n = {count:,})" for name, count in counts.items())]
+    rows = (
+        [_code(name), *(f"{_percent(p[metric])} / {_percent(p['match'])}" for p in parts)]
+        for name, parts in ((run["name"], run["scores"][by].values()) for run in runs)
+    )
+    return [f"{title}\n\n{_MEANING[metric]} / match.", _table(header, rows)]
+
+
+def _has_answerable(runs: Sequence[Mapping[str, Any]]) -> bool:
+    return ANSWERABLE in runs[0]["scores"]["by_need"]
+
+
+def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    judged = [(run["name"], run["scores"]["decision"]) for run in runs]
+    if not all(scores for _, scores in judged):
+        return []
+    names = ("accuracy", "precision", "recall", "f1")
+    rows = (
+        [_code(name), f"{scores['n']:,}", *(_percent(scores[each]) for each in names)]
+        for name, scores in judged
+    )
+    title = (
+        "## The decision itself\n\nRetrieving against `param_knowledge_answerable`; precision, "
+        "recall and F1 are means over the two classes."
+    )
+    header = ("gate", "questions", "accuracy", "macro precision", "macro recall", "macro F1")
+    return [title, _table(header, rows)]
+
+
+def _flows(runs: Sequence[Mapping[str, Any]]) -> str:
+    ways = {"yes": "retrieved", "no": "not retrieved"}
+    header = [
+        "gate",
+        *(f"{way}: {charts.NAMES[each]}" for way in ways.values() for each in OUTCOMES),
+    ]
+    rows = (
+        [_code(run["name"])]
+        + [str(run["scores"]["flow"][way][each]) for way in ways for each in OUTCOMES]
+        for run in runs
+    )
+    return _table(header, rows)
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    text = json.dumps(settings, ensure_ascii=False)
+    return _code(text) if settings else "those that ship"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    align = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, align, *rows))
+
+
+def _percent(value: float | None, interval: Sequence[float] | None = None) -> str:
+    if value is None or not math.isfinite(value):
+        return "–"
+    around = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
+    return f"{100 * value:.1f}{around}"
+
+
+def _cell(text: str) -> str:
+    """Text that breaks no line and no table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """The same, shown letter for letter."""
+    return f"`{_cell(text).replace('`', 'ˋ')}`"

@@ -1,0 +1,139 @@
+"""Gates as they are named on the command line: `GATE[:key=value[,key=value…]]`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+GATES = ("auto", "ta-are", "vanilla", "confidence", "draft", "always", "never")
+"""Those of the context but `off`, which leaves the decision to the router."""
+PROMPTED = ("auto", "ta-are", "confidence")
+"""Those whose prompt has demonstrations and a date."""
+LAYOUTS = ("inline", "turns")
+
+
+class Spec(NamedTuple):
+    """A gate to run.
+
+    Attributes:
+        name: The spec as it was typed.
+        settings: What it sets of `hopgate.graphs.context.Context`.
+    """
+
+    name: str
+    settings: dict[str, Any]
+
+    @property
+    def slug(self) -> str:
+        """A name for files: the same for the same spec, another for another one."""
+        safe = self.name.replace(":", "_", 1)
+        plain = re.sub(r"[^a-z0-9.=,_-]", "-", safe)[:80]
+        if plain == safe and "_" not in self.name:
+            return plain
+        return f"{plain}-{hashlib.sha256(self.name.encode()).hexdigest()[:8]}"
+
+    @property
+    def dated(self) -> bool:
+        """Whether its prompt says which day it is."""
+        return self.settings["gate"] in PROMPTED and self.settings.get("gate_date", True)
+
+
+def parse_specs(texts: Sequence[str]) -> list[Spec]:
+    """Read several specs.
+
+    Raises:
+        ValueError: If one is wrong, or two mean the same.
+    """
+    specs: list[Spec] = []
+    for spec in map(parse_spec, texts):
+        if twin := next((each for each in specs if each.settings == spec.settings), None):
+            also = "" if twin.name == spec.name else f", as {twin.name!r}"
+            raise ValueError(f"--gate {spec.name!r} is given twice{also}; leave one out")
+        specs.append(spec)
+    return specs
+
+
+def parse_spec(text: str) -> Spec:
+    """Read one spec, such as `ta-are:date=no,demos=0`.
+
+    The keys: `date=yes|no` and `demos=N` (the prompt's date and number of demonstrations),
+    `pool=FILE` (where they are picked from), `threshold=X`, `layout=inline|turns`.
+
+    Raises:
+        ValueError: If the gate, a key or a value is not known, or the gate has no use for it.
+    """
+    gate, colon, rest = text.partition(":")
+    if gate not in GATES:
+        raise ValueError(f"--gate {text!r}: there is no gate {gate!r}; use {', '.join(GATES)}")
+    settings: dict[str, Any] = {"gate": gate}
+    for pair in rest.split(",") if colon else []:
+        key, equals, value = pair.partition("=")
+        if not equals or key not in KEYS:
+            raise ValueError(f"--gate {text!r}: {pair!r} is not one of {', '.join(_forms())}")
+        known = KEYS[key]
+        if gate not in known.gates:
+            raise ValueError(f"--gate {text!r}: {gate} has no {key}; leave it out")
+        if known.field in settings:
+            raise ValueError(f"--gate {text!r}: {key} is given twice; leave one out")
+        try:
+            settings[known.field] = known.read(value)
+        except ValueError as error:
+            raise ValueError(
+                f"--gate {text!r}: {key} is {value!r}; give {key}={known.form}"
+            ) from error
+    return Spec(text, settings)
+
+
+class Key(NamedTuple):
+    """A key of a spec: its values' form and reader, the context's field, the gates it is for."""
+
+    form: str
+    read: Callable[[str], Any]
+    field: str
+    gates: tuple[str, ...]
+
+
+def _forms() -> list[str]:
+    return [f"{name}={key.form}" for name, key in KEYS.items()]
+
+
+def _yes_or_no(value: str) -> bool:
+    if value not in ("yes", "no"):
+        raise ValueError
+    return value == "yes"
+
+
+def _count(value: str) -> int:
+    if not re.fullmatch(r"\d{1,2}", value) or int(value) > 12 or int(value) % 2:
+        raise ValueError
+    return int(value)
+
+
+def _file(value: str) -> str:
+    if not Path(value).is_file():
+        raise ValueError
+    return str(Path(value).absolute())
+
+
+def _share(value: str) -> float:
+    if not 0 <= (share := float(value)) <= 1:
+        raise ValueError
+    return share
+
+
+def _layout(value: str) -> str:
+    if value not in LAYOUTS:
+        raise ValueError
+    return value
+
+
+KEYS = {
+    "date": Key("yes|no", _yes_or_no, "gate_date", PROMPTED),
+    "demos": Key("N, an even number from 0 to 12", _count, "gate_demos", PROMPTED),
+    "pool": Key("FILE, one that is there", _file, "demos", PROMPTED),
+    "threshold": Key("X from 0 to 1", _share, "gate_threshold", ("auto", "confidence", "draft")),
+    "layout": Key("inline|turns", _layout, "layout", GATES),
+}

@@ -1,0 +1,176 @@
+"""A run that was killed goes on where it stopped: no finished node runs twice."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import pytest
+import runs
+from fake_openai import FakeOpenAI, Messages, Reply
+from langgraph.checkpoint.memory import InMemorySaver
+
+CALLS = 7  # the gate, five thoughts, the answer
+
+
+class Moment(NamedTuple):
+    """When the run is cut off: at its n-th call to the model, before or after the answer."""
+
+    call: int
+    answered: bool
+
+
+MOMENTS = [Moment(call, answered) for call in range(1, CALLS + 1) for answered in (False, True)]
+
+
+def cutting(moment: Moment, cut: Callable[[], None]) -> Callable[[Messages], Reply]:
+    """The run's script, which calls `cut` at the moment and goes on."""
+    says, calls = runs.script(), 0
+
+    def script(messages: Messages) -> Reply:
+        nonlocal calls
+        calls += 1
+        said = says(messages)
+        reply = Reply(said) if isinstance(said, str) else said
+        if calls != moment.call:
+            return reply
+        if moment.answered:
+            return Reply(reply.text, then=cut)
+        cut()
+        return Reply(reply.text, delay=0.1)
+
+    return script
+
+
+class InMemory:
+    """Runs in this process; a cut cancels the run."""
+
+    def __init__(self, searches: Path) -> None:
+        self._graph = runs.build(InMemorySaver(), searches)
+
+    async def cut_off(self, fake: FakeOpenAI, moment: Moment) -> Any:
+        task = asyncio.create_task(runs.run(self._graph, runs.QUESTION))
+        loop = asyncio.get_running_loop()
+        fake.answers(cutting(moment, lambda: loop.call_soon_threadsafe(task.cancel) and None))
+        (result,) = await asyncio.gather(task, return_exceptions=True)
+        return None if isinstance(result, asyncio.CancelledError) else result
+
+    async def go_on(self, fake: FakeOpenAI) -> Any:
+        return await runs.run(self._graph, None)
+
+
+class InProcesses:
+    """Each run in a process of its own; a cut kills it with SIGKILL."""
+
+    # Forks of a process that has everything imported, so that each starts at once.
+    _processes = multiprocessing.get_context("forkserver")
+    _processes.set_forkserver_preload(
+        [
+            "hopgate.graphs.adaptive",
+            "langchain_openai",
+            "langgraph.checkpoint.postgres.aio",
+            "langgraph.checkpoint.sqlite.aio",
+            "pytest",
+        ]
+    )
+
+    def __init__(self, searches: Path, database: str) -> None:
+        self._searches, self._database = searches, database
+
+    async def cut_off(self, fake: FakeOpenAI, moment: Moment) -> Any:
+        started = SimpleQueue[int]()
+        fake.answers(cutting(moment, lambda: os.kill(started.get(), signal.SIGKILL)))
+        result, status = self._run(fake, runs.QUESTION, started)
+        assert (status == -signal.SIGKILL) or result
+        return result
+
+    async def go_on(self, fake: FakeOpenAI) -> Any:
+        result, status = self._run(fake, None, SimpleQueue())
+        assert status == 0
+        return result
+
+    def _run(
+        self, fake: FakeOpenAI, question: str | None, started: "SimpleQueue[int]"
+    ) -> tuple[Any, int | None]:
+        receiver, sender = self._processes.Pipe(duplex=False)
+        arguments = (self._database, fake.base_url, self._searches, question, sender)
+        process = self._processes.Process(target=runs.in_a_process, args=arguments)
+        process.start()
+        started.put(process.pid)
+        sender.close()
+        try:
+            result = receiver.recv()
+        except EOFError:
+            result = None
+        process.join()
+        return result, process.exitcode
+
+
+Place = InMemory | InProcesses
+
+
+@pytest.fixture
+async def place(
+    request: pytest.FixtureRequest, tmp_path: Path, searches: Path
+) -> AsyncIterator[Place]:
+    if request.param == "memory":
+        yield InMemory(searches)
+    elif request.param == "sqlite":
+        yield InProcesses(searches, str(tmp_path / "t.sqlite"))
+    else:
+        uri = request.getfixturevalue("postgres")
+        yield InProcesses(searches, uri)
+        async with runs.opened(uri) as saver:
+            await saver.adelete_thread("1")
+
+
+@pytest.fixture
+def searches(tmp_path: Path) -> Path:
+    return tmp_path / "searches"
+
+
+@pytest.fixture
+async def undisturbed(fake: FakeOpenAI, tmp_path: Path) -> Any:
+    """What the run ends with when nothing happens."""
+    fake.answers(runs.script())
+    log = tmp_path / "undisturbed"
+    result = await runs.run(runs.build(None, log), runs.QUESTION)
+    assert len(fake.requests) == CALLS
+    assert runs.searched(log) == Counter(runs.QUERIES)
+    assert len(result["hops"]) == len(runs.THOUGHTS)
+    assert result["citations"]
+    fake.requests.clear()
+    return result
+
+
+# Every moment but with PostgreSQL, where each third one will do.
+CUTS = [
+    (place, moment)
+    for place in ("memory", "sqlite", "postgres")
+    for number, moment in enumerate(MOMENTS)
+    if place != "postgres" or number % 3 == 0
+]
+
+
+@pytest.mark.parametrize(("place", "moment"), CUTS, indirect=["place"], ids=str)
+async def test_a_run_that_was_cut_off_goes_on_where_it_stopped(
+    fake: FakeOpenAI, place: Place, searches: Path, undisturbed: Any, moment: Moment
+) -> None:
+    finished = await place.cut_off(fake, moment)
+    assert finished is None or moment == MOMENTS[-1]
+    fake.answers(runs.script())
+    assert await place.go_on(fake) == undisturbed
+    calls = Counter(fake.prompts)
+    repeated = calls.total() - CALLS
+    assert len(calls) == CALLS
+    assert repeated <= 1
+    assert set(runs.searched(searches)) == set(runs.QUERIES)
+    assert repeated + runs.searched(searches).total() - len(runs.QUERIES) <= 1
+    if not moment.answered:  # the call in flight was lost; nothing else was
+        assert repeated == 1
+        assert calls[fake.prompts[moment.call - 1]] == 2

@@ -1,0 +1,451 @@
+"""Gates as numbers: how steady they are on paraphrases, and which threshold separates best."""
+
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import test_cli
+from doubles import task
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
+from hypothesis import given
+from hypothesis import strategies as st
+from test_cli import Ran, one_line
+
+from hopgate.evaluation import gate_plots, gates
+from hopgate.evaluation.gates import Asked
+from hopgate.evaluation.paraphrases import read_groups
+
+run = test_cli.run
+
+
+def write(path: Path, rows: Sequence[Any]) -> Path:
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+# The threshold
+
+VALUES = [0.1, 0.2, 0.2, 0.4, 0.3, 0.6]
+NEEDED = [False, False, True, False, True, True]
+
+
+def test_the_area_by_hand() -> None:
+    # pairs won: 0.2 beats 0.1 and ties 0.2; 0.3 beats two; 0.6 beats all three
+    assert gates.auc(VALUES, NEEDED) == pytest.approx((1.5 + 2 + 3) / 9)
+
+
+def test_the_curve_by_hand() -> None:
+    points = gates.curve(VALUES, NEEDED)
+    shares = [(point["needed"] * 3, point["known"] * 3) for point in points]
+    assert shares == [
+        (pytest.approx(needed), pytest.approx(known))
+        for needed, known in [(3, 3), (3, 2), (2, 1), (1, 1), (1, 0), (0, 0)]
+    ]
+    assert [point["threshold"] for point in points] == [0, 0.15, 0.25, 0.35, 0.5, 1]
+    assert points[2]["accuracy"] == pytest.approx(4 / 6)
+    assert points[2]["balanced_accuracy"] == pytest.approx(4 / 6)
+    assert points[2]["retrieve"] == pytest.approx(0.5)
+
+
+some = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=2, max_size=40).filter(
+    lambda rows: len({needed for _, needed in rows}) == 2
+)
+
+
+@given(some)
+def test_every_point_of_the_curve_is_what_its_threshold_does(
+    rows: list[tuple[float, bool]],
+) -> None:
+    values, needed = zip(*rows, strict=True)
+    points = gates.curve(values, needed)
+    for point in points:
+        assert point == pytest.approx(gates.at(point["threshold"], values, needed))
+    decisions = {tuple(value >= point["threshold"] for value in values) for point in points}
+    assert len(decisions) == len(points)
+    assert {tuple(value >= cut for value in values) for cut in values} <= decisions
+
+
+@given(some)
+def test_the_area_is_the_share_of_pairs(rows: list[tuple[float, bool]]) -> None:
+    needed = [value for value, label in rows if label]
+    known = [value for value, label in rows if not label]
+    wins = sum((n > k) + 0.5 * (n == k) for n in needed for k in known)
+    found = gates.auc(*zip(*rows, strict=True))
+    assert found == pytest.approx(wins / len(needed) / len(known))
+
+
+@given(some, st.none() | st.floats(0, 1))
+def test_no_threshold_is_better_than_the_chosen_one(
+    rows: list[tuple[float, bool]], min_recall: float | None
+) -> None:
+    values, needed = zip(*rows, strict=True)
+    found = gates.calibrate(values, needed, min_recall)
+    points, chosen = gates.curve(values, needed), found["chosen"]
+    if min_recall is None:
+        best = max(point["balanced_accuracy"] for point in points)
+        assert chosen["balanced_accuracy"] == pytest.approx(best)
+        same = [p for p in points if p["balanced_accuracy"] > best - 1e-9]
+    else:
+        assert chosen["needed"] >= min_recall - 1e-9
+        same = [point for point in points if point["needed"] >= min_recall - 1e-9]
+    assert chosen["retrieve"] == pytest.approx(min(point["retrieve"] for point in same))
+    assert chosen["threshold"] == found["threshold"]
+
+
+def test_how_sure_a_threshold_is_shows_in_the_resamples() -> None:
+    generator = random.Random(1)
+    needed = [at % 2 == 0 for at in range(400)]
+    apart = [0.8 * label + 0.1 * generator.random() for label in needed]
+    mixed = [0.2 * label + 0.8 * generator.random() for label in needed]
+    sure, unsure = gates.calibrate(apart, needed), gates.calibrate(mixed, needed)
+    assert (sure["auc"], sure["interval"]["auc"]) == (1, [1, 1])
+    assert sure["threshold"] == 0.5
+    assert sure["interval"]["threshold"] == [pytest.approx(0.45, abs=0.01)] * 2
+    low, high = unsure["interval"]["auc"]
+    assert low < unsure["auc"] < high
+    assert 0.08 < high - low < 0.15  # 4 × Hanley and McNeil's standard error: 0.11
+    low, high = unsure["interval"]["threshold"]
+    assert high - low > 0.05
+    json.dumps(unsure, allow_nan=False)
+
+
+def test_many_points_are_thinned_with_the_chosen_one_kept() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.random(3000)
+    found = gates.calibrate(values.tolist(), (generator.random(3000) < values).tolist())
+    assert len(found["curve"]) <= gates.MAX_POINTS + 1
+    assert found["chosen"] in found["curve"]
+    assert (found["curve"][0]["needed"], found["curve"][-1]["needed"]) == (1, 0)
+
+
+def test_thresholds_are_short_numbers() -> None:
+    points = gates.curve([0.0151234, 0.0163, 0.5], [True, False, True])
+    assert [point["threshold"] for point in points] == [0, 0.016, 0.3, 1]
+
+
+@pytest.mark.parametrize("needed", [[True, True], [False, False]])
+def test_labels_of_one_kind_are_refused(needed: list[bool]) -> None:
+    for function in (gates.auc, gates.curve, gates.calibrate):
+        with pytest.raises(ValueError, match="some of either kind"):
+            function([0.1, 0.2], needed)
+
+
+def test_the_picture_shows_both_kinds_and_the_threshold() -> None:
+    found = gates.calibrate(VALUES, NEEDED) | {"gate": "confidence", "model": "m"}
+    left, right = gate_plots.draw(found, VALUES, NEEDED).axes
+    named = [text.get_text() for text in left.get_legend().get_texts()]
+    assert named == [
+        "do without (n = 3)",
+        "need retrieval (n = 3)",
+        f"threshold {found['threshold']:g}",
+    ]
+    lines = {line.get_label(): line.get_data() for line in right.get_lines()}
+    across, up = lines["retrieves: need it"]
+    for threshold in (0.15, 0.25, 0.35, 0.5):
+        shown = up[np.searchsorted(across, threshold)] / 100
+        assert shown == pytest.approx(gates.at(threshold, VALUES, NEEDED)["needed"])
+    assert left.get_xlabel() == right.get_xlabel() == "P(Yes)"
+    assert gate_plots.png(found, VALUES, NEEDED).startswith(b"\x89PNG")
+
+
+# Paraphrases
+
+
+def group(*said: bool | float) -> list[Asked]:
+    """Decisions, or values that decide at 0.5."""
+    return [
+        Asked(each, None) if isinstance(each, bool) else Asked(each >= 0.5, each) for each in said
+    ]
+
+
+def test_steadiness_by_hand() -> None:
+    found = gates.steadiness([group(0.9, 0.4, 0.6), group(0.1, 0.3), group(0.7, 0.8)])
+    assert found["flips"]["value"] == pytest.approx(1 / 3)
+    assert found["pairs"]["value"] == pytest.approx((2 / 3 + 0 + 0) / 3)
+    assert found["retrieve"]["value"] == pytest.approx((2 / 3 + 0 + 1) / 3)
+    assert found["spread"]["value"] == pytest.approx((0.5 + 0.2 + 0.1) / 3)
+    for each in found.values():
+        low, high = each["interval"]
+        assert low <= each["value"] <= high
+
+
+def test_a_gate_without_values_has_no_spread() -> None:
+    found = gates.steadiness([group(True, False), group(True, True)])
+    assert found["spread"] is None
+    assert found["flips"]["value"] == 0.5
+    assert found["flips"]["interval"] == [0, 1]
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=2, max_size=5), min_size=1, max_size=8))
+def test_pairs_are_counted_as_they_are(groups: list[list[bool]]) -> None:
+    found = gates.steadiness([group(*said) for said in groups])
+    shares = [
+        np.mean([a != b for at, a in enumerate(said) for b in said[at + 1 :]]) for said in groups
+    ]
+    assert found["pairs"]["value"] == pytest.approx(np.mean(shares))
+    assert math.isclose(found["flips"]["value"], np.mean([len(set(said)) > 1 for said in groups]))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"id": "2"}', "neither questions nor question and paraphrases"),
+        ('{"question": "Why?"}', "neither"),
+        ('{"questions": "Why?"}', "no list"),
+        ('{"questions": ["Why?"]}', "at least two forms"),
+        ('{"questions": ["Why?", "Why? "]}', "another text"),
+        ('{"questions": ["Why?", ""]}', "empty"),
+        ('{"questions": ["Why?", 3]}', "empty"),
+        ('{"id": "1", "questions": ["Why?", "How?"]}', "'1' appears twice"),
+    ],
+)
+def test_a_bad_group_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    file = write(tmp_path / "p.jsonl", [{"id": 1, "questions": ["A?", "B?"]}, "", line])
+    with pytest.raises(ValueError, match=rf"p\.jsonl, line 3: .*{re.escape(reason)}"):
+        read_groups(file)
+
+
+def test_both_forms_of_groups_are_read(tmp_path: Path) -> None:
+    rows = [{"id": "x", "questions": ["A?", "B?"]}, {"question": "C?", "paraphrases": ["D?"]}]
+    found = read_groups(write(tmp_path / "p.jsonl", rows))
+    assert [(each.id, each.questions) for each in found] == [
+        ("x", ("A?", "B?")),
+        ("group_2", ("C?", "D?")),
+    ]
+
+
+# eval gate
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    rows = [{"id": f"g{at}", "questions": [f"Is {at} odd?", f"odd {at}"]} for at in range(5)]
+    return write(tmp_path / "groups.jsonl", rows)
+
+
+def by_wording(messages: Messages) -> Reply:
+    """Says Yes to the terse form, and to 0 in any form."""
+    asked = messages[-1]["content"]
+    yes = bool(re.search(r"odd \d", asked.splitlines()[-2])) or "Is 0 odd?" in asked
+    high, low = math.log(0.9), math.log(0.1)
+    return Reply(
+        "[Yes]" if yes else "[No]",
+        logprobs=[{"Yes": high if yes else low, "No": low if yes else high}],
+    )
+
+
+def test_flips_are_reported_and_only_the_gate_is_asked(
+    run: Callable[..., Ran], fake: FakeOpenAI, groups: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    fake.answers(by_wording)
+    asked = ("--gate", "ta-are", "--gate", "confidence:threshold=0.5", "--gate", "always")
+    common = ("eval", "gate", "--paraphrases", groups, "--model", "openai:fake", "--out", out)
+    ran = run(*common, *asked, "--json")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    found = json.loads(ran.out)
+    assert found == json.loads((out / "paraphrases.json").read_text(encoding="utf-8"))
+    assert (found["data"]["groups"], found["data"]["questions"]) == (5, 10)
+    ta_are, confidence, always = (each["scores"] for each in found["runs"])
+    assert ta_are["flips"]["value"] == confidence["flips"]["value"] == 0.8
+    assert ta_are["retrieve"]["value"] == pytest.approx(0.6)
+    assert ta_are["spread"] is None
+    assert confidence["spread"]["value"] == pytest.approx(0.8 * 0.8)
+    assert (always["flips"]["value"], always["retrieve"]["value"]) == (0, 1)
+    assert found["runs"][0]["usage"] == {
+        "llm_calls": 10,
+        "prompt_tokens": 10 * PROMPT_TOKENS,
+        "completion_tokens": 10 * COMPLETION_TOKENS,
+    }
+    assert len(fake.requests) == 20
+    page = (out / "paraphrases.md").read_text(encoding="utf-8")
+    assert "| `ta-are` | 80% (" in page
+    assert "Is 0 odd?" not in page + ran.out
+    assert (out / "asked" / "ta-are.jsonl").read_text().count("\n") == 10
+
+
+def test_asking_about_paraphrases_goes_on_where_it_was(
+    run: Callable[..., Ran], fake: FakeOpenAI, groups: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    common = ("eval", "gate", "--paraphrases", groups, "--model", "openai:fake", "--out", out)
+    left = iter(range(4))
+
+    def dying(messages: Messages) -> Reply:
+        gone = Reply(status=400, error="gone")
+        return by_wording(messages) if next(left, None) is not None else gone
+
+    fake.answers(dying)
+    ran = run(*common, "--gate", "ta-are", "--concurrency", "1")
+    one_line(ran, 1, "question g2#1", "gone", f"4 of 10 answers are kept in {out / 'asked'}")
+    fake.requests.clear()
+    fake.answers(by_wording)
+    ran = run(*common, "--gate", "ta-are")
+    assert (ran.code, ran.err) == (0, "")
+    assert len(fake.requests) == 6
+    for part in ("openai:fake, 5 questions in 10 forms", "80%", str(out / "paraphrases.md")):
+        assert part in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["--gate"]),
+        (["--gate", "maybe"], ["'maybe'"]),
+        (["--gate", "ta-are", "--paraphrases", "nowhere"], ["nowhere"]),
+        (["--gate", "ta-are", "--out", "groups.jsonl"], ["groups.jsonl is not a folder"]),
+    ],
+    ids=lambda each: " ".join(each)[:40],
+)
+def test_wrong_usage_of_eval_gate_is_one_line(
+    run: Callable[..., Ran],
+    fake: FakeOpenAI,
+    groups: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("eval", "gate", "--paraphrases", groups, "--out", "out", *arguments)
+    one_line(ran, 2, *parts)
+    assert fake.requests == []
+
+
+# calibrate --gate
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """Questions 0 to 9, in the three shapes; those from 5 on need retrieval."""
+    rows: list[dict[str, Any]] = [
+        {"question": f"What is {at}?", "answer": "Yes" if at > 4 else "no"} for at in range(4, 8)
+    ]
+    rows += [{"question": f"What is {at}?", "correct": ["zero", "one"]} for at in (0, 1)]
+    rows += [{"question": "What is 8?", "correct": ["one"]}]
+    rows += [
+        {"question": f"What is {at}?", "retrieval_steps": 0, "match": at < 5} for at in (2, 3, 9)
+    ]
+    return write(tmp_path / "labels.jsonl", rows)
+
+
+def by_number(messages: Messages) -> Reply:
+    """P(Yes), or the uncertainty of a draft, grows with the number; only 3 is out of order."""
+    at = int(re.findall(r"What is (\d)\?", messages[-1]["content"])[-1])
+    p = 0.56 if at == 3 else (at + 1) / 20
+    words = ("Yes", "No") if task(messages) == "gate" else ("a", "b")
+    return Reply("[No]", logprobs=[dict(zip(words, (math.log(p), math.log(1 - p)), strict=True))])
+
+
+def test_a_threshold_is_found_and_the_command_to_use_it(
+    run: Callable[..., Ran], fake: FakeOpenAI, labels: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    fake.answers(by_number)
+    common = ("calibrate", "--gate", "confidence", "--labels", labels, "--model", "openai:fake")
+    ran = run(*common, "--out", out, "--layout", "turns", "--json")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    found = json.loads(ran.out)
+    assert found["auc"] == pytest.approx(20 / 25)
+    assert 0.25 < found["threshold"] <= 0.3
+    assert found["chosen"]["needed"] == 1
+    assert found["chosen"]["known"] == pytest.approx(0.2)
+    assert found["shipped"]["threshold"] == 0.5
+    assert found["shipped"]["needed"] == pytest.approx(0.2)
+    assert (found["questions"], found["needed"], found["invalid"]) == (10, 5, 0)
+    assert found["settings"]["layout"] == "turns"
+    assert found["use"] == (
+        f'hopgate ask "…" --gate confidence --gate-threshold {found["threshold"]} '
+        "--model openai:fake --layout turns"
+    )
+    kept = json.loads((out / "calibration.json").read_text(encoding="utf-8"))
+    assert kept == {key: value for key, value in found.items() if key != "use"}
+    assert (out / "calibration.png").read_bytes().startswith(b"\x89PNG")
+    assert "What is" not in json.dumps(kept)
+
+    fake.requests.clear()
+    again = run(*common, "--out", out, "--layout", "turns", "--min-recall", "0.6")
+    assert again.code == 0, again.err
+    assert fake.requests == []
+    for part in ("threshold 0.38", "AUC       0.800", "shipped", "chosen", "--gate-threshold 0.38"):
+        assert part in again.out
+    other = run(*common, "--out", out)
+    one_line(other, 2, "confidence.jsonl", 'layout: "turns" there')
+
+
+def test_a_draft_is_calibrated_by_its_uncertainty(
+    run: Callable[..., Ran], fake: FakeOpenAI, labels: Path
+) -> None:
+    fake.answers(by_number)
+    common = ("calibrate", "--gate", "draft", "--labels", labels, "--model", "openai:fake")
+    ran = run(*common, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["auc"] == pytest.approx(22 / 25)
+    assert len(fake.requests) == 10
+    assert all(task(body["messages"]) == "direct" for body in fake.requests)
+
+
+def test_replies_without_a_value_retrieve_at_every_threshold(
+    run: Callable[..., Ran], fake: FakeOpenAI, labels: Path
+) -> None:
+    def half(messages: Messages) -> Reply:
+        known = "What is 0?" in messages[-1]["content"]
+        return Reply("?", logprobs=[{"maybe": 0.0}]) if known else by_number(messages)
+
+    fake.answers(half)
+    common = ("calibrate", "--gate", "confidence", "--labels", labels, "--model", "openai:fake")
+    found = json.loads(run(*common, "--json").out)
+    assert found["invalid"] == 1
+    assert found["curve"][-1]["known"] >= 0.2
+
+
+def test_labels_without_one_kind_cost_nothing(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    labels = write(tmp_path / "l.jsonl", [{"question": "Why?", "answer": "Yes"}] * 3)
+    common = ("calibrate", "--gate", "confidence", "--model", "openai:fake")
+    one_line(run(*common, "--labels", labels), 2, "all 3 questions need retrieval")
+    write(labels, [{"question": "Why?"}])
+    one_line(run(*common, "--labels", labels), 2, "l.jsonl:1")
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--gate", "confidence", "--budget-steps", "2"], ["--budget-steps", "with --gate"]),
+        (["--gate", "confidence", "--save", "x"], ["--save", "with --gate"]),
+        (["--gate", "draft", "--router", "x"], ["--router", "with --gate"]),
+        (["--gate", "ta-are"], ["'ta-are'"]),
+        (["--budget-steps", "2", "--model", "auto"], ["--model", "without --gate"]),
+        (["--budget-steps", "2", "--min-recall", "1"], ["--min-recall", "without --gate"]),
+        (["--budget-steps", "2", "--out", "x"], ["--out", "without --gate"]),
+        (["--gate", "confidence", "--min-recall", "2"], ["--min-recall is 2"]),
+        (["--gate", "confidence", "--demos", "nowhere"], ["nowhere", "cannot be read"]),
+        (["--gate", "confidence", "--out", "labels.jsonl"], ["labels.jsonl is not a folder"]),
+    ],
+    ids=lambda each: " ".join(each)[:40],
+)
+def test_nonsense_is_one_line(
+    run: Callable[..., Ran],
+    fake: FakeOpenAI,
+    labels: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_line(run("calibrate", "--labels", labels, *arguments), 2, *parts)
+    assert fake.requests == []
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.jsonl"]

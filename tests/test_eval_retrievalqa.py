@@ -1,0 +1,609 @@
+"""`hopgate eval retrievalqa`: gates on questions, through the command and the real graph."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_cli
+from doubles import by_task, task
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
+from test_cli import Ran, one_line
+
+from hopgate import Context, evaluating
+from hopgate.evaluation.asking import Examinee, GivenPassages
+from hopgate.evaluation.journal import Journal
+from hopgate.evaluation.retrievalqa import Example, read_examples
+from hopgate.evaluation.specs import parse_spec, parse_specs
+from hopgate.retrievers import sample_path
+
+run = test_cli.run
+SURE, UNSURE = [{"x": 0.0}], [{"x": -1.0, "y": -1.0, "z": -1.0, "w": -1.0}]
+
+
+def row(number: int, **fields: Any) -> dict[str, Any]:
+    """Question `number`, whose answer stands in its passage alone."""
+    return {
+        "data_source": "popqa" if number % 2 else "freshqa",
+        "question_id": f"q{number}",
+        "question": f"What is the code word of ship {number}?",
+        "ground_truth": [f"word{number}x"],
+        "context": [{"title": f"Ship {number}", "text": f"Its code word is word{number}x."}],
+    } | fields
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "data.jsonl", [row(number) for number in range(6)])
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def evaluate(run: Callable[..., Ran], data: Path, out: Path) -> Callable[..., Ran]:
+    """`hopgate eval retrievalqa` on the fake model, with more options."""
+
+    def command(*arguments: str | Path) -> Ran:
+        common = ("--data", data, "--model", "openai:fake", "--out", out)
+        return run("eval", "retrievalqa", *common, *arguments)
+
+    return command
+
+
+def reads_the_passage(messages: Messages) -> Reply | str:
+    """Says Yes to even ships; answers what the passages say, else that it does not know."""
+    asked = messages[-1]["content"]
+    match task(messages):
+        case "gate":
+            return "[Yes]" if int(re.findall(r"ship (\d+)", asked)[-1]) % 2 == 0 else "[No]"
+        case "answer":
+            return f"{re.findall(r'word[0-9a-z]+', asked)[-1]} [1]"
+    return "I don't know"
+
+
+def predictions(out: Path, slug: str) -> list[dict[str, Any]]:
+    lines = (out / "predictions" / f"{slug}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_help_lists_what_can_be_measured(run: Callable[..., Ran]) -> None:
+    ran = run("eval", "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "\n  gate " in ran.out
+    assert "\n  retrievalqa " in ran.out
+    one_line(run("eval"), 2, "name a command: gate, retrievalqa")
+
+
+# What is asked and kept
+
+
+def test_each_gate_runs_on_every_question(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    ran = evaluate("--json")
+    assert (ran.code, ran.err) == (0, ""), ran.err
+    results = json.loads(ran.out)
+    assert results == json.loads((out / "results.json").read_text(encoding="utf-8"))
+    scores = {run["name"]: run["scores"] for run in results["runs"]}
+    assert {name: each["match"] for name, each in scores.items()} == {
+        "ta-are": 0.5,
+        "always": 1,
+        "never": 0,
+    }
+    assert {name: each["retrieval_rate"] for name, each in scores.items()} == {
+        "ta-are": 0.5,
+        "always": 1,
+        "never": 0,
+    }
+    assert scores["ta-are"]["llm_calls"] == 2
+    assert scores["never"]["unknown"] == 1
+    assert len(fake.requests) == 6 * (2 + 1 + 1)
+    kept = {each["id"]: each for each in predictions(out, "ta-are")}
+    assert set(kept) == {f"q{number}" for number in range(6)}
+    assert kept["q2"].pop("ms") > 0
+    assert kept["q2"] == {
+        "id": "q2",
+        "question": "What is the code word of ship 2?",
+        "source": "freshqa",
+        "answerable": None,
+        "retrieve": True,
+        "verdict": "yes",
+        "p_yes": None,
+        "uncertainty": None,
+        "prediction": "word2x",
+        "known": True,
+        "match": True,
+        "em": True,
+        "f1": 1.0,
+        "retrieval_steps": 1,
+        "llm_calls": 2,
+        "prompt_tokens": 2 * PROMPT_TOKENS,
+        "completion_tokens": 2 * COMPLETION_TOKENS,
+    }
+    assert (kept["q1"]["known"], kept["q1"]["retrieval_steps"]) == (False, 0)
+    assert {"report.md", "results.json", "predictions"} <= {path.name for path in out.iterdir()}
+
+
+def test_people_see_a_table(evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path) -> None:
+    fake.answers(reads_the_passage)
+    ran = evaluate("--gate", "always")
+    assert (ran.code, ran.err) == (0, "")
+    for part in ("openai:fake, 6 questions", "always", "100.0%", str(out / "report.md")):
+        assert part in ran.out
+
+
+def test_five_passages_of_the_question_are_shown(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
+) -> None:
+    write(data, [row(1, context=[f"Passage number {number}." for number in range(8)])])
+    fake.answers(by_task(answer="x"))
+    assert evaluate("--gate", "always").code == 0
+    assert re.findall(r"Passage number (\d)", fake.prompts[0]) == ["0", "1", "2", "3", "4"]
+
+
+def test_two_questions_of_the_same_text_keep_their_passages(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
+) -> None:
+    same = "Which number is it?"
+    rows = [row(number, question=same, context=[f"It is word{number}x."]) for number in range(6)]
+    data = write(tmp_path / "same.jsonl", rows)
+    fake.answers(reads_the_passage)
+    common = ("--data", data, "--model", "openai:fake", "--out", out, "--concurrency", "6")
+    assert run("eval", "retrievalqa", *common, "--gate", "always").code == 0
+    assert {each["id"]: each["prediction"] for each in predictions(out, "always")} == {
+        f"q{number}": f"word{number}x" for number in range(6)
+    }
+
+
+def test_a_draft_that_is_sure_costs_one_call(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    def drafts(messages: Messages) -> Reply | str:
+        asked = messages[-1]["content"]
+        if task(messages) == "answer":
+            return reads_the_passage(messages)
+        return Reply("word0x", logprobs=SURE if "ship 0" in asked else UNSURE)
+
+    fake.answers(drafts)
+    assert evaluate("--gate", "draft:threshold=0.3").code == 0
+    kept = {each["id"]: each for each in predictions(out, "draft_threshold=0.3")}
+    assert [kept["q0"][key] for key in ("llm_calls", "retrieval_steps", "match")] == [1, 0, True]
+    assert kept["q0"]["uncertainty"] == 0
+    assert [kept["q1"][key] for key in ("llm_calls", "retrieval_steps", "match")] == [2, 1, True]
+
+
+def test_specs_reach_the_prompt(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    pool = write(tmp_path / "p.jsonl", [{"question": "Who is the harbour pilot?", "answer": "Yes"}])
+    fake.answers(by_task(gate="[No]", direct="x"))
+    specs = (
+        "ta-are",
+        "ta-are:date=no",
+        "ta-are:demos=0",
+        f"ta-are:pool={pool},demos=2",
+        "ta-are:layout=turns",
+    )
+    gates = [part for spec in specs for part in ("--gate", spec)]
+    ran = evaluate(*gates, "--limit", "1", "--today", "2024-02-03", "--json")
+    assert ran.code == 0, ran.err
+    full, dateless, bare, picked, turns = fake.prompts[::2]
+    assert "Today is 2024-02-03" in full
+    assert "Walter de la Pole" in full
+    assert "Today is" not in dateless
+    assert "Walter de la Pole" not in bare
+    assert "harbour pilot" in picked
+    assert len(fake.requests[8]["messages"]) > 2
+    assert "[Yes]" in turns
+    runs = json.loads(ran.out)["runs"]
+    assert [each["name"] for each in runs] == list(specs)
+    assert runs[1]["settings"] == {"gate": "ta-are", "gate_date": False}
+    assert runs[2]["settings"] == {"today": "2024-02-03", "gate": "ta-are", "gate_demos": 0}
+    assert runs[3]["settings"]["demos"].startswith("p.jsonl, SHA-256 ")
+
+
+def test_an_index_can_be_searched_instead(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
+) -> None:
+    question = "Who designed Farrick Head Lighthouse?"
+    data = write(tmp_path / "d.jsonl", [row(1, question=question, ground_truth=["Fairlow"])])
+    fake.answers(by_task(answer="Caddoc Fairlow [1]"))
+    common = ("--data", data, "--model", "openai:fake", "--out", out, "--gate", "always")
+    ran = run("eval", "retrievalqa", *common, "--passages", "index", "--index", sample_path())
+    assert ran.code == 0, ran.err
+    assert "Caddoc Fairlow" in fake.prompts[0]
+    assert predictions(out, "always")[0]["match"] is True
+    given = run("eval", "retrievalqa", *common)
+    one_line(given, 2, "always.jsonl", 'passages: "index', '"given" now')
+
+
+async def test_a_retriever_that_fails_is_no_answer(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConnectionError("gone")
+
+    fake.answers(lambda _: "an answer without sources")
+    monkeypatch.setattr(GivenPassages, "search", fail)
+    example = Example("q1", "Why?", ("x",), "popqa", (), None)
+    with pytest.raises(RuntimeError, match="question q1: the retriever failed: gone"):
+        await Examinee(given=True).answer(example, Context(model="openai:fake", gate="always"))
+
+
+def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"fake": {"input": 1000000, "output": 0}}')
+    fake.answers(reads_the_passage)
+    ran = evaluate("--gate", "never", "--prices", prices, "--json")
+    (each,) = json.loads(ran.out)["runs"]
+    assert each["scores"]["cost"]["total"] == 6 * PROMPT_TOKENS
+
+
+def test_the_embedded_model_is_run_for_real(
+    run: Callable[..., Ran], embedded: str, tmp_path: Path, out: Path
+) -> None:
+    data = write(tmp_path / "real.jsonl", [row(number) for number in (1, 2, 3)])
+    common = ("--data", data, "--model", embedded, "--out", out)
+    ran = run("eval", "retrievalqa", *common, "--gate", "draft:threshold=1")
+    assert ran.code == 0, ran.err
+    for each in predictions(out, "draft_threshold=1"):
+        assert 0 < each["uncertainty"] <= 1
+        assert each["prompt_tokens"] > 100
+        assert each["prediction"]
+
+
+# Going on
+
+
+class Dying:
+    """A model that answers only so often; after that the endpoint is gone."""
+
+    def __init__(self, answers: int) -> None:
+        self.left = answers
+        self.asked: list[tuple[str, str]] = []
+
+    def __call__(self, messages: Messages) -> Reply | str:
+        if self.left == 0:
+            return Reply(status=400, error="gone")
+        self.left -= 1
+        (ship,) = re.findall(r"ship (\d+)\?", messages[-1]["content"])
+        self.asked.append((task(messages), ship))
+        return reads_the_passage(messages)
+
+
+@pytest.mark.parametrize("answers", [0, 3, 11])
+def test_an_endpoint_that_dies_leaves_what_was_done_and_the_same_command_goes_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, answers: int
+) -> None:
+    gates = ("--gate", "always", "--gate", "ta-are", "--concurrency", "2")
+    dying = Dying(answers)
+    fake.answers(dying)
+    ran = evaluate(*gates)
+    kept = sum(len(predictions(out, slug)) for slug in ("always", "ta-are"))
+    part = f"{kept} of 12 answers are kept in {out / 'predictions'}, and the same command goes on"
+    one_line(ran, 1, "question q", "gone", fake.base_url, part)
+    assert kept == {0: 0, 3: 3, 11: 8}[answers]
+    assert not (out / "results.json").exists()
+
+    living = Dying(1000)
+    fake.answers(living)
+    ran = evaluate(*gates, "--json")
+    assert ran.code == 0, ran.err
+    assert [each["scores"]["n"] for each in json.loads(ran.out)["runs"]] == [6, 6]
+    finished = Counter(each for each in dying.asked + living.asked if each[0] != "gate")
+    assert finished == {
+        **{("answer", str(n)): 1 if n % 2 else 2 for n in range(6)},
+        **{("direct", str(n)): 1 for n in range(6) if n % 2},
+    }
+
+
+def test_a_finished_run_is_not_asked_again(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    first = json.loads(evaluate("--json").out)
+    count = len(fake.requests)
+    again = json.loads(evaluate("--json").out)
+    assert len(fake.requests) == count
+    assert again["runs"] == first["runs"]
+    assert evaluate("--gate", "never", "--overwrite").code == 0
+    assert len(fake.requests) == count + 6
+
+
+def test_more_questions_of_the_same_file_go_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    for limit, known in ((2, 2), (5, 5), (3, 5)):
+        ran = evaluate("--gate", "never", "--limit", str(limit), "--json")
+        assert json.loads(ran.out)["runs"][0]["scores"]["n"] == limit
+        assert len(fake.requests) == len(predictions(out, "never")) == known
+
+
+def test_a_run_goes_on_with_the_date_on_which_it_began(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    assert evaluate("--gate", "ta-are", "--limit", "1", "--today", "2024-02-03").code == 0
+    assert evaluate("--gate", "ta-are").code == 0
+    asked = [text for text in fake.prompts if "Today is" in text]
+    assert len(asked) == 6
+    assert all("Today is 2024-02-03" in text for text in asked)
+    one_line(evaluate("--gate", "ta-are", "--today", "2025-01-01"), 2, '"2024-02-03" there')
+
+
+def test_other_settings_are_refused_before_anything_is_asked(
+    evaluate: Callable[..., Ran], run: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    assert evaluate("--gate", "never").code == 0
+    count = len(fake.requests)
+    common = ("eval", "retrievalqa", "--data", data, "--out", out, "--gate", "never")
+    other = run(*common, "--gate", "always", "--model", "openai:other")
+    one_line(other, 2, "never.jsonl", 'model: "openai:fake" there', "--overwrite", "another --out")
+    write(data, [row(1)])
+    one_line(evaluate("--gate", "never"), 2, "never.jsonl", "data: ")
+    assert len(fake.requests) == count
+
+
+def test_a_second_process_on_the_same_folder_is_refused(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    with Journal(out / "predictions" / "never.jsonl", {}):
+        one_line(evaluate("--gate", "never"), 1, "never.jsonl is in use by another process")
+    assert fake.requests == []
+
+
+def started(fake: FakeOpenAI, data: Path, out: Path, answers: int) -> subprocess.Popen[str]:
+    """The command in a process of its own, at the moment when it has kept some answers."""
+    common = ["eval", "retrievalqa", "--data", str(data), "--model", "openai:fake"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hopgate", *common, "--out", str(out), "--gate", "always"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ.copy(),
+    )
+    file, limit = out / "predictions" / "always.jsonl", time.monotonic() + 60
+    while not file.exists() or len(file.read_bytes().splitlines()) < answers:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    return process
+
+
+def slow(messages: Messages) -> Reply:
+    answer = reads_the_passage(messages)
+    number = re.findall(r"ship (\d+)\?", messages[-1]["content"])[-1]
+    return Reply(str(answer), delay=0 if int(number) < 2 else 30)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_started_again_it_goes_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, how: signal.Signals
+) -> None:
+    fake.answers(slow)
+    with started(fake, data, out, 2) as process:
+        process.send_signal(how)
+        stdout, stderr = process.communicate(timeout=30)
+    if how is signal.SIGINT:
+        said = f"interrupted; 2 of 6 answers are kept in {out / 'predictions'}"
+        one_line(Ran(process.returncode, stdout, stderr), 1, said, "the same command goes on")
+    fake.requests.clear()
+    fake.answers(reads_the_passage)
+    ran = evaluate("--gate", "always", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["runs"][0]["scores"]["match"] == 1
+    asked = [re.findall(r"ship (\d)\?", text)[-1] for text in fake.prompts]
+    assert sorted(asked) == ["2", "3", "4", "5"]
+
+
+# The regression gate
+
+
+def test_a_drop_is_exit_code_1_with_a_line_for_each(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    assert evaluate("--gate", "always").code == 0
+    baseline = tmp_path / "baseline.json"
+    baseline.write_bytes((out / "results.json").read_bytes())
+    same = evaluate("--gate", "always", "--baseline", baseline)
+    assert (same.code, same.err) == (0, "")
+
+    fake.answers(lambda _: "nothing of use")
+    worse = evaluate("--gate", "always", "--overwrite", "--baseline", baseline, "--json")
+    assert worse.code == 1
+    assert json.loads(worse.out)["runs"][0]["scores"]["match"] == 0
+    lines = worse.err.splitlines()
+    assert "hopgate: always: match fell from 1.0000 to 0.0000" in lines
+    assert all(re.fullmatch(r"hopgate: always: \w+ fell from \S+ to \S+", line) for line in lines)
+    both = ("--gate", "always", "--gate", "never")
+    lenient = evaluate(*both, "--baseline", baseline, "--tolerance", "1")
+    assert lenient.code == 0
+    assert lenient.err == "hopgate: never: not in the baseline, so not compared\n"
+
+
+@pytest.mark.parametrize("change", ["data", "gates", "json", "missing"])
+def test_a_baseline_that_cannot_be_compared_with_is_refused_first(
+    evaluate: Callable[..., Ran],
+    fake: FakeOpenAI,
+    data: Path,
+    out: Path,
+    tmp_path: Path,
+    change: str,
+) -> None:
+    fake.answers(reads_the_passage)
+    assert evaluate("--gate", "always").code == 0
+    baseline = tmp_path / "baseline.json"
+    if change != "missing":
+        baseline.write_bytes((out / "results.json").read_bytes())
+    if change == "data":
+        write(data, [row(7)])
+    if change == "json":
+        baseline.write_text("{")
+    fake.requests.clear()
+    gate = "never" if change == "gates" else "always"
+    new = ("--out", tmp_path / "new", "--gate", gate, "--baseline", baseline)
+    one_line(evaluate(*new), 2, "baseline")
+    assert fake.requests == []
+    assert not (tmp_path / "new").exists()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ('{"question": ', "not JSON"),
+        ({**row(2), "ground_truth": []}, "ground_truth"),
+        ({key: value for key, value in row(2).items() if key != "question"}, "question"),
+        ({**row(2), "question": "x" * 5000}, "5000 characters"),
+    ],
+    ids=["broken line", "no golds", "missing field", "long question"],
+)
+def test_a_bad_row_is_named_before_anything_is_asked(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, bad: Any, reason: str
+) -> None:
+    write(data, [row(1), bad, row(3)])
+    parts = (str(data), "q2" if "characters" in reason else ":2", reason)
+    one_line(evaluate("--gate", "never"), 2, *parts)
+    assert fake.requests == []
+    assert not out.exists()
+
+
+def test_bad_rows_are_left_out_when_asked_to(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
+) -> None:
+    write(data, [row(1), "{", row(3)])
+    fake.answers(reads_the_passage)
+    ran = evaluate("--gate", "never", "--skip-bad-rows", "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["data"]
+    assert (found["rows"], found["bad_rows"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--gate", "maybe"], ["'maybe'", "ta-are"]),
+        (["--gate", "off"], ["'off'"]),
+        (["--gate", ""], ["''"]),
+        (["--gate", "ta-are:"], ["'ta-are:'", "date=yes|no"]),
+        (["--gate", "ta-are:data=no"], ["'data=no'", "date=yes|no"]),
+        (["--gate", "ta-are:date=maybe"], ["date is 'maybe'", "date=yes|no"]),
+        (["--gate", "ta-are:demos=3"], ["demos is '3'", "even"]),
+        (["--gate", "ta-are:demos=14"], ["demos is '14'"]),
+        (["--gate", "ta-are:pool=nowhere"], ["pool is 'nowhere'"]),
+        (["--gate", "ta-are:threshold=0.5"], ["ta-are has no threshold"]),
+        (["--gate", "always:date=no"], ["always has no date"]),
+        (["--gate", "draft:threshold=2"], ["threshold is '2'"]),
+        (["--gate", "draft:threshold=nan"], ["threshold is 'nan'"]),
+        (["--gate", "draft:layout=wide"], ["layout is 'wide'"]),
+        (["--gate", "ta-are:date=no,date=no"], ["date is given twice"]),
+        (["--gate", "never", "--gate", "never"], ["'never' is given twice"]),
+        (
+            ["--gate", "ta-are:date=no,demos=0", "--gate", "ta-are:demos=0,date=no"],
+            ["given twice, as 'ta-are:date=no,demos=0'"],
+        ),
+        (["--passages", "index"], ["--index"]),
+        (["--index", "nowhere"], ["--passages index"]),
+        (["--passages", "index", "--index", "nowhere"], ["nowhere", "hopgate index build"]),
+        (["--prices", "nowhere"], ["nowhere"]),
+        (["--concurrency", "0"], ["--concurrency"]),
+        (["--limit", "0"], ["--limit"]),
+        (["--today", "yesterday"], ["--today", "'yesterday'"]),
+        (["--model", "gpt"], ["gpt", "openai:NAME"]),
+        (["--data", "nowhere"], ["nowhere"]),
+        (["--out", "data.jsonl"], ["data.jsonl is not a folder"]),
+        (["--out", "data.jsonl/deep"], ["data.jsonl is not a folder"]),
+    ],
+    ids=lambda each: " ".join(each)[:40],
+)
+def test_wrong_usage_is_one_line_before_anything_is_asked(
+    evaluate: Callable[..., Ran],
+    fake: FakeOpenAI,
+    out: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_line(evaluate(*arguments), 2, *parts)
+    assert fake.requests == []
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
+def test_a_pool_that_is_none_is_refused_before_anything_is_asked(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
+) -> None:
+    pool = write(tmp_path / "pool.jsonl", ["{}"])
+    gates = ("--gate", "always", "--gate", f"ta-are:pool={pool}")
+    one_line(evaluate(*gates), 2, f"{pool}:1")
+    assert fake.requests == []
+    assert not out.exists()
+
+
+# Specs
+
+
+def test_a_spec_sets_the_context() -> None:
+    spec = parse_spec("confidence:threshold=0.02,layout=turns,demos=12,date=no")
+    assert spec.settings == {
+        "gate": "confidence",
+        "gate_threshold": 0.02,
+        "layout": "turns",
+        "gate_demos": 12,
+        "gate_date": False,
+    }
+    Context(**spec.settings)
+    assert not spec.dated
+    assert parse_spec("ta-are").dated
+    assert not parse_spec("vanilla").dated
+
+
+def test_specs_have_files_of_their_own(tmp_path: Path) -> None:
+    a, b = tmp_path / "a_b", tmp_path / "a-b"
+    for pool in (a, b):
+        pool.touch()
+    texts = ["ta-are", "ta-are:date=no", "ta-are:date=no,demos=0", "draft:threshold=0.5"]
+    texts += [f"ta-are:pool={a}", f"ta-are:pool={b}"]
+    slugs = [spec.slug for spec in parse_specs(texts)]
+    assert slugs[:4] == [
+        "ta-are",
+        "ta-are_date=no",
+        "ta-are_date=no,demos=0",
+        "draft_threshold=0.5",
+    ]
+    assert len(set(slugs)) == 6
+    assert all(re.fullmatch(r"[a-z0-9.=,_-]{1,90}", slug) for slug in slugs)
+
+
+def test_the_released_file_is_read_as_it_is() -> None:
+    released = Path(__file__).resolve().parents[2] / "shared/data/retrievalqa/dev.jsonl"
+    if not released.is_file():
+        pytest.skip("needs the released questions in ../shared/data")
+    examples, bad = read_examples(released)
+    evaluating._check_questions(released, examples)
+    assert (len(examples), bad) == (150, [])

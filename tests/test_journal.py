@@ -1,0 +1,223 @@
+"""Work that outlives its process: the journal, and many questions at once."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopgate.evaluation.journal import Journal, stored_settings
+from hopgate.evaluation.running import run
+
+SETTINGS = {"model": "a", "gate": {"name": "ta-are", "date": True}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "rows.jsonl"
+
+
+def filled(path: Path, *ids: str) -> None:
+    with Journal(path, SETTINGS) as journal:
+        for each in ids:
+            journal.append({"id": each, "text": f"é {each}"})
+
+
+def test_rows_are_there_again_with_the_same_settings(path: Path) -> None:
+    filled(path, "1", "2")
+    with Journal(path, json.loads(json.dumps(SETTINGS))) as journal:
+        assert list(journal.done) == ["1", "2"]
+        assert journal.done["2"] == {"id": "2", "text": "é 2"}
+        journal.append({"id": "3"})
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["1", "2", "3"]
+    assert stored_settings(path) == SETTINGS
+
+
+def test_a_row_is_on_the_disk_before_the_next_is_asked_for(path: Path) -> None:
+    with Journal(path, SETTINGS) as journal:
+        journal.append({"id": "1"})
+        assert path.read_text() == '{"id": "1"}\n'
+
+
+@pytest.mark.parametrize("torn", ['{"id": "3", "te', '{"id": "3"}', "\0\0\0"])
+def test_a_last_line_without_an_end_is_dropped(path: Path, torn: str) -> None:
+    filled(path, "1", "2")
+    with path.open("a") as file:
+        file.write(torn)
+    with Journal(path, SETTINGS) as journal:
+        assert list(journal.done) == ["1", "2"]
+        journal.append({"id": "3"})
+    with Journal(path, SETTINGS) as journal:
+        assert list(journal.done) == ["1", "2", "3"]
+
+
+def test_other_settings_are_refused_by_name(path: Path) -> None:
+    filled(path, "1")
+    other = SETTINGS | {"model": "b", "data": None}
+    with pytest.raises(ValueError) as caught:
+        Journal(path, other)
+    message = str(caught.value)
+    for part in (str(path), 'model: "a" there, "b" now', "data: nothing there, null now"):
+        assert part in message
+    assert "--overwrite" in message
+    assert "another --out" in message
+    assert "gate" not in message
+    filled(path, "2")  # nothing was changed or kept locked
+
+
+def test_overwriting_starts_anew(path: Path) -> None:
+    filled(path, "1")
+    with Journal(path, {"model": "b"}, overwrite=True) as journal:
+        assert journal.done == {}
+    assert stored_settings(path) == {"model": "b"}
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", "3"])
+def test_a_damaged_row_is_named(path: Path, line: str) -> None:
+    filled(path, "1")
+    with path.open("a") as file:
+        file.write(f'{line}\n{{"id": "3"}}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: .*--overwrite"):
+        Journal(path, SETTINGS)
+
+
+def test_rows_without_settings_are_refused(path: Path) -> None:
+    filled(path, "1")
+    path.with_name("rows.settings.json").unlink()
+    with pytest.raises(ValueError, match=r"rows\.settings\.json is not beside it"):
+        Journal(path, SETTINGS)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_damaged_settings_are_named(path: Path, text: str) -> None:
+    filled(path, "1")
+    path.with_name("rows.settings.json").write_text(text)
+    with pytest.raises(ValueError, match=r"rows\.settings\.json holds no settings"):
+        Journal(path, SETTINGS)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from hopgate.evaluation.journal import Journal
+with Journal(Path(sys.argv[1]), {"model": "a"}) as journal:
+    journal.append({"id": "1"})
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(RuntimeError, match="in use by another process"):
+            Journal(path, {"model": "a"})
+        holder.kill()
+    with Journal(path, {"model": "a"}) as journal:
+        assert list(journal.done) == ["1"]
+
+
+def test_half_a_character_is_kept_as_it_is(path: Path) -> None:
+    with Journal(path, SETTINGS) as journal:
+        journal.append({"id": "1", "text": "\ud800 é"})
+    with Journal(path, SETTINGS) as journal:
+        assert journal.done["1"]["text"] == "\ud800 é"
+
+
+def test_a_disk_that_is_full_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Journal(path, SETTINGS) as journal:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(RuntimeError, match=r"rows\.jsonl cannot be used: .*No space left"):
+            journal.append({"id": "1"})
+        assert journal.done == {}
+        assert path.read_bytes() == b""
+        monkeypatch.undo()
+        journal.append({"id": "2"})
+    assert path.read_text() == '{"id": "2"}\n'
+
+
+# Many at once
+
+
+async def test_never_more_than_asked_for_run_at_once_and_all_are_done() -> None:
+    running, most, done = 0, 0, list[int]()
+
+    async def act(item: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001 * (item % 3))
+        running -= 1
+        return item
+
+    await run(range(20), act, 3, done.append)
+    assert most == 3
+    assert sorted(done) == list(range(20))
+    assert done != sorted(done)  # handed on as they come
+
+
+async def test_an_error_stops_new_work_and_keeps_what_was_running() -> None:
+    started, done = list[int](), list[int]()
+
+    async def act(item: int) -> int:
+        started.append(item)
+        await asyncio.sleep(0.02 if item else 0.001)
+        if item == 0:
+            raise RuntimeError("down")
+        return item
+
+    with pytest.raises(RuntimeError, match="down"):
+        await run(range(20), act, 3, done.append)
+    assert started == [0, 1, 2]
+    assert done == [1, 2]
+
+
+async def test_the_first_of_several_errors_is_raised() -> None:
+    async def act(item: int) -> int:
+        await asyncio.sleep(0.01 - item * 0.002)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="2"):
+        await run(range(3), act, 3, lambda _: None)
+
+
+async def test_what_cannot_be_kept_stops_the_work() -> None:
+    asked = list[int]()
+
+    async def act(item: int) -> int:
+        asked.append(item)
+        return item
+
+    def keep(_: Any) -> None:
+        raise RuntimeError("no space")
+
+    with pytest.raises(RuntimeError, match="no space"):
+        await run(range(20), act, 2, keep)
+    assert asked == [0]
+
+
+async def test_cancelling_gives_up_what_is_running() -> None:
+    done = list[int]()
+
+    async def act(item: int) -> int:
+        await asyncio.sleep(0 if item == 0 else 60)
+        return item
+
+    task = asyncio.create_task(run(range(4), act, 2, done.append))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == [0]

@@ -1,0 +1,551 @@
+"""The loop: both modes, why they stop, and that they always do."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from doubles import (
+    CORRANE,
+    FERRY,
+    LIGHT,
+    BreakingRetriever,
+    FixedRetriever,
+    FixedRouter,
+    FreshRetriever,
+    TalkingModel,
+    by_task,
+    hit,
+)
+from fake_openai import FakeOpenAI, Reply
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langgraph.checkpoint.memory import InMemorySaver
+
+from hopgate import Context, build_graph
+from hopgate.models.chat import Completion, ModelError
+from hopgate.nodes import budget, decompose, reason
+from hopgate.nodes.text import sentences
+from hopgate.retrievers.base import Hit
+
+QUESTION = "Where was the designer of Skerrane Light born?"
+FACT = "Skerrane Light was designed by Ilsabet Corrane."
+PLAN = "1. Who designed Skerrane Light?\n2. Where was {1} born?"
+SPLIT: dict[str, Any] = {
+    "decompose": PLAN,
+    "sub_answer": ["Ilsabet Corrane", "Lissmere"],
+    "answer": "Lissmere [1]",
+}
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+KEYS = ["answer", "decision", "hops", "usage", "evidence", "plan"]
+
+
+async def run(model: Any, retriever: Any, clock: Any = None, **settings_: Any) -> dict[str, Any]:
+    graph = build_graph(model=model, retriever=retriever, router=FixedRouter("C"), clock=clock)
+    context = Context(strategy="multi", **settings_)
+    result = await graph.ainvoke({"question": QUESTION}, context=context, output_keys=KEYS)
+    assert isinstance(result, dict)
+    return result
+
+
+# Sentences
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "He moved to the U.S. in 1901.",
+        "Chanel No. 5 was made in 1921.",
+        "It is 3.5 m long and weighs 1,200.75 kg.",
+        "Dr. Smith met J. R. R. Tolkien on Jan. 3.",
+        "The U.S. Navy bought it at 5 p.m. from St. Louis.",
+    ],
+)
+def test_abbreviations_and_decimals_end_no_sentence(sentence: str) -> None:
+    assert sentences(f"{sentence} She died there.") == [sentence, "She died there."]
+
+
+def test_sentences_of_other_scripts_end_at_their_own_marks() -> None:
+    assert len(sentences("谁设计了它。他出生在哪里？")) == 2
+
+
+# The plan
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        PLAN,
+        "1) Who designed Skerrane Light?\n2) Where was {1} born?",
+        "- Who designed Skerrane Light?\n- Where was {1} born?",
+        "* Who designed Skerrane Light?\n\n* Where was {1} born?",
+        "Sub-question 1: Who designed Skerrane Light?\nSub-question 2: Where was {1} born?",
+        "Q1: Who designed Skerrane Light?\nQ2: Where was {1} born?",
+        "Here are the questions:\n1. Who designed Skerrane Light?\n2. Where was {1} born?\nDone.",
+        "Who designed Skerrane Light?\nWhere was {1} born?",
+        "Sure! Here they are:\nWho designed Skerrane Light?\nWhere was {1} born?",
+        "1. Who designed Skerrane Light? 2. Where was {1} born?",
+        "Who designed Skerrane Light? Where was {1} born?",
+        '["Who designed Skerrane Light?", "Where was {1} born?"]',
+        '```json\n["Who designed Skerrane Light?", "Where was {1} born?"]\n```',
+        '{"questions": ["Who designed Skerrane Light?", "Where was {1} born?"]}',
+        '[{"question": "Who designed Skerrane Light?"}, {"question": "Where was {1} born?"}]',
+        "1. Who designed Skerrane Light?\n2. WHO designed Skerrane Light\n3. Where was {1} born?",
+    ],
+)
+def test_a_plan_is_read_from_whatever_form_the_model_chose(reply: str) -> None:
+    assert decompose.read(reply, 4) == ["Who designed Skerrane Light?", "Where was {1} born?"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["", "I cannot split this.", "word " * 10_000, "[" * 50_000 + "]", "[1, null, {}]", "1. \n2. "],
+)
+def test_a_reply_without_sub_questions_gives_no_plan(reply: str) -> None:
+    assert decompose.read(reply, 4) == []
+
+
+def test_a_plan_in_another_language_is_read() -> None:
+    assert decompose.read("谁设计了灯塔？{1}出生在哪里？", 4) == [
+        "谁设计了灯塔？",
+        "{1}出生在哪里？",
+    ]
+    assert decompose.read("1. Найди автора книги\n2. Где родился {1}", 4) == [
+        "Найди автора книги",
+        "Где родился {1}",
+    ]
+
+
+@given(st.text(), st.integers(1, 10))
+def test_a_plan_never_exceeds_its_limit_or_one_line(reply: str, limit: int) -> None:
+    plan = decompose.read(reply, limit)
+    assert len(plan) <= limit
+    assert all(0 < len(each) <= decompose.MAX_SUB_QUESTION_CHARS for each in plan)
+    assert not any(len(each.splitlines()) > 1 for each in plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "answers", "query"),
+    [
+        (["Who?", "Where was {1} born?"], ["Corrane"], "Where was Corrane born?"),
+        (["a?", "b {1}?", "c {1} {2}?"], ["x", "y"], "c x y?"),
+        (["a?", "b {1}?", "c {1} {2}?"], ["{2}", "{1}"], "c {2} {1}?"),
+        (["a?", r"b {1}?"], [r"\1 \g<0>"], r"b \1 \g<0>?"),
+        (["What is {1}?"], [], "What is {1}?"),
+        (["a?", "b {2} {0} {99}?"], ["x"], "b {2} {0} {99}?"),
+        (["a?", "b {1}?"], [""], "b {1}?"),
+    ],
+)
+def test_an_answer_is_filled_in_once_and_never_expanded(
+    plan: list[str], answers: list[str], query: str
+) -> None:
+    assert decompose.fill(plan, answers) == query
+
+
+# Decompose
+
+
+@pytest.mark.parametrize("layout", ["inline", "turns"])
+async def test_sub_questions_are_searched_and_answered_one_a_hop(
+    fake: FakeOpenAI, layout: str
+) -> None:
+    fake.answers(by_task(**SPLIT))
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    result = await run(None, retriever, multihop="decompose", layout=layout)
+    assert result["plan"] == ["Who designed Skerrane Light?", "Where was {1} born?"]
+    assert retriever.queries == ["Who designed Skerrane Light?", "Where was Ilsabet Corrane born?"]
+    assert [hop["thought"] for hop in result["hops"]] == ["Ilsabet Corrane", "Lissmere"]
+    assert result["decision"]["stop_reason"] == "answered"
+    assert result["answer"] == "Lissmere"
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 4
+    asked = fake.requests[2]["messages"][-1]["content"]
+    assert CORRANE["text"] in asked  # its own hop's passages alone
+    assert LIGHT["text"] not in asked
+    reader = fake.requests[3]["messages"][-1]["content"]
+    assert CORRANE["text"] in reader
+    assert LIGHT["text"] in reader
+    assert f"Question: {QUESTION}" in reader
+
+
+async def test_a_question_that_needs_no_splitting_is_one_hop(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(decompose=f"1. {QUESTION}", sub_answer="Lissmere", answer="Lissmere"))
+    result = await run(None, FreshRetriever(), multihop="decompose")
+    assert [hop["query"] for hop in result["hops"]] == [QUESTION]
+    assert result["decision"]["stop_reason"] == "answered"
+
+
+async def test_a_reply_that_is_no_plan_falls_back_to_the_question(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(decompose="No idea.", sub_answer="Lissmere", answer="Lissmere"))
+    result = await run(None, FreshRetriever(), multihop="decompose")
+    assert result["plan"] == [hop["query"] for hop in result["hops"]] == [QUESTION]
+
+
+async def test_the_model_is_told_how_many_sub_questions_and_held_to_it(fake: FakeOpenAI) -> None:
+    many = "\n".join(f"{i}. What is thing {i}?" for i in range(1, 9))
+    fake.answers(by_task(decompose=many, sub_answer="x", answer="y"))
+    result = await run(None, FreshRetriever(), multihop="decompose", max_sub_questions=3)
+    assert "at most 3 simpler questions" in fake.prompts[0]
+    assert len(result["plan"]) == len(result["hops"]) == 3
+
+
+async def test_a_sub_question_may_rest_on_passages_of_an_earlier_hop(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(**SPLIT))
+    result = await run(None, FixedRetriever([LIGHT, CORRANE]), multihop="decompose")
+    assert result["decision"]["stop_reason"] == "answered"
+    assert len(result["hops"]) == 2
+
+
+async def test_an_unknown_answer_that_nothing_needs_does_not_stop_the_plan(
+    fake: FakeOpenAI,
+) -> None:
+    plan = "1. How long is the Danube?\n2. How long is the Elbe?"
+    fake.answers(by_task(decompose=plan, sub_answer=["I don't know", "1,094 km"], answer="x"))
+    result = await run(None, FreshRetriever(), multihop="decompose")
+    assert [hop["thought"] for hop in result["hops"]] == ["", "1,094 km"]
+    assert result["decision"]["stop_reason"] == "answered"
+
+
+async def test_a_plan_that_a_person_has_set_is_followed(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(**SPLIT))
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    graph = build_graph(InMemorySaver(), router=FixedRouter("C"), retriever=retriever)
+    context = Context(strategy="multi", multihop="decompose")
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
+    await graph.aupdate_state(THREAD, {"plan": ["Who drew it?", "Is {1} alive?"]})
+    await graph.ainvoke(None, THREAD, context=context)
+    assert retriever.queries == ["Who drew it?", "Is Ilsabet Corrane alive?"]
+
+
+@pytest.mark.parametrize("down", ["decompose", "sub_answer", "answer"])
+async def test_no_finished_node_runs_again_after_a_failure(fake: FakeOpenAI, down: str) -> None:
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    graph = build_graph(InMemorySaver(), router=FixedRouter("C"), retriever=retriever)
+    context = Context(strategy="multi", multihop="decompose")
+    fake.answers(by_task(**{**SPLIT, down: Reply(status=401)}))
+    with pytest.raises(ModelError):
+        await graph.ainvoke({"question": QUESTION}, THREAD, context=context)
+    done = len(fake.requests) - 1
+    replies = {**SPLIT}
+    if down == "answer":
+        replies["sub_answer"] = []
+    fake.answers(by_task(**replies))
+    result = await graph.ainvoke(None, THREAD)  # the plan tells the mode, not the context
+    assert result["answer"] == "Lissmere"
+    assert retriever.queries == ["Who designed Skerrane Light?", "Where was Ilsabet Corrane born?"]
+    assert len(fake.requests) == 5  # four calls, one of them twice
+    assert result["usage"]["llm_calls"] == 4
+    assert done == {"decompose": 0, "sub_answer": 1, "answer": 3}[down]
+
+
+async def test_a_plan_does_not_outlive_its_turn(fake: FakeOpenAI) -> None:
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    graph = build_graph(InMemorySaver(), router=FixedRouter("C"), retriever=retriever)
+    fake.answers(by_task(**SPLIT))
+    context = Context(strategy="multi", multihop="decompose")
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context)
+    fake.answers(by_task(condense="Who?", reason="So the answer is: x.", answer="x"))
+    await graph.ainvoke({"question": "Who?"}, THREAD, context=Context(strategy="multi"))
+    state = (await graph.aget_state(THREAD)).values
+    assert (state["plan"], len(state["hops"])) == ([], 1)
+
+
+# Why it stops
+
+
+@pytest.mark.parametrize(
+    ("plan", "answers", "found", "settings_", "stop_reason", "hops"),
+    [
+        (PLAN, ["Ilsabet Corrane"], [[LIGHT], [CORRANE]], {"max_hops": 1}, "hop_limit", 1),
+        ("1. Who is x?\n2. Who is {1}?", ["X!"], [[LIGHT], [CORRANE]], {}, "repeated_query", 1),
+        (PLAN, [], [[]], {}, "no_new_passage", 1),
+        (PLAN, ["x"], [[LIGHT], []], {}, "no_new_passage", 2),
+        (PLAN, ["x"], [[LIGHT], [CORRANE]], {"max_passages": 1}, "evidence_budget", 2),
+        (PLAN, ["I don't know"], [[LIGHT]], {}, "no_thought", 1),
+        (PLAN, [""], [[LIGHT]], {}, "no_thought", 1),
+        (PLAN, ["x", "I don't know."], [[LIGHT], [CORRANE]], {}, "no_thought", 2),
+        (PLAN, ["..."], [[LIGHT]], {}, "no_thought", 1),
+    ],
+)
+async def test_why_decomposing_stopped_is_in_the_decision(
+    fake: FakeOpenAI,
+    plan: str,
+    answers: list[str],
+    found: list[list[Hit]],
+    settings_: dict[str, Any],
+    stop_reason: str,
+    hops: int,
+) -> None:
+    fake.answers(by_task(decompose=plan, sub_answer=answers, answer="x", direct="x"))
+    result = await run(None, FixedRetriever(*found), multihop="decompose", **settings_)
+    assert result["decision"]["stop_reason"] == stop_reason
+    assert len(result["hops"]) == hops
+
+
+async def test_known_passages_do_not_pass_for_a_full_budget() -> None:
+    model = TalkingModel(say=lambda n, _: f"{FACT[:-1]} {n}.")
+    result = await run(model, FixedRetriever([LIGHT]), max_passages=1)
+    assert result["decision"]["stop_reason"] == "no_new_passage"
+
+
+class Clock:
+    """A clock that goes on by so many seconds with each call of a model or retriever."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 22, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("max_seconds", "mode", "hops", "thoughts"),
+    [
+        (1, "ircot", 1, 1),
+        (10, "ircot", 1, 1),  # the call that runs over is not cut
+        (10.5, "ircot", 2, 2),
+        (None, "ircot", 4, 4),
+        (1, "decompose", 0, 0),
+        (11, "decompose", 1, 1),
+    ],
+)
+async def test_the_deadline_is_looked_at_before_each_call(
+    max_seconds: float | None, mode: str, hops: int, thoughts: int
+) -> None:
+    clock = Clock()
+
+    def say(number: int, prompt: str) -> str:
+        clock.spend(10)
+        return PLAN if "Split the question" in prompt else f"Fact {number}."
+
+    model = TalkingModel(say=say)
+    result = await run(model, FreshRetriever(), clock, max_seconds=max_seconds, multihop=mode)
+    expected = "hop_limit" if max_seconds is None else "deadline"
+    assert result["decision"]["stop_reason"] == expected
+    assert len(result["hops"]) == hops
+    assert sum(bool(hop["thought"]) for hop in result["hops"]) == thoughts
+    assert any("max_seconds" in each for each in result["decision"]["warnings"]) == bool(
+        max_seconds
+    )
+    assert result["answer"]
+
+
+async def test_a_deadline_that_has_passed_costs_no_search() -> None:
+    clock = Clock()
+    graph = build_graph(
+        InMemorySaver(),
+        model=TalkingModel(say=lambda *_: "x"),
+        retriever=(retriever := FreshRetriever()),
+        router=FixedRouter("C"),
+        clock=clock,
+    )
+    context = Context(strategy="multi", max_seconds=5)
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
+    clock.spend(5)
+    result = await graph.ainvoke(None, THREAD, context=context)
+    assert retriever.queries == []
+    assert result["decision"]["stop_reason"] == "deadline"
+    assert result["answer"] == "x"
+
+
+# The evidence budget
+
+
+@pytest.mark.parametrize(
+    ("completion", "rate"),
+    [
+        (Completion("", 100, 1, prompt_bytes=300), 3.0),
+        (Completion("", 100, 1, prompt_bytes=150), 1.5),
+        (Completion("", 100, 1, prompt_bytes=20), 1.0),
+        (Completion("", 1, 1, prompt_bytes=20_000), 4.0),
+        (Completion("", 0, 0, prompt_bytes=300), 2.5),
+        (Completion("", 100, 1), 2.5),
+    ],
+)
+def test_tokens_are_counted_as_the_endpoint_counted_the_last_prompt(
+    completion: Completion, rate: float
+) -> None:
+    assert budget.bytes_per_token(completion, 2.5) == rate
+
+
+@pytest.mark.parametrize(("tokens_per_byte", "passages"), [(0.25, 8), (0.5, 4), (1.0, 2)])
+async def test_a_model_that_counts_more_tokens_gets_less_evidence(
+    tokens_per_byte: float, passages: int
+) -> None:
+    model = TalkingModel(say=lambda n, _: f"Fact {n}.", tokens_per_byte=tokens_per_byte)
+    result = await run(
+        model, FreshRetriever("x" * 93), max_evidence_tokens=200, hop_k=1, max_hops=10
+    )
+    assert len(result["evidence"]) == passages
+    assert result["decision"]["stop_reason"] == "evidence_budget"
+
+
+async def test_one_passage_of_any_length_is_cut_to_the_budget() -> None:
+    model = TalkingModel(say=lambda n, _: f"Fact {n}.")
+    long = [hit("漢" * 500, "字" * 50_000)]
+    result = await run(model, FixedRetriever(long), max_evidence_tokens=200)
+    (kept,) = result["evidence"]
+    assert 0 < len(kept["text"]) <= 200
+    assert budget.size([kept]) <= 200 * budget.FIRST_BYTES_PER_TOKEN
+
+
+async def test_passages_are_cut_to_the_setting() -> None:
+    model = TalkingModel(say=lambda *_: "So the answer is: x.")
+    result = await run(model, FreshRetriever("y" * 50_000), passage_chars=321)
+    assert [len(each["text"]) for each in result["evidence"]] == [321] * 3
+
+
+HITS = st.lists(st.builds(hit, st.text(max_size=300), st.text(max_size=300)), max_size=6)
+
+
+@given(HITS, HITS, st.integers(1, 8), st.integers(200, 2_000))
+def test_what_is_kept_fits_the_budget(
+    old: list[Hit], new: list[Hit], passages: int, room: int
+) -> None:
+    evidence = budget.keep(old, [], passages, room)
+    kept = [*budget.keep(new, evidence, passages, room), *evidence]
+    assert budget.size(kept) <= room
+    assert len(kept) <= passages
+
+
+# It always ends
+
+FOREIGN = [
+    "灯塔由伊尔莎设计。",
+    "صممت إلسا المنارة.",
+    "मीनार इल्सा ने बनाई।",
+    "Маяк построила Ильза.",
+]
+Say = Callable[[int, str], str]
+MODELS: dict[str, Say] = {
+    "loops": lambda n, _: FACT,
+    "echoes the question": lambda n, _: QUESTION,
+    "echoes the prompt": lambda n, prompt: prompt,
+    "repeats two facts": lambda n, _: [FACT, "Corrane was born in Lissmere."][n % 2],
+    "stays silent": lambda n, _: "",
+    "writes white space": lambda n, _: " \n\t ",
+    "writes dots": lambda n, _: "...",
+    "answers at once": lambda n, _: "So the answer is: Lissmere.",
+    "never runs out of facts": lambda n, _: f"Town {n} lies near town {n + 1}.",
+    "concludes for ever": lambda n, _: f"So it goes, {n} times.",
+    "writes 10,000 words": lambda n, _: f"word{n} " * 10_000,
+    "writes 10,000 sentences": lambda n, _: f"Fact {n}. " * 10_000,
+    "writes 10,000 sub-questions": lambda n, _: "\n".join(
+        f"{i}. What is {{{i}}} {n}?" for i in range(10_000)
+    ),
+    "writes in other languages": lambda n, _: FOREIGN[n % 4],
+    "plans for ever": lambda n, _: PLAN,
+    "refers to itself": lambda n, _: "1. {1}{2}?\n2. {2}{1}?\n3. {3}?",
+    "does not know": lambda n, _: "I don't know.",
+}
+RETRIEVERS: dict[str, Callable[[], FixedRetriever]] = {
+    "the same": lambda: FixedRetriever([LIGHT, CORRANE, FERRY]),
+    "nothing": lambda: FixedRetriever([]),
+    "one, then nothing": lambda: FixedRetriever([LIGHT], []),
+    "new ones for ever": FreshRetriever,
+    "more than asked for": lambda: FixedRetriever(
+        [hit(f"Page {i}", "Some text.") for i in range(200)]
+    ),
+    "twins": lambda: FixedRetriever([LIGHT, LIGHT, Hit(**{**LIGHT, "id": "other"})], [CORRANE] * 3),
+    "one id, two texts": lambda: FixedRetriever([LIGHT], [Hit(**{**CORRANE, "id": LIGHT["id"]})]),
+    "down at once": lambda: BreakingRetriever([]),
+    "down at hop 3": lambda: BreakingRetriever([LIGHT], [CORRANE], [FERRY], at=3),
+    "50,000 characters": lambda: FreshRetriever("x y. " * 10_000),
+    "other scripts": lambda: FreshRetriever("漢字。" * 1_000),
+    "empty texts": lambda: FreshRetriever(""),
+    "half characters": lambda: FreshRetriever("a \ud800 b"),
+}
+MODEL = st.one_of(
+    st.sampled_from(list(MODELS.values())),
+    st.lists(st.text(max_size=60), min_size=1, max_size=8).map(
+        lambda said: lambda n, _: said[n % len(said)]
+    ),
+    st.lists(st.sampled_from(list(MODELS.values())), min_size=2, max_size=4).map(
+        lambda each: lambda n, prompt: each[n % len(each)](n, prompt)
+    ),
+)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "multihop": st.sampled_from(["ircot", "decompose"]),
+        "layout": st.sampled_from(["inline", "turns"]),
+        "max_hops": st.integers(1, 10),
+        "max_sub_questions": st.integers(1, 10),
+        "max_passages": st.integers(1, 20),
+        "hop_k": st.integers(1, 5),
+        "passage_chars": st.integers(100, 3_000),
+        "max_evidence_tokens": st.one_of(st.none(), st.integers(200, 3_000)),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MODEL, st.sampled_from(list(RETRIEVERS.values())), SETTINGS)
+async def test_the_loop_ends_whatever_model_and_retriever_do(
+    say: Say, make: Callable[[], FixedRetriever], chosen: dict[str, Any]
+) -> None:
+    model, retriever = TalkingModel(say=say), make()
+    result = await run(model, retriever, **chosen)
+    check(result, model, retriever, Context(strategy="multi", **chosen))
+
+
+@pytest.mark.parametrize("say", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("mode", ["ircot", "decompose"])
+async def test_the_loop_ends_with_each_model_and_endless_passages(say: Say, mode: str) -> None:
+    model, retriever = TalkingModel(say=say), FreshRetriever()
+    settings_: dict[str, Any] = {"multihop": mode, "max_hops": 10, "max_sub_questions": 10}
+    result = await run(model, retriever, **settings_)
+    check(result, model, retriever, Context(strategy="multi", **settings_))
+
+
+def check(
+    result: dict[str, Any], model: TalkingModel, retriever: FixedRetriever, context: Context
+) -> None:
+    """Hold a finished run to everything that is promised of it."""
+    hops, evidence, plan = result["hops"], result["evidence"], result["plan"]
+    assert result["answer"].strip()
+    assert 1 <= len(hops) == len(retriever.queries) <= context.max_hops
+    assert len(model.asked) == result["usage"]["llm_calls"] <= len(hops) + 1 + bool(plan)
+    assert bool(plan) == (context.multihop == "decompose")
+    assert len(plan) <= context.max_sub_questions
+    assert all(hop["query"].strip() and len(hop["query"]) < 3_000 for hop in hops)
+    assert all(len(hop["thought"]) <= reason.MAX_THOUGHT_CHARS for hop in hops)
+    ids = [each["id"] for each in evidence]
+    assert len(ids) == len(set(ids)) <= context.max_passages
+    assert all(len(each["text"]) <= context.passage_chars for each in evidence)
+    tokens = budget.size(evidence) / budget.FIRST_BYTES_PER_TOKEN
+    assert tokens <= (context.max_evidence_tokens or 12_000)
+    assert result["decision"]["stop_reason"] in reasons(result, context)
+
+
+def reasons(result: dict[str, Any], context: Context) -> list[str]:
+    """Work out anew, from what is in the state, why the loop could end."""
+    hops, plan, decision = result["hops"], result["plan"], result["decision"]
+    *earlier, last = hops
+    kept = {each["id"] for each in result["evidence"]}
+    if any(f"hop {len(hops)}: the retriever failed" in each for each in decision["warnings"]):
+        return ["retriever_failed"]
+    if last["thought"]:
+        finished = len(hops) == len(plan) if plan else reason.is_final(last["thought"])
+        if finished:
+            return ["answered"]
+        if len(hops) == context.max_hops:
+            return ["hop_limit"]
+        return ["repeated_query"]
+    found = set(last["passage_ids"])
+    new = found & kept - {each for hop in earlier for each in hop["passage_ids"]}
+    if not new and not (plan and found & kept):
+        return ["evidence_budget" if found - kept else "no_new_passage", "no_new_passage"]
+    if not plan or len(hops) == len(plan) or decompose.is_needed(plan, len(hops)):
+        return ["no_thought"]
+    return ["hop_limit" if len(hops) == context.max_hops else "repeated_query"]
+
+
+async def test_ten_hops_fit_the_recursion_limit_inside_a_chain() -> None:
+    model = TalkingModel(say=MODELS["never runs out of facts"])
+    graph = build_graph(model=model, retriever=FreshRetriever(), router=FixedRouter("C"))
+    context = Context(strategy="multi", max_hops=10, max_passages=50)
+    result = await graph.ainvoke({"question": QUESTION}, {"recursion_limit": 25}, context=context)
+    assert len(result["hops"]) == 10
+    assert result["decision"]["stop_reason"] == "hop_limit"

@@ -1,0 +1,183 @@
+"""Time travel: the hops of a finished run, and going on from one of them."""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import pytest
+import runs
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, by_task
+from fake_openai import FakeOpenAI
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.state import CompiledStateGraph
+
+from hopgate import Context, build_graph
+from hopgate.graphs.history import HopPoint, fork, hops
+
+OTHER = "the owner of the barque Merrin"
+DOCS = Path(__file__).parent.parent / "docs" / "replay.md"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def saver(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[BaseCheckpointSaver[str]]:
+    if request.param == "memory":
+        yield InMemorySaver()
+        return
+    file = str(tmp_path / "t.sqlite")
+    database = file if request.param == "sqlite" else request.getfixturevalue("postgres")
+    async with runs.opened(database) as opened:
+        yield opened
+        await opened.adelete_thread("1")
+
+
+@pytest.fixture
+def searches(tmp_path: Path) -> Path:
+    return tmp_path / "searches"
+
+
+@pytest.fixture
+async def app(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], searches: Path
+) -> CompiledStateGraph[Any, Context, Any, Any]:
+    """The graph, after a run of five hops."""
+    fake.answers(runs.script())
+    graph = runs.build(saver, searches)
+    await runs.run(graph, runs.QUESTION)
+    fake.requests.clear()
+    searches.unlink()
+    return graph
+
+
+async def go_on(app: CompiledStateGraph[Any, Context, Any, Any], branch: Any) -> Any:
+    return await app.ainvoke(None, branch, context=runs.CONTEXT)
+
+
+async def test_the_hops_of_a_finished_run_are_listed_with_their_checkpoints(app: Any) -> None:
+    points = await hops(app, runs.CONFIG)
+    assert [point.number for point in points] == [1, 2, 3, 4, 5]
+    assert [point.hop["query"] for point in points] == runs.QUERIES
+    assert [point.hop["thought"] for point in points] == runs.THOUGHTS
+    assert [len(point.evidence) for point in points] == [0, 3, 6, 9, 12]
+    for point in points:
+        state = await app.aget_state(point.checkpoint)
+        assert state.next == ("retrieve",)
+        assert len(state.values["hops"]) == point.number - 1
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+async def test_a_fork_that_changes_nothing_repeats_only_what_comes_after(
+    app: Any, fake: FakeOpenAI, searches: Path, number: int
+) -> None:
+    before = (await app.aget_state(runs.CONFIG)).values
+    point = (await hops(app, runs.CONFIG))[number - 1]
+    result = await go_on(app, await fork(app, point))
+    assert runs.searched(searches) == Counter(runs.QUERIES[number - 1 :])
+    assert len(fake.requests) == len(runs.QUERIES) - number + 2  # thoughts and the answer
+    for key in ("answer", "citations", "hops", "decision"):
+        assert result[key] == before[key]
+    for key in ("retrieval_steps", "llm_calls", "prompt_tokens"):
+        assert result["usage"][key] == before["usage"][key]
+
+
+async def test_another_query_at_a_hop_leads_elsewhere(
+    app: Any, fake: FakeOpenAI, searches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runs.FOUND, OTHER, [LIGHT])
+    third = (await hops(app, runs.CONFIG))[2]
+    result = await go_on(app, await fork(app, third, query=OTHER))
+    queries = [hop["query"] for hop in result["hops"]]
+    assert queries == [*runs.QUERIES[:2], OTHER, *runs.QUERIES[3:]]
+    assert runs.searched(searches) == Counter(queries[2:])
+    assert LIGHT["text"] in fake.prompts[0]
+    state = (await app.aget_state(runs.CONFIG)).values
+    assert len(state["evidence"]) == 4 * 3 + 1
+    assert state["next_query"] == ""
+
+
+async def test_other_evidence_at_a_hop_is_what_is_read_from_there(
+    app: Any, fake: FakeOpenAI
+) -> None:
+    third = (await hops(app, runs.CONFIG))[2]
+    result = await go_on(app, await fork(app, third, evidence=[LIGHT]))
+    gone = third.evidence[0]["title"]
+    assert all(LIGHT["text"] in prompt and gone not in prompt for prompt in fake.prompts)
+    assert len(result["hops"]) == 5
+    state = (await app.aget_state(runs.CONFIG)).values
+    assert state["evidence"][-1] == LIGHT
+    assert len(state["evidence"]) == 3 * 3 + 1
+
+
+@pytest.mark.parametrize(("strategy", "searched"), [("none", 0), ("single", 1)])
+async def test_another_route_at_a_hop_leaves_the_loop(
+    app: Any, fake: FakeOpenAI, searches: Path, strategy: Any, searched: int
+) -> None:
+    third = (await hops(app, runs.CONFIG))[2]
+    result = await go_on(app, await fork(app, third, strategy=strategy))
+    assert result["decision"]["strategy"] == strategy
+    assert result["decision"]["stop_reason"] is None
+    assert result["usage"]["retrieval_steps"] == 2 + searched
+    assert len(result["hops"]) == 2
+    assert len(fake.requests) == 1
+    assert third.evidence[0]["title"] in fake.prompts[0]
+    assert await hops(app, runs.CONFIG) == []  # the newest run has no loop
+
+
+async def test_the_old_run_stays_and_forks_can_be_forked(app: Any) -> None:
+    old = await app.aget_state(runs.CONFIG)
+    third = (await hops(app, runs.CONFIG))[2]
+    await go_on(app, await fork(app, third, evidence=[LIGHT]))
+    (own, *_) = forked = await hops(app, runs.CONFIG)
+    assert [point.number for point in forked] == [3, 4, 5]
+    assert own.evidence == [LIGHT]
+    assert [point.number for point in await hops(app, old.config)] == [1, 2, 3, 4, 5]
+    assert (await app.aget_state(old.config)).values == old.values
+    await go_on(app, await fork(app, forked[-1], evidence=[CORRANE]))
+    evidence = (await app.aget_state(runs.CONFIG)).values["evidence"]
+    assert len(evidence) == 3 + 1
+
+
+@pytest.mark.parametrize(("query", "says"), [(" ", "empty"), (runs.QUERIES[0], "earlier hop")])
+async def test_a_query_that_cannot_be_searched_is_refused(app: Any, query: str, says: str) -> None:
+    third: HopPoint = (await hops(app, runs.CONFIG))[2]
+    with pytest.raises(ValueError, match=says):
+        await fork(app, third, query=query)
+
+
+async def test_a_run_without_the_loop_has_no_hops_to_list(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer="640 [1]"))
+    graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
+    assert await hops(graph, runs.CONFIG) == []
+    context = Context(strategy="single")
+    await graph.ainvoke({"question": "How many passengers?"}, runs.CONFIG, context=context)
+    assert await hops(graph, runs.CONFIG) == []
+
+
+async def test_the_documented_example_runs(
+    fake: FakeOpenAI,
+    saver: BaseCheckpointSaver[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fact = "Skerrane Light was designed by Ilsabet Corrane."
+
+    def thought(asked: str) -> str:
+        return "So the answer is: Lissmere." if f"Reasoning: {fact}" in asked else fact
+
+    fake.answers(by_task(reason=thought, answer="Lissmere [1]"))
+    retriever = FixedRetriever([LIGHT], [CORRANE], [FERRY])
+    code = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[0]
+    code = code.replace("build_graph(checkpointer)", "build_graph(checkpointer, retriever=source)")
+    names: dict[str, Any] = {"checkpointer": saver, "source": retriever}
+    exec(f"async def example():\n{indent(code, '    ')}\n    return locals()", names)
+    told = await names["example"]()
+    assert capsys.readouterr().out.startswith("1 Where was the designer")
+    assert told["result"]["answer"] == "Lissmere"
+    assert retriever.queries[2:4] == ["Ilsabet Corrane, birthplace", fact]
+    assert told["other_evidence"]["answer"] == "Lissmere"
+    assert told["other_route"]["decision"]["strategy"] == "none"
+    assert len(told["other_route"]["hops"]) == 1
