@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hopgate.graphs.context import Context
+    from hopgate.graphs.events import Event
 
 SHOWN = ("answer", "citations", "decision", "hops", "usage")
 
@@ -14,7 +15,7 @@ async def ask(
     question: str,
     context: "Context",
     thread: str | None = None,
-    on_event: Callable[[dict[str, Any]], None] | None = None,
+    on_event: "Callable[[Event], None] | None" = None,
 ) -> dict[str, Any]:
     """Answer a question and return the graph's final state.
 
@@ -22,7 +23,8 @@ async def ask(
         question: What to ask.
         context: The request's settings.
         thread: Id of a conversation to keep in SQLite; None keeps nothing.
-        on_event: Called with each of the graph's custom events as it happens.
+        on_event: Called with each event, the answer's tokens included, as it happens; the model
+            is then asked to stream.
 
     Returns:
         The final state, with the keys of `SHOWN` and `asked`, `standalone`, `evidence`.
@@ -51,8 +53,9 @@ async def _run(
     context: "Context",
     saver: Any,
     config: Any,
-    on_event: Callable[[dict[str, Any]], None] | None,
+    on_event: "Callable[[Event], None] | None",
 ) -> dict[str, Any]:
+    from hopgate.graphs import events
     from hopgate.graphs.adaptive import build_graph
 
     graph = build_graph(saver)
@@ -61,14 +64,14 @@ async def _run(
         {"question": question},
         config,
         context=context,
-        stream_mode=["custom", "values"],
+        stream_mode=["values", "custom", "messages"] if on_event else ["values"],
         subgraphs=True,
     )
     part: Any
     async for part in stream:
         namespace, mode, chunk = part
-        if mode == "custom" and on_event:
-            on_event(chunk)
-        elif mode == "values" and not namespace:
+        if on_event and (event := events.read(mode, chunk)):
+            on_event(event)
+        if mode == "values" and not namespace:
             state = chunk
     return dict(state)

@@ -20,12 +20,25 @@ import click
 from click.core import ParameterSource
 
 from hopgate import cli_eval
-from hopgate.options import asking_options, json_option, model_option, print_json
+from hopgate.options import (
+    GATES,
+    ask_again_option,
+    asking_options,
+    concurrency_option,
+    index_folder,
+    index_option,
+    json_option,
+    limit_option,
+    model_option,
+    print_json,
+    profile_option,
+    router_option,
+    skip_bad_option,
+)
 
 if TYPE_CHECKING:
+    from hopgate.evaluation.labelling import Judge
     from hopgate.graphs.context import Context
-
-GATES = ["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"]
 
 
 def number_or_name(value: str | float) -> float | str:
@@ -43,21 +56,6 @@ alpha_option = click.option(
     default=0.4,
     show_default=True,
     help="0 cheapest to 1 most reliable, or a name that `calibrate` saved.",
-)
-router_option = click.option(
-    "--router", default="builtin", show_default=True, help="Folder of the router's weights."
-)
-profile_option = click.option(
-    "--profile",
-    default="auto",
-    show_default=True,
-    help="Which LLM's outcomes the router follows; auto: the one most like the model.",
-)
-index_option = click.option(
-    "--index",
-    default="sample",
-    show_default=True,
-    help="Folder of an index; sample is the collection that ships.",
 )
 demos_option = click.option(
     "--demos",
@@ -106,18 +104,29 @@ def cli(debug: bool) -> None:
 @router_option
 @profile_option
 @click.option("--thread", help="Keep a conversation under this id; follow-ups then work.")
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="Print each event as a JSON line on stdout as it happens; the last is the result.",
+)
 @json_option
-def ask(question: str, thread: str | None, as_json: bool, **settings: Any) -> None:
+def ask(question: str, thread: str | None, stream: bool, as_json: bool, **settings: Any) -> None:
     """Answer QUESTION, with sources and the reason for every decision."""
     import asyncio
+    from contextlib import nullcontext
 
-    from hopgate import asking, render
+    from hopgate import asking, live, render
 
+    if stream and as_json:
+        raise click.UsageError("give --stream or --json, not both")
     context = _context(**settings)
-    with render.status("thinking", quiet=as_json) as update:
-        result = asyncio.run(asking.ask(question, context, thread, on_event=update))
-    if as_json:
-        print_json({key: result[key] for key in asking.SHOWN})
+    with nullcontext(print_json) if stream else live.view(quiet=as_json) as on_event:
+        result = asyncio.run(asking.ask(question, context, thread, on_event=on_event))
+    document = {key: result[key] for key in asking.SHOWN}
+    if stream:
+        print_json({"event": "result", **document})
+    elif as_json:
+        print_json(document)
     else:
         render.answer(result)
 
@@ -171,9 +180,8 @@ def search(query: str, index: str, k: int, as_json: bool) -> None:
 
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
-    path = retrievers.sample_path() if index == "sample" else Path(index)
     with render.status("searching", quiet=as_json):
-        (hits,) = retrievers.load_index(path).search([check_question(query)], k)
+        (hits,) = retrievers.load_index(index_folder(index)).search([check_question(query)], k)
     if as_json:
         print_json(hits)
     else:
@@ -221,6 +229,65 @@ def index_info(path: Path, as_json: bool) -> None:
         print_json(manifest)
     else:
         render.manifest(path, manifest)
+
+
+@cli.command()
+@click.option(
+    "--questions",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.",
+)
+@index_option
+@model_option
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="JSONL of labels to write."
+)
+@click.option(
+    "--judge",
+    type=click.Choice(["em", "match"]),
+    default="em",
+    show_default=True,
+    help="Right is an answer that is an accepted one, or (match) that holds one.",
+)
+@concurrency_option
+@limit_option
+@skip_bad_option
+@ask_again_option
+@json_option
+def label(
+    questions: Path,
+    index: str,
+    model: str,
+    out: Path,
+    judge: "Judge",
+    concurrency: int,
+    limit: int | None,
+    skip_bad_rows: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Ask each question with no, one and several retrievals: which strategies answer it?
+
+    Writes a row a question for `train-router --cost`, `sweep --labels` and `calibrate --labels`.
+    Killed and started again with the same options, it goes on where it was.
+    """
+    from hopgate import labelling, render
+
+    with render.stages() as advance:
+        report = labelling.label(
+            questions,
+            index_folder(index),
+            out,
+            judge,
+            cli_eval.asking(model, concurrency, None, overwrite, advance),
+            limit=limit,
+            skip_bad_rows=skip_bad_rows,
+        )
+    if as_json:
+        print_json(report)
+    else:
+        render.labelled(report)
 
 
 @cli.command("train-router")

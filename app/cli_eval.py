@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hopgate.options import asking_options, json_option, model_option, print_json
+from hopgate.options import (
+    GATES,
+    asking_options,
+    index_folder,
+    index_option,
+    json_option,
+    limit_option,
+    model_option,
+    print_json,
+    profile_option,
+    router_option,
+    skip_bad_option,
+)
 
 if TYPE_CHECKING:
     from datetime import date
@@ -27,12 +39,39 @@ SPEC = (
 
 @click.group("eval")
 def eval_group() -> None:
-    """Measure gates with a real model."""
+    """Measure gates and strategies with a real model."""
 
 
 def out_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add the folder that results are written into."""
     return click.option("--out", required=True, type=FILE, help="Folder to write.")(command)
+
+
+def scoring_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which questions are asked and what answers are held against."""
+    for option in (
+        click.option(
+            "--tolerance",
+            type=float,
+            default=0.02,
+            show_default=True,
+            help="By how much a score may be below the baseline's.",
+        ),
+        click.option(
+            "--baseline",
+            type=FILE,
+            help="An earlier results.json; exit code 1 where a score dropped.",
+        ),
+        skip_bad_option,
+        limit_option,
+        click.option(
+            "--prices",
+            type=FILE,
+            help='JSON, money per million tokens: {"MODEL": {"input": 0.15, "output": 0.6}}.',
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @eval_group.command("retrievalqa")
@@ -56,23 +95,7 @@ def out_option(command: Callable[..., None]) -> Callable[..., None]:
     help="What retrieval finds: the passages in the data, or those of --index.",
 )
 @click.option("--index", type=FILE, help="Folder of an index, with --passages index.")
-@click.option(
-    "--prices",
-    type=FILE,
-    help='JSON, money per million tokens: {"MODEL": {"input": 0.15, "output": 0.6}}.',
-)
-@click.option("--limit", type=click.IntRange(min=1), help="Ask only the first so many questions.")
-@click.option("--skip-bad-rows", is_flag=True, help="Go on without rows that cannot be used.")
-@click.option(
-    "--baseline", type=FILE, help="An earlier results.json; exit code 1 where a score dropped."
-)
-@click.option(
-    "--tolerance",
-    type=float,
-    default=0.02,
-    show_default=True,
-    help="By how much a score may be below the baseline's.",
-)
+@scoring_options
 @asking_options
 @json_option
 def retrievalqa(
@@ -117,6 +140,82 @@ def retrievalqa(
         print_json(evaluated.results)
     else:
         render.retrievalqa(evaluated.results, out)
+    _compared(evaluated)
+
+
+@eval_group.command("qa")
+@click.option(
+    "--data",
+    required=True,
+    type=FILE,
+    help="JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.",
+)
+@index_option
+@click.option(
+    "--strategies",
+    default="none,single,multi,adaptive",
+    show_default=True,
+    help="Which to run; adaptive: gate and router decide.",
+)
+@click.option("--alphas", metavar="A,…", help="adaptive: one run for each.  [default: 0,0.4,1]")
+@click.option(
+    "--gate",
+    type=click.Choice(GATES),
+    default="off",
+    show_default=True,
+    help="adaptive: its gate; off: the router alone decides.",
+)
+@router_option
+@profile_option
+@model_option
+@out_option
+@scoring_options
+@asking_options
+@json_option
+def qa(
+    data: Path,
+    index: str,
+    strategies: str,
+    alphas: str | None,
+    gate: str,
+    router: str,
+    profile: str,
+    model: str,
+    out: Path,
+    prices: Path | None,
+    limit: int | None,
+    skip_bad_rows: bool,
+    baseline: Path | None,
+    tolerance: float,
+    concurrency: int,
+    today: "date | None",
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Run strategies on questions over an index: accuracy, steps, calls, tokens and time.
+
+    Writes report.md, results.json, a plot and every answer into the folder --out. Killed and
+    started again with the same options, it goes on where it was.
+    """
+    from hopgate import evaluating, render
+    from hopgate.evaluation.qa import systems
+
+    with render.stages() as advance:
+        evaluated = evaluating.qa(
+            data,
+            systems(strategies, alphas, gate, router, profile),
+            out,
+            asking(model, concurrency, today, overwrite, advance),
+            index=index_folder(index),
+            limit=limit,
+            skip_bad_rows=skip_bad_rows,
+            prices=prices,
+            comparison=evaluating.Comparison(baseline, tolerance) if baseline else None,
+        )
+    if as_json:
+        print_json(evaluated.results)
+    else:
+        render.qa(evaluated.results, out)
     _compared(evaluated)
 
 

@@ -8,7 +8,7 @@ import warnings
 from rich.console import Console
 from rich.rule import Rule
 
-from hopgate import asking, render
+from hopgate import asking, live, render
 from hopgate.cli import explain_error
 
 ALPHA = 0.4
@@ -36,8 +36,8 @@ async def run() -> None:
         console.print()
         console.print(Rule(question, align="left"))
         console.print(f"[dim]{expected}[/]")
-        with render.status("thinking", quiet=False) as update:
-            result = await asking.ask(question, context, on_event=update)
+        with live.view(quiet=False) as show:
+            result = await asking.ask(question, context, on_event=show)
         render.answer(result)
     console.print(
         '\nNow yours: .venv/bin/hopgate ask "…"; set OPENAI_API_KEY or OPENAI_BASE_URL for a real '

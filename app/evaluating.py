@@ -1,6 +1,6 @@
-"""Gates on questions: `hopgate eval retrievalqa`, `hopgate eval gate`, `hopgate calibrate --gate`.
+"""Gates and strategies on questions: the commands of `hopgate eval`, and `calibrate --gate`.
 
-All three ask many questions, keep each answer on disk as it comes, and go on where they were
+All ask many questions, keep each answer on disk as it comes, and go on where they were
 when the same command is given again.
 """
 
@@ -16,12 +16,13 @@ from hopgate.writing import check_folder, json_bytes, write_files
 
 if TYPE_CHECKING:
     from hopgate.evaluation.asking import Question
+    from hopgate.evaluation.qa import System
     from hopgate.evaluation.report import Drop
     from hopgate.evaluation.retrievalqa import Example
     from hopgate.evaluation.specs import Spec
 
 PREDICTIONS, ASKED = "predictions", "asked"
-"""Folders of journals, one for each gate, in that of the results."""
+"""Folders of journals, one for each plan, in that of the results."""
 
 
 class Comparison(NamedTuple):
@@ -37,7 +38,7 @@ class Evaluated(NamedTuple):
     Attributes:
         results: The content of `results.json`.
         drops: Scores that are lower than the baseline's.
-        new: Gates that the baseline lacks.
+        new: Runs that the baseline lacks.
     """
 
     results: dict[str, Any]
@@ -88,7 +89,8 @@ def retrievalqa(
     asked = {example.id: example for example in examples[:limit]}
     _check_questions(data, asked.values())
     summary = data_summary(data, len(asked), len(bad))
-    before = _baseline(comparison, summary, specs) if comparison else None
+    names = [spec.name for spec in specs]
+    before = _baseline(comparison, summary, names, report.RETRIEVALQA_RUN) if comparison else None
     passages = "given" if index is None else searched(index)
     fixed = {"data": summary["sha256"], "passages": passages}
     plans = _plans(specs, out / PREDICTIONS, asking, fixed, index)
@@ -112,10 +114,110 @@ def retrievalqa(
         version=version("hopgate"),
     )
     report.write_report(out, results)
-    if comparison is None or before is None:
-        return Evaluated(results, [], [])
-    drops = report.compare(before, results, comparison.tolerance)
-    return Evaluated(results, drops, report.new_runs(before, results))
+    return _compared(results, before, comparison)
+
+
+def qa(
+    data: Path,
+    systems: Sequence["System"],
+    out: Path,
+    asking: Asking,
+    *,
+    index: Path,
+    limit: int | None = None,
+    skip_bad_rows: bool = False,
+    prices: Path | None = None,
+    comparison: Comparison | None = None,
+) -> Evaluated:
+    """Runs strategies on questions over an index and writes the report into `out`.
+
+    Args:
+        data: See `hopgate.evaluation.questions.read_questions`.
+        systems: What to run.
+        out: Folder to write into; it is made if it is not there.
+        asking: The model and how it is asked.
+        index: What is searched.
+        limit: Ask only so many questions, the first ones.
+        skip_bad_rows: Go on without rows that cannot be used.
+        prices: JSON of prices per million tokens.
+        comparison: What to compare with.
+
+    Raises:
+        ValueError: If an input is wrong, or what is in `out` was made with other settings.
+        RuntimeError: If the model fails; the message says what is kept, and where.
+    """
+    from hopgate.evaluation import qa as answering
+    from hopgate.evaluation import qa_report, report, scores
+    from hopgate.evaluation.asking import WholeGraph
+    from hopgate.evaluation.plots import require_matplotlib
+    from hopgate.evaluation.questions import read_questions
+    from hopgate.evaluation.rows import data_summary
+
+    check_folder(out)
+    require_matplotlib()
+    examples, bad = read_questions(data, skip_bad_rows)
+    asked = {example.id: example for example in examples[:limit]}
+    summary = data_summary(data, len(asked), len(bad))
+    names = [system.name for system in systems]
+    before = _baseline(comparison, summary, names, report.QA_RUN) if comparison else None
+    passages = searched(index)
+    fixed = {"data": summary["sha256"], "passages": passages}
+    plans = [_system_plan(system, out / PREDICTIONS, asking, fixed, index) for system in systems]
+    model = plans[0].context.model
+    price = scores.read_price(prices, model) if prices else None
+    graph = WholeGraph()
+    check(plans, graph.resources)
+    answered = ask(plans, asked, graph.answer, asking, out / PREDICTIONS)
+    runs = [
+        report.Run(plan.name, plan.shown, answering.summarise(rows, price))
+        for plan, rows in zip(plans, answered, strict=True)
+    ]
+    results = report.results_document(
+        summary,
+        model,
+        runs,
+        passages=passages,
+        endpoint=endpoint(model),
+        command=asking.command,
+        date=date.today().isoformat(),
+        version=version("hopgate"),
+        benchmark=report.QA_RUN,
+    )
+    files = {
+        qa_report.PICTURE: qa_report.png(results),
+        qa_report.PAGE: qa_report.page(results).encode(errors="backslashreplace"),
+        qa_report.DOCUMENT: json_bytes(results),
+    }
+    write_files(out, files)
+    return _compared(results, before, comparison)
+
+
+def _system_plan(
+    system: "System", folder: Path, asking: Asking, fixed: Mapping[str, Any], index: Path
+) -> Plan:
+    own = dict(system.settings)
+    if system.alpha is not None:
+        own |= _router(own["router"], own["profile"], asking.model)
+    return make_plan(
+        system.name,
+        folder / f"{system.slug}.jsonl",
+        {"index": str(index), **system.settings},
+        asking,
+        fixed,
+        own=own,
+        dated=system.dated,
+    )
+
+
+def _router(router: str, profile: str, model: str) -> dict[str, Any]:
+    """A router by its name and content, and the profile that is taken of it."""
+    from hopgate.classifiers import chosen_profile
+    from hopgate.classifiers.checkpoint import MANIFEST, router_folder
+    from hopgate.models import chat
+
+    chosen = chosen_profile(router, profile, chat.resolve(model))
+    content = digest(router_folder(router) / MANIFEST)
+    return {"router": f"{Path(router).name}, SHA-256 {content}", "profile": chosen}
 
 
 def paraphrases(file: Path, gates: Sequence[str], out: Path, asking: Asking) -> dict[str, Any]:
@@ -275,7 +377,7 @@ def _ask_gates(
 
 
 def _baseline(
-    comparison: Comparison, summary: Mapping[str, Any], specs: Sequence["Spec"]
+    comparison: Comparison, summary: Mapping[str, Any], names: Sequence[str], benchmark: str
 ) -> dict[str, Any]:
     """An earlier `results.json`, refused before any work if it cannot be compared with.
 
@@ -285,7 +387,18 @@ def _baseline(
     from hopgate.evaluation import report
 
     before = report.read_results(comparison.baseline)
-    names = {spec.name for spec in specs}
     runs = [run for run in before["runs"] if run["name"] in names]
-    report.compare(before, {**before, "data": summary, "runs": runs}, comparison.tolerance)
+    later = {**before, "benchmark": benchmark, "data": summary, "runs": runs}
+    report.compare(before, later, comparison.tolerance)
     return before
+
+
+def _compared(
+    results: dict[str, Any], before: dict[str, Any] | None, comparison: Comparison | None
+) -> Evaluated:
+    from hopgate.evaluation import report
+
+    if comparison is None or before is None:
+        return Evaluated(results, [], [])
+    drops = report.compare(before, results, comparison.tolerance)
+    return Evaluated(results, drops, report.new_runs(before, results))

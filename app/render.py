@@ -1,7 +1,9 @@
 """What people see: answers, decisions and progress, drawn with rich."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,36 +27,28 @@ if TYPE_CHECKING:
 _out = Console(highlight=False, emoji=False)
 _err = Console(stderr=True, highlight=False, emoji=False)
 
+LINE_SECONDS = 60.0
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
+
+
+def printable(text: str, kept: str = "\n") -> str:
+    """Blank out whatever a terminal could obey, except the characters in `kept`."""
+    return "".join(c if c.isprintable() or c in kept else " " for c in text)
 
 
 def escape(text: str) -> str:
     """Make a text that is not ours safe to print: no markup, no terminal control sequences."""
-    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    return escape_markup(shown)
+    return escape_markup(printable(text))
 
 
 @contextmanager
-def status(doing: str, *, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Show a spinner on stderr; yields a callback that shows the graph's events in it."""
+def status(doing: str, *, quiet: bool) -> Iterator[None]:
+    """Show a spinner on stderr."""
     if quiet or not _err.is_terminal:
-        yield lambda event: None
+        yield
         return
-    with _err.status(doing) as spinner:
-        yield lambda event: spinner.update(escape(_event(event)))
-
-
-def _event(event: dict[str, Any]) -> str:
-    match event["event"]:
-        case "gate":
-            return f"gate: {event['answer']}"
-        case "route":
-            return f"route: {PATHS[event['strategy']]}"
-        case "hop":
-            return f"hop {event['number']}: {event['query']}"
-        case "thought":
-            return f"thought {event['number']}: {event['thought']}"
-    return "answering"
+    with _err.status(doing):
+        yield
 
 
 def _bar() -> Progress:
@@ -66,6 +60,7 @@ def _bar() -> Progress:
         TimeRemainingColumn(),
         console=_err,
         disable=not _err.is_terminal,
+        speed_estimate_period=3600,  # a slow model answers once a minute
     )
 
 
@@ -79,16 +74,38 @@ def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Show one bar for each stage on stderr; yields a callback of stage, done and total."""
+    """Show one bar for each stage on stderr; yields a callback of stage, done and total.
+
+    Where stderr is no terminal, a line every `LINE_SECONDS` says the same.
+    """
+    if not _err.is_terminal:
+        yield _lines()
+        return
     with _bar() as bar:
         tasks: dict[str, Any] = {}
 
         def update(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
+            if stage not in tasks:  # what was done before counts for nothing in the time left
+                tasks[stage] = bar.add_task(stage, total=total, completed=done)
             bar.update(tasks[stage], completed=done, total=total)
 
         yield update
+
+
+def _lines() -> Callable[[str, int, int], None]:
+    began: dict[str, tuple[float, int]] = {}
+    said = time.monotonic()
+
+    def update(stage: str, done: int, total: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        start, before = began.setdefault(stage, (now, done))
+        if done > before and now - said >= LINE_SECONDS:
+            said = now
+            left = timedelta(seconds=round((now - start) / (done - before) * (total - done)))
+            _err.print(f"{escape(stage)}: {done} of {total}, {left} left", soft_wrap=True)
+
+    return update
 
 
 def answer(result: dict[str, Any]) -> None:
@@ -104,14 +121,15 @@ def answer(result: dict[str, Any]) -> None:
     gate = decision["gate"]
     _out.print(f"[bold]gate[/]    {gate['answer']} ({gate['mode']}): {escape(gate['reason'])}")
     if route := decision.get("route"):
-        _out.print(f"[bold]route[/]   {_route(route)}: {escape(route['reason'])}")
+        _out.print(f"[bold]route[/]   {route_line(route)}: {escape(route['reason'])}")
     _hops(result)
     if decision.get("stop_reason"):
         _out.print(f"[bold]stopped[/] {decision['stop_reason']}")
     _out.print(f"[bold]cost[/]    {_cost(result['usage'])}, model {escape(decision['model'])}")
 
 
-def _route(route: dict[str, Any]) -> str:
+def route_line(route: Mapping[str, Any]) -> str:
+    """Put a router's decision into a line: label, α and probabilities."""
     if not route["probs"]:
         return str(route["label"])
     shown = "  ".join(f"{label} {probability:.2f}" for label, probability in route["probs"].items())
@@ -142,7 +160,7 @@ def routed(report: dict[str, Any]) -> None:
         shares = ", ".join(f"{label} {share:.0%}" for label, share in report["shares"].items())
         _out.print(f"{report['rows']} questions → {escape(report['output'])}: {shares}")
     else:
-        _out.print(f"{_route(report)}, profile {escape(report['profile'])}, {report['ms']} ms")
+        _out.print(f"{route_line(report)}, profile {escape(report['profile'])}, {report['ms']} ms")
         _out.print(f"[dim]{escape(report['reason'])}[/]")
 
 
@@ -290,6 +308,48 @@ def retrievalqa(results: dict[str, Any], out: Path) -> None:
         )
     _out.print(table)
     _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
+
+
+def qa(results: dict[str, Any], out: Path) -> None:
+    """Print what each strategy came to, and where the report is."""
+    table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
+    for column in ("strategy", "match", "EM", "F1", "steps", "calls", "tokens", "ms"):
+        left = column == "strategy"
+        table.add_column(column, justify="left" if left else "right", no_wrap=left)
+    for run in results["runs"]:
+        scores = run["scores"]
+        table.add_row(
+            escape(run["name"]),
+            *(_percent(scores[name]) for name in ("match", "em", "f1")),
+            f"{scores['retrieval_steps']:.2f}",
+            f"{scores['llm_calls']:.2f}",
+            f"{scores['tokens']['per_question']['total']:.0f}",
+            f"{scores['ms']['mean']:.0f}",
+        )
+    _out.print(table)
+    _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
+
+
+def labelled(report: dict[str, Any]) -> None:
+    """Print how many questions got which label, and what each strategy came to."""
+    table = Table(title=f"{escape(report['model'])}, {report['questions']} questions")
+    for column in ("strategy", "right", "label", "steps", "calls", "ms"):
+        table.add_column(column, justify="left" if column == "strategy" else "right")
+    labels = report["labels"]
+    for label, (name, accuracy) in zip("ABC", report["accuracy"].items(), strict=True):
+        spent = (report["steps"][name], report["calls"][name])
+        table.add_row(
+            name,
+            _percent(accuracy),
+            f"{label} {labels[label]}",
+            *(f"{each:.2f}" for each in spent),
+            f"{report['ms'][name]:.0f}",
+        )
+    _out.print(table)
+    _out.print(f"{labels['none']} questions that no strategy answered (label null)")
+    if report["bad_rows"]:
+        _out.print(f"[yellow]![/] {report['bad_rows']} bad rows left out")
+    _out.print(f"→ {escape(report['out'])}", soft_wrap=True)
 
 
 def paraphrases(found: dict[str, Any], out: Path) -> None:

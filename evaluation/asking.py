@@ -1,7 +1,8 @@
-"""A benchmark's questions through the real graph, with what RetrievalQA fixes held fixed."""
+"""A benchmark's questions through the real graph, whole or with what RetrievalQA holds fixed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,8 @@ from hopgate.graphs.adaptive import build_graph
 from hopgate.graphs.context import Context
 from hopgate.graphs.decisions import gate_decision
 from hopgate.graphs.resources import Resources
+from hopgate.nodes.retrieve import search
+from hopgate.nodes.route import Strategy
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -83,14 +86,74 @@ class Examinee:
         """
         if self._given:
             self._given.give(example.passages)
-        try:
-            result = await self._graph.ainvoke({"question": example.question}, context=context)
-        except RuntimeError as error:
-            raise RuntimeError(f"question {example.id}: {error}") from error
-        for warning in result["decision"]["warnings"]:
-            if "the retriever failed" in warning:
-                raise RuntimeError(f"question {example.id}: {warning}")
-        return scored(example, result)
+        return scored(example, await _asked(self._graph, example, context))
+
+
+class Answered(Prediction):
+    """What the whole graph decided, answered and spent on one question."""
+
+    strategy: Strategy
+    """The path that was taken."""
+    stop_reason: str | None
+    """Why the loop ended; None where there was none."""
+
+
+class WholeGraph:
+    """The graph as `hopgate ask` runs it, with the index and the router of the context.
+
+    Attributes:
+        resources: The graph's.
+    """
+
+    def __init__(self) -> None:
+        """Compiles the graph."""
+        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph()
+        self.resources = Resources()
+        self._warm = set[str]()
+        self._warming = asyncio.Lock()
+
+    async def answer(self, example: Example, context: Context) -> Answered:
+        """Ask one question and score the answer.
+
+        Raises:
+            RuntimeError: If the model or the retriever fails; the message names the question.
+        """
+        async with self._warming:
+            if context.strategy not in self._warm:
+                await self._load(context)
+                self._warm.add(context.strategy)
+        result = await _asked(self._graph, example, context)
+        strategy = result["decision"]["strategy"]
+        prediction = scored(example, result)
+        prediction["retrieve"] = strategy != "none"
+        stop_reason = result["decision"]["stop_reason"]
+        return Answered(**prediction, strategy=strategy, stop_reason=stop_reason)
+
+    async def _load(self, context: Context) -> None:
+        """Use what the path may need once, so that no question's time has its loading in it."""
+        await self.resources.model(context)
+        if context.strategy != "none":
+            retriever = await self.resources.retriever(context)
+            await search(retriever, "warm up", 1)
+        if context.strategy == "auto":
+            router = await self.resources.router(context)
+            await asyncio.to_thread(router.route, ["warm up"], context.alpha)
+
+
+async def _asked(
+    graph: CompiledStateGraph[Any, Context, Any, Any], example: Example, context: Context
+) -> dict[str, Any]:
+    """What the graph ends with; a retriever that failed is no answer."""
+    try:
+        result: dict[str, Any] = await graph.ainvoke(
+            {"question": example.question}, context=context
+        )
+    except RuntimeError as error:
+        raise RuntimeError(f"question {example.id}: {error}") from error
+    for warning in result["decision"]["warnings"]:
+        if "the retriever failed" in warning:
+            raise RuntimeError(f"question {example.id}: {warning}")
+    return result
 
 
 class Said(TypedDict):

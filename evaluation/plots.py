@@ -164,7 +164,7 @@ def _name_points(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
     axes.margins(y=0.14)
     for name, each in {**sweep["static"], "oracle": sweep["oracle"]}.items():
         last = name == "multi"
-        _write(
+        beside(
             axes,
             f"{name}\n{each['accuracy']:.1%} at {each['steps']:.2f}",
             plane.of(each["steps"], each["accuracy"]),
@@ -173,7 +173,7 @@ def _name_points(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
         )
 
 
-def _write(
+def beside(
     axes: Axes, text: str, at: tuple[float, float], offset: tuple[int, int], **looks: Any
 ) -> None:
     """Text beside a point, on a white halo."""
@@ -219,7 +219,7 @@ def _mark_alphas(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
         place = (x - left) / (right - left), (y - bottom) / (top - bottom)
         if all(abs(place[0] - a) > 0.15 or abs(place[1] - b) > 0.05 for a, b in taken):
             taken.append(place)
-            _write(axes, f"α = {row['alpha']:g}", (x, y), (5, -6), color=ROUTERS[0])
+            beside(axes, f"α = {row['alpha']:g}", (x, y), (5, -6), color=ROUTERS[0])
 
 
 def _by_router(sweep: Mapping[str, Any]) -> Iterable[tuple[str, list[Mapping[str, Any]]]]:

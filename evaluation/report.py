@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from hopgate.evaluation import charts
+from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.published import RETRIEVALQA
 from hopgate.evaluation.scores import ANSWERABLE, OUTCOMES
 
 FORMAT = 1
 DOCUMENT, PAGE, GATES, FLOW = "results.json", "report.md", "gates.png", "flow.png"
-COMPARED = ("retrieval_accuracy", "match", "em", "f1")
+RETRIEVALQA_RUN, QA_RUN = "retrievalqa", "qa"
+"""What results are of: the command that makes them."""
+COMPARED = {
+    RETRIEVALQA_RUN: ("retrieval_accuracy", "match", "em", "f1"),
+    QA_RUN: ("match", "em", "f1"),
+}
 DECISION_F1 = "decision_f1"
 _EPSILON = 1e-9
 _MEANING = {"retrieval_accuracy": "Retrieval accuracy", "retrieval_rate": "Share retrieved for"}
@@ -79,6 +84,7 @@ def results_document(
     command: str,
     date: str,
     version: str,
+    benchmark: str = RETRIEVALQA_RUN,
 ) -> dict[str, Any]:
     """The content of `results.json`: plain JSON, without questions or passages.
 
@@ -92,6 +98,7 @@ def results_document(
         command: As typed.
         date: YYYY-MM-DD.
         version: Of hopgate.
+        benchmark: A key of `COMPARED`.
 
     Raises:
         ValueError: If there are no runs, or two have one name.
@@ -101,6 +108,7 @@ def results_document(
         raise ValueError(f"the runs are {names}; give at least one, and each name once")
     return {
         "format": FORMAT,
+        "benchmark": benchmark,
         "data": dict(data),
         "model": model,
         "endpoint": urlsplit(endpoint).netloc.rpartition("@")[2] if endpoint else None,
@@ -168,8 +176,8 @@ def compare(
 ) -> list[Drop]:
     """What fell by more than a tolerance, for every run of the baseline.
 
-    Metrics are `COMPARED`, and `DECISION_F1` where both sides have it. Runs that only `results`
-    has are not compared: see `new_runs`.
+    Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it. Runs that only
+    `results` has are not compared: see `new_runs`.
 
     Args:
         baseline: The content of an earlier `results.json`.
@@ -177,17 +185,21 @@ def compare(
         tolerance: How much lower a score may be, 0 to 1.
 
     Raises:
-        ValueError: If a side is of another format or lacks a part, they are of different data or
-            questions, a run of the baseline is missing, or the tolerance is out of range.
+        ValueError: If a side is of another format or lacks a part, they are of different commands,
+            data or questions, a run of the baseline is missing, or the tolerance is out of range.
     """
     if not 0 <= tolerance <= 1:
         raise ValueError(f"--tolerance is {tolerance}; it must be from 0 to 1")
     before, after = _scores_by_run(baseline, "baseline"), _scores_by_run(results, "results")
+    if (was := _benchmark(baseline)) != (now := _benchmark(results)):
+        raise ValueError(
+            f"the baseline is of `hopgate eval {was}`, not of {now}; give one of {now}"
+        )
     _check_same_data(baseline["data"], results["data"])
     if missing := [name for name in before if name not in after]:
         raise ValueError(
-            f"the baseline has runs that are missing now: {', '.join(missing)}; run these gates "
-            "too, or make a baseline without them"
+            f"the baseline has runs that are missing now: {', '.join(missing)}; run these too, "
+            "or make a baseline without them"
         )
     return [
         Drop(run, metric, was, after[run][metric])
@@ -213,30 +225,35 @@ def _check_same_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             )
 
 
+def _benchmark(document: Mapping[str, Any]) -> str:
+    return str(document.get("benchmark", RETRIEVALQA_RUN))
+
+
 def _scores_by_run(document: Any, what: str) -> dict[str, dict[str, float]]:
     """The compared scores of each run, from a document that may be anything."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         there = document.get("format") if isinstance(document, Mapping) else document
         raise ValueError(
             f"{what} is no results.json of format {FORMAT} (its format is {there!r:.40}); make it "
-            "anew with `hopgate eval retrievalqa`"
+            "anew with `hopgate eval`"
         )
     try:
         for field in ("name", "sha256", "rows"):
             document["data"][field]
-        return {str(run["name"]): _compared(run["scores"]) for run in document["runs"]}
+        metrics = COMPARED[_benchmark(document)]
+        return {str(run["name"]): _compared(run["scores"], metrics) for run in document["runs"]}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{what} is not whole: {type(error).__name__} at {error}; make it anew with `hopgate "
-            "eval retrievalqa`"
+            f"{what} is not whole: {type(error).__name__} at {error}; make it anew with "
+            "`hopgate eval`"
         ) from error
 
 
-def _compared(scores: Mapping[str, Any]) -> dict[str, float]:
-    found = {metric: scores[metric] for metric in COMPARED}
-    if scores["decision"] is not None:
+def _compared(scores: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
+    found = {metric: scores[metric] for metric in metrics}
+    if scores.get("decision") is not None:
         found[DECISION_F1] = scores["decision"]["f1"]
-    if found["retrieval_accuracy"] is None:  # no question must be retrieved for
+    if found.get("retrieval_accuracy", 0) is None:  # no question must be retrieved for
         del found["retrieval_accuracy"]
     for metric, value in found.items():
         if not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -251,15 +268,15 @@ def page(results: Mapping[str, Any]) -> str:
     """The content of `report.md`."""
     runs = results["runs"]
     sections = [
-        f"# RetrievalQA: gates of {_cell(results['model'])}",
-        _what_was_run(results),
+        f"# RetrievalQA: gates of {cell(results['model'])}",
+        what_was_run(results),
         "## Runs\n\nPercent, with 95% intervals in square brackets.",
         _quality(runs),
         f"![Retrieval accuracy and match of each run beside the paper's]({GATES})",
         "### Published\n\nRetrieval accuracy / match (RetrievalQA, table 1).",
         _published(),
         "## What it cost\n\nMeans of a question, unless it says otherwise.",
-        _costs(runs),
+        costs(runs, "gate"),
         *_parts("## New world and long tail", runs, "by_kind", "retrieval_accuracy"),
         *_parts("## By source", runs, "by_source", "retrieval_accuracy"),
         *(_parts("## By need", runs, "by_need", "retrieval_rate") if _has_answerable(runs) else ()),
@@ -268,73 +285,36 @@ def page(results: Mapping[str, Any]) -> str:
         f"![Flow from the decision to the answer]({FLOW})",
         _flows(runs),
         "## Settings",
-        "\n".join(f"- {_code(run['name'])}: {_settings(run['settings'])}" for run in runs),
+        settings(runs),
         f"## How to read this\n\n{_NOTES}",
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _what_was_run(results: Mapping[str, Any]) -> str:
-    data = results["data"]
-    endpoint = _code(results["endpoint"]) if results["endpoint"] else "embedded"
-    return "\n".join(
-        [
-            f"- Data: {_code(data['name'])}, {data['rows']:,} questions, {data['bad_rows']:,} bad "
-            f"rows left out, SHA-256 `{data['sha256']}`",
-            f"- Passages: {_cell(results['passages'])}",
-            f"- Model: {_code(results['model'])}, endpoint: {endpoint}",
-            f"- Date: {_cell(results['date'])}, hopgate {_cell(results['version'])}",
-            f"- Command: {_code(results['command'])}",
-        ]
-    )
 
 
 def _quality(runs: Sequence[Mapping[str, Any]]) -> str:
     header = (
         "gate", "retrieval accuracy", "match", "EM", "F1", "retrieves", "“I don't know”", "invalid"
     )  # fmt: skip
-    return _table(header, ([_code(run["name"]), *_qualities(run["scores"])] for run in runs))
+    return table(header, ([code(run["name"]), *_qualities(run["scores"])] for run in runs))
 
 
 def _qualities(scores: Mapping[str, Any]) -> list[str]:
     intervals = scores["interval"]
-    wide = [_percent(scores[name], intervals[name]) for name in ("retrieval_accuracy", "match")]
+    wide = [percent(scores[name], intervals[name]) for name in ("retrieval_accuracy", "match")]
     rest = ("em", "f1", "retrieval_rate", "unknown", "invalid")
-    return [*wide, *(_percent(scores[name]) for name in rest)]
+    return [*wide, *(percent(scores[name]) for name in rest)]
 
 
 def _published() -> str:
     rows = (
         [row.model]
         + [
-            f"{_percent(gate.retrieval)} / {_percent(gate.match)}"
+            f"{percent(gate.retrieval)} / {percent(gate.match)}"
             for gate in (row.vanilla, row.ta_are, row.always)
         ]
         for row in RETRIEVALQA
     )
-    return _table(("model", "vanilla", "TA-ARE", "always"), rows)
-
-
-def _costs(runs: Sequence[Mapping[str, Any]]) -> str:
-    header = (
-        "gate", "retrievals", "calls", "prompt tokens", "completion tokens", "tokens in all",
-        "cost", "cost in all", "ms, mean", "ms, p50", "ms, p95",
-    )  # fmt: skip
-    return _table(header, ([_code(run["name"]), *_spent(run["scores"])] for run in runs))
-
-
-def _spent(scores: Mapping[str, Any]) -> list[str]:
-    tokens, cost, ms = scores["tokens"], scores["cost"], scores["ms"]
-    each = tokens["per_question"]
-    return [
-        f"{scores['retrieval_steps']:.2f}",
-        f"{scores['llm_calls']:.2f}",
-        f"{each['prompt']:.1f}",
-        f"{each['completion']:.1f}",
-        f"{tokens['total']:,}",
-        *(f"{cost[name]:.4g}" if cost else "–" for name in ("per_question", "total")),
-        *(f"{ms[name]:,.0f}" for name in ("mean", "p50", "p95")),
-    ]
+    return table(("model", "vanilla", "TA-ARE", "always"), rows)
 
 
 def _parts(title: str, runs: Sequence[Mapping[str, Any]], by: str, metric: str) -> list[str]:
@@ -342,12 +322,12 @@ def _parts(title: str, runs: Sequence[Mapping[str, Any]], by: str, metric: str) 
     counts = {name: part["n"] for name, part in runs[0]["scores"][by].items()}
     if not counts:
         return []
-    header = ["gate", *(f"{_cell(name)} (n = {count:,})" for name, count in counts.items())]
+    header = ["gate", *(f"{cell(name)} (n = {count:,})" for name, count in counts.items())]
     rows = (
-        [_code(name), *(f"{_percent(p[metric])} / {_percent(p['match'])}" for p in parts)]
+        [code(name), *(f"{percent(p[metric])} / {percent(p['match'])}" for p in parts)]
         for name, parts in ((run["name"], run["scores"][by].values()) for run in runs)
     )
-    return [f"{title}\n\n{_MEANING[metric]} / match.", _table(header, rows)]
+    return [f"{title}\n\n{_MEANING[metric]} / match.", table(header, rows)]
 
 
 def _has_answerable(runs: Sequence[Mapping[str, Any]]) -> bool:
@@ -360,7 +340,7 @@ def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     names = ("accuracy", "precision", "recall", "f1")
     rows = (
-        [_code(name), f"{scores['n']:,}", *(_percent(scores[each]) for each in names)]
+        [code(name), f"{scores['n']:,}", *(percent(scores[each]) for each in names)]
         for name, scores in judged
     )
     title = (
@@ -368,7 +348,7 @@ def _decisions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         "recall and F1 are means over the two classes."
     )
     header = ("gate", "questions", "accuracy", "macro precision", "macro recall", "macro F1")
-    return [title, _table(header, rows)]
+    return [title, table(header, rows)]
 
 
 def _flows(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -378,35 +358,8 @@ def _flows(runs: Sequence[Mapping[str, Any]]) -> str:
         *(f"{way}: {charts.NAMES[each]}" for way in ways.values() for each in OUTCOMES),
     ]
     rows = (
-        [_code(run["name"])]
+        [code(run["name"])]
         + [str(run["scores"]["flow"][way][each]) for way in ways for each in OUTCOMES]
         for run in runs
     )
-    return _table(header, rows)
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    text = json.dumps(settings, ensure_ascii=False)
-    return _code(text) if settings else "those that ship"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    align = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, align, *rows))
-
-
-def _percent(value: float | None, interval: Sequence[float] | None = None) -> str:
-    if value is None or not math.isfinite(value):
-        return "–"
-    around = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
-    return f"{100 * value:.1f}{around}"
-
-
-def _cell(text: str) -> str:
-    """Text that breaks no line and no table."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _code(text: str) -> str:
-    """The same, shown letter for letter."""
-    return f"`{_cell(text).replace('`', 'ˋ')}`"
+    return table(header, rows)

@@ -120,11 +120,11 @@ def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> 
     return {
         **headline(predictions),
         "flow": _flow(predictions),
-        "tokens": _tokens(predictions),
-        "llm_calls": _mean([row["llm_calls"] for row in predictions]),
-        "retrieval_steps": _mean([row["retrieval_steps"] for row in predictions]),
-        "cost": _cost(predictions, price),
-        "ms": _latency(predictions),
+        "tokens": token_sums(predictions),
+        "llm_calls": mean([row["llm_calls"] for row in predictions]),
+        "retrieval_steps": mean([row["retrieval_steps"] for row in predictions]),
+        "cost": money(predictions, price),
+        "ms": latency(predictions),
         "by_source": _parts(predictions, lambda row: row["source"]),
         "by_kind": _parts(predictions, lambda row: KINDS.get(row["source"].lower())),
         "by_need": _parts(
@@ -153,13 +153,13 @@ def headline(predictions: Sequence[Prediction]) -> dict[str, Any]:
     matched = [row["match"] for row in predictions]
     return {
         "n": len(predictions),
-        "retrieval_rate": _mean([row["retrieve"] for row in predictions]),
-        "retrieval_accuracy": _mean(needed) if needed else None,
-        "match": _mean(matched),
-        "em": _mean([row["em"] for row in predictions]),
-        "f1": _mean([row["f1"] for row in predictions]),
-        "unknown": _mean([not row["known"] for row in predictions]),
-        "invalid": _mean([row["verdict"] == "invalid" for row in predictions]),
+        "retrieval_rate": mean([row["retrieve"] for row in predictions]),
+        "retrieval_accuracy": mean(needed) if needed else None,
+        "match": mean(matched),
+        "em": mean([row["em"] for row in predictions]),
+        "f1": mean([row["f1"] for row in predictions]),
+        "unknown": mean([not row["known"] for row in predictions]),
+        "invalid": mean([row["verdict"] == "invalid" for row in predictions]),
         "interval": {
             "retrieval_accuracy": interval(needed) if needed else None,
             "match": interval(matched),
@@ -197,7 +197,7 @@ def decision(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
     truth = np.array([not row["answerable"] for row in judged])
     chosen = np.array([row["retrieve"] for row in judged])
     classes = [_class_scores(truth == each, chosen == each) for each in (True, False)]
-    precision, recall, f1 = (_mean(list(scores)) for scores in zip(*classes, strict=True))
+    precision, recall, f1 = (mean(list(scores)) for scores in zip(*classes, strict=True))
     return {
         "n": len(judged),
         "accuracy": float((truth == chosen).mean()),
@@ -215,7 +215,8 @@ def _class_scores(
     return hits / told if told else 0.0, hits / there if there else 0.0, f1
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The plain mean of at least one value."""
     return float(np.mean(values))
 
 
@@ -227,7 +228,8 @@ def _flow(predictions: Sequence[Prediction]) -> dict[str, dict[str, int]]:
     return flow
 
 
-def _tokens(predictions: Sequence[Prediction]) -> dict[str, Any]:
+def token_sums(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """`prompt`, `completion` and `total`, and the same in `per_question`."""
     prompt = sum(row["prompt_tokens"] for row in predictions)
     completion = sum(row["completion_tokens"] for row in predictions)
     totals = {"prompt": prompt, "completion": completion, "total": prompt + completion}
@@ -236,18 +238,20 @@ def _tokens(predictions: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
-def _cost(predictions: Sequence[Prediction], price: Price | None) -> dict[str, float] | None:
+def money(predictions: Sequence[Prediction], price: Price | None) -> dict[str, float] | None:
+    """What the tokens cost: `total` and `per_question`; None without a price."""
     if price is None:
         return None
-    tokens = _tokens(predictions)
+    tokens = token_sums(predictions)
     total = (tokens["prompt"] * price.input + tokens["completion"] * price.output) / 1e6
     return {"total": total, "per_question": total / len(predictions)}
 
 
-def _latency(predictions: Sequence[Prediction]) -> dict[str, float]:
+def latency(predictions: Sequence[Prediction]) -> dict[str, float]:
+    """`mean`, `p50` and `p95` of a question's milliseconds."""
     times = [row["ms"] for row in predictions]
     p50, p95 = np.percentile(times, [50, 95])
-    return {"mean": _mean(times), "p50": float(p50), "p95": float(p95)}
+    return {"mean": mean(times), "p50": float(p50), "p95": float(p95)}
 
 
 def _parts(

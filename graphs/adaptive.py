@@ -16,8 +16,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
+from hopgate.graphs import events
 from hopgate.graphs.context import Context
 from hopgate.graphs.decisions import gate_decision
+from hopgate.graphs.events import AnswerEvent, GateEvent, RouteEvent
 from hopgate.graphs.multihop import build_multihop
 from hopgate.graphs.resources import Resources, layout_for, system_clock
 from hopgate.graphs.state import Decision, Draft, Hop, Input, Output, State, new_usage, spend
@@ -95,7 +97,7 @@ class Steps:
         if after_gate({"decision": update}) == "generate":
             update |= Decision(strategy="none")
         drafted = decision["mode"] == "draft" and decision["reply"]
-        runtime.stream_writer({"event": "gate", **decision})
+        events.send(runtime, GateEvent(event="gate", **decision))
         return {
             "decision": update,
             "draft": Draft(question=question, text=decision["reply"]) if drafted else None,
@@ -117,7 +119,7 @@ class Steps:
             reason = f"the request asks for strategy {context.strategy!r}"
             decision = routing.forced(context.strategy, context.alpha, reason)
         strategy = routing.STRATEGIES[decision["label"]]
-        runtime.stream_writer({"event": "route", "strategy": strategy, **decision})
+        events.send(runtime, RouteEvent(event="route", strategy=strategy, **decision))
         return {
             "decision": Decision(route=decision, strategy=strategy),
             "usage": spend(state["usage"], "route", started),
@@ -136,7 +138,7 @@ class Steps:
             evidence = []
             warnings.append(f"{error}; answered without sources")
         hop = Hop(query=query, passage_ids=[hit["id"] for hit in evidence], thought="")
-        runtime.stream_writer({"event": "hop", "number": 1, **hop})
+        events.send(runtime, events.hop(1, query, evidence))
         return {
             "evidence": evidence,
             "hops": [hop],
@@ -156,7 +158,7 @@ class Steps:
         warnings += answer.warnings
         if model.tiny:
             warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
-        runtime.stream_writer({"event": "answer", "text": answer.text})
+        events.send(runtime, AnswerEvent(event="answer", text=answer.text))
         return {
             "answer": answer.text,
             "citations": answer.citations,

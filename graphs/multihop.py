@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 
+from hopgate.graphs import events
 from hopgate.graphs.context import Context
+from hopgate.graphs.events import PlanEvent, StopEvent, ThoughtEvent
 from hopgate.graphs.resources import Resources, layout_for
 from hopgate.graphs.state import Decision, Hop, MultihopState, spend
 from hopgate.models.chat import CHARS_PER_TOKEN, Completion
@@ -40,12 +42,12 @@ class Loop:
         started = time.perf_counter()
         context = runtime.context or Context()
         if self._is_late(state, context):
-            return _deadline(state, context)
+            return _deadline(state, runtime)
         model = await self._resources.model(context)
         plan, completion = await decomposing.decompose(
             model, state["standalone"], context.max_sub_questions, layout_for(model, context)
         )
-        runtime.stream_writer({"event": "plan", "sub_questions": plan})
+        events.send(runtime, PlanEvent(event="plan", sub_questions=plan))
         return {"plan": plan, **_spent(state, "decompose", started, completion)}
 
     async def retrieve(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
@@ -53,7 +55,7 @@ class Loop:
         started = time.perf_counter()
         context = runtime.context or Context()
         if self._is_late(state, context):
-            return _deadline(state, context)
+            return _deadline(state, runtime)
         query = state.get("next_query") or _next_query(state)
         number = len(state["hops"]) + 1
         retriever = await self._resources.retriever(context)
@@ -66,7 +68,8 @@ class Loop:
             warnings = [*state["decision"].get("warnings", []), f"hop {number}: {error}"]
             decision = Decision(stop_reason="retriever_failed", warnings=warnings)
         hop = Hop(query=query, passage_ids=[hit["id"] for hit in found], thought="")
-        runtime.stream_writer({"event": "hop", "number": number, **hop})
+        events.send(runtime, events.hop(number, query, found))
+        _tell_end(runtime, number, decision["stop_reason"])
         return {
             "evidence": new,
             "hops": [hop],
@@ -112,7 +115,7 @@ class Loop:
         started = time.perf_counter()
         context = runtime.context or Context()
         if self._is_late(state, context):
-            return _deadline(state, context)
+            return _deadline(state, runtime)
         model = await self._resources.model(context)
         thought, completion = await reasoning.think(
             model,
@@ -128,7 +131,7 @@ class Loop:
         started = time.perf_counter()
         context = runtime.context or Context()
         if self._is_late(state, context):
-            return _deadline(state, context)
+            return _deadline(state, runtime)
         model = await self._resources.model(context)
         hop, by_id = state["hops"][-1], {hit["id"]: hit for hit in state["evidence"]}
         answer, completion = await decomposing.answer(
@@ -145,10 +148,17 @@ class Loop:
         return self._resources.clock().timestamp() - state["began"] >= context.max_seconds
 
 
-def _deadline(state: MultihopState, context: Context) -> Update:
+def _deadline(state: MultihopState, runtime: Runtime[Context]) -> Update:
+    context = runtime.context or Context()
     warning = f"the loop ended at its deadline of {context.max_seconds:g} s (max_seconds)"
     warnings = [*state["decision"].get("warnings", []), warning]
+    _tell_end(runtime, len(state["hops"]), "deadline")
     return {"decision": Decision(stop_reason="deadline", warnings=warnings)}
+
+
+def _tell_end(runtime: Runtime[Context], number: int, reason: StopReason | None) -> None:
+    if reason:
+        events.send(runtime, StopEvent(event="stop", number=number, stop_reason=reason))
 
 
 def _spent(state: MultihopState, node: str, started: float, completion: Completion) -> Update:
@@ -168,9 +178,8 @@ def _thought(
     hops = [*earlier, Hop(**{**last, "thought": thought})]
     after = MultihopState(**{**state, "hops": hops})
     stop = _after_thought(after) or _before_search(after, context.max_hops)
-    runtime.stream_writer(
-        {"event": "thought", "number": len(hops), "thought": thought, "stop_reason": stop}
-    )
+    events.send(runtime, ThoughtEvent(event="thought", number=len(hops), thought=thought))
+    _tell_end(runtime, len(hops), stop)
     return {"hops": hops[-1:], **_changed(state, Decision(stop_reason=stop)), **spent}
 
 

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from hopgate.models.chat import Completion
 from hopgate.nodes.gate import GateDecision
 from hopgate.nodes.generate import Citation
+from hopgate.nodes.reason import StopReason
 from hopgate.nodes.route import RouteDecision, Strategy
 from hopgate.retrievers.base import Hit
 
@@ -55,7 +56,7 @@ class Decision(TypedDict, total=False):
     gate: GateDecision
     route: RouteDecision | None
     strategy: Strategy
-    stop_reason: str | None
+    stop_reason: StopReason | None
     answered: bool
     warnings: list[str]
 

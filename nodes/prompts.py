@@ -314,16 +314,18 @@ def as_data(text: str) -> str:
     return " ".join(inert(text).split())
 
 
+def _is_visible(character: str) -> bool:
+    return (
+        character.isspace()
+        or character in _JOINERS
+        or unicodedata.category(character) not in _INVISIBLE
+    )
+
+
 def inert(text: str) -> str:
     """Drop invisible characters and break chat-template markers, which open turns on some servers.
 
     The joiners that some scripts and emoji need stay.
     """
-    visible = "".join(
-        character
-        for character in text
-        if character.isspace()
-        or character in _JOINERS
-        or unicodedata.category(character) not in _INVISIBLE
-    )
+    visible = text if text.isprintable() else "".join(filter(_is_visible, text))
     return _MARKER_END.sub(r"\1 >", _MARKER.sub(r"\g<0> ", visible))

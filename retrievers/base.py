@@ -25,6 +25,8 @@ class Passage(TypedDict):
     """Path of the file it comes from, relative to the folder that was indexed; may be empty."""
     page: NotRequired[int]
     """Page of a PDF, counted from 1."""
+    section: NotRequired[str]
+    """Heading that the text stands under."""
 
 
 class Hit(TypedDict):
@@ -35,6 +37,10 @@ class Hit(TypedDict):
     text: str
     score: float
     """Higher is better, unless the outside store that was wrapped says otherwise."""
+    source: NotRequired[str]
+    """File that the passage comes from, as in `Passage`."""
+    page: NotRequired[int]
+    section: NotRequired[str]
 
 
 class Retriever(Protocol):
@@ -64,12 +70,20 @@ def passage_id(title: str, text: str) -> str:
     return hashlib.sha256(f"{title}\x1f{text}".encode()).hexdigest()[:16]
 
 
-def make_passage(title: str, text: str, source: str = "", page: int | None = None) -> Passage:
+def make_passage(
+    title: str,
+    text: str,
+    source: str = "",
+    page: int | None = None,
+    section: str | None = None,
+) -> Passage:
     """Build a passage with its content-hash id; white space around title and text is dropped."""
     title, text = title.strip(), text.strip()
     passage = Passage(id=passage_id(title, text), title=title, text=text, source=source)
     if page is not None:
         passage["page"] = page
+    if section:
+        passage["section"] = section
     return passage
 
 
@@ -128,8 +142,14 @@ def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
 
 
 def _hit(document: Document, score: float) -> Hit:
-    text = document.page_content
-    title = str(document.metadata.get("title") or document.metadata.get("source") or "")
-    return Hit(
+    known, text = document.metadata, document.page_content
+    title = str(known.get("title") or known.get("source") or "")
+    hit = Hit(
         id=document.id or passage_id(title, text), title=title, text=text, score=float(score)
     )
+    for key in ("source", "section"):
+        if isinstance(known.get(key), str) and known[key]:
+            hit[key] = known[key]
+    if isinstance(known.get("page"), int):
+        hit["page"] = int(known["page"])
+    return hit

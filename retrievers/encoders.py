@@ -41,7 +41,7 @@ CONTRIEVER_MAX_TOKENS = 512
 HUB_TIMEOUT_S = 10.0
 """How long the first answer of the model hub may take before it counts as out of reach."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
 _BATCH = 32
 _PROGRESS_EVERY = 512
@@ -191,7 +191,7 @@ def find_encoder(name: str) -> EncoderSource | None:
 
 
 def _hub_repo(name: str) -> str:
-    if name in HUB_NAMES or _HUB_ID.fullmatch(name):
+    if name in HUB_NAMES or HUB_ID.fullmatch(name):
         return HUB_NAMES.get(name, name)
     known = ", ".join([DEFAULT_ENCODER, *HUB_NAMES])
     raise ValueError(
@@ -254,9 +254,19 @@ def _is_complete(folder: Path) -> bool:
     return tokenizer and (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
-def _download(repo: str) -> Path:
+def hub_model(repo: str) -> Path:
+    """Give the folder of a model of the hub that is no encoder, downloaded if it must be.
+
+    Raises:
+        RuntimeError: the model cannot be had.
+    """
+    return _cached_snapshot(repo) or _download(repo, "model")
+
+
+def _download(repo: str, kind: str = "encoder") -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
+    embedded = f", or use the embedded {DEFAULT_ENCODER}" if kind == "encoder" else ""
     try:
         return Path(
             snapshot_download(
@@ -268,12 +278,13 @@ def _download(repo: str) -> Path:
         )
     except Exception as error:  # the hub client's errors have no common base class
         raise RuntimeError(
-            f"encoder {repo} cannot be had from the model hub ({_first_line(error)}): connect, "
-            f"give a local folder that holds it, or use the embedded {DEFAULT_ENCODER}"
+            f"{kind} {repo} cannot be had from the model hub ({first_line(error)}): connect, "
+            f"or give a local folder that holds it{embedded}"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Give the first line of an error's message, or its kind if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -294,7 +305,7 @@ def _safetensors_revision(api: HfApi, repo: str) -> str:
 
 def _load_model(source: EncoderSource) -> SentenceTransformer:
     """Load the files as sentence-transformers would, or as Contriever if it has no modules.json."""
-    with _quiet_loading():
+    with quiet_loading():
         try:
             if (source.folder / "modules.json").exists():
                 from sentence_transformers import SentenceTransformer
@@ -306,7 +317,7 @@ def _load_model(source: EncoderSource) -> SentenceTransformer:
                 )
             return _load_contriever(source.folder)
         except Exception as error:  # torch, safetensors and tokenizers fail each in its own way
-            reason = _first_line(error)
+            reason = first_line(error)
             raise RuntimeError(
                 f"encoder {source.name} in {source.folder} cannot be loaded: {reason}"
             ) from error
@@ -339,7 +350,7 @@ def _pooling(model: SentenceTransformer) -> str:
 
 
 @contextmanager
-def _quiet_loading() -> Iterator[None]:
+def quiet_loading() -> Iterator[None]:
     """Keep the library's bar for the reading of weights off the terminal."""
     from transformers.utils import logging
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +77,7 @@ def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
         "calibrate",
         "doctor",
         "index",
+        "label",
         "route",
         "search",
         "sweep",
@@ -195,6 +197,52 @@ def test_ask_prints_the_answer_its_source_and_every_decision(
         assert part in ran.out
 
 
+def test_ask_stream_is_a_json_line_an_event_then_the_result(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(reason="So the answer is: x", answer="Caddoc\u2028Fairlow [1]"))
+    ran = run("ask", QUESTION, "--strategy", "multi", "--stream")
+    assert (ran.code, ran.err) == (0, "")
+    *told, result = [json.loads(line) for line in ran.out.split("\n")[:-1]]
+    names = [each["event"] for each in told]
+    assert names == ["gate", "route", "hop", "thought", "stop", "token", "answer"]
+    assert result.pop("event") == "result"
+    document = json.loads(run("ask", QUESTION, "--strategy", "multi", "--json").out)
+    assert result.keys() == document.keys()
+    assert {**result, "usage": None} == {**document, "usage": None}
+    assert result["usage"]["llm_calls"] == document["usage"]["llm_calls"]
+
+
+def test_ask_stream_prints_each_event_as_it_happens(fake: FakeOpenAI) -> None:
+    """The model answers only once the events before its answer were read from the pipe."""
+    read = threading.Event()
+    in_time: list[bool] = []
+
+    def answer(_: str) -> str:
+        in_time.append(read.wait(60))
+        return "Caddoc Fairlow [1]"
+
+    fake.answers(by_task(answer=answer))
+    command = [sys.executable, "-m", "hopgate", "ask", QUESTION, "--strategy", "single", "--stream"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        before = [json.loads(process.stdout.readline())["event"] for _ in range(3)]
+        read.set()
+        after = [json.loads(line)["event"] for line in process.stdout]
+    assert (process.returncode, in_time) == (0, [True])
+    assert (before, after) == (["gate", "route", "hop"], ["token", "answer", "result"])
+
+
+def test_ask_stream_fails_with_one_line_after_what_was_told(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(answer=Reply(status=401, error="Incorrect API key")))
+    ran = run("ask", QUESTION, "--strategy", "single", "--stream")
+    told = [json.loads(line)["event"] for line in ran.out.splitlines()]
+    assert told == ["gate", "route", "hop"]
+    one_line(ran._replace(out=""), 1, fake.base_url)
+
+
 def test_markup_in_answers_is_shown_as_it_is(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="[bold]not bold[/bold] [/x]"))
     ran = run("ask", QUESTION, "--strategy", "none")
@@ -285,6 +333,9 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--index", "nowhere"], ["nowhere", "hopgate index build"]),
     (["ask", QUESTION, "--router", "nowhere"], ["nowhere"]),
     (["ask", QUESTION, "--thread", " "], ["thread"]),
+    (["ask", QUESTION, "--stream", "--json"], ["--stream or --json"]),
+    (["ask", QUESTION, "--stream", "--alpha", "7"], ["alpha", "7"]),
+    (["ask", "", "--stream"], ["the question is empty"]),
     (["ask", QUESTION, "--colour"], ["--colour"]),
     (["ask", QUESTION, "more"], ["more"]),
     (["answer"], ["'answer'"]),

@@ -87,8 +87,9 @@ def test_help_lists_what_can_be_measured(run: Callable[..., Ran]) -> None:
     ran = run("eval", "--help")
     assert (ran.code, ran.err) == (0, "")
     assert "\n  gate " in ran.out
+    assert "\n  qa " in ran.out
     assert "\n  retrievalqa " in ran.out
-    one_line(run("eval"), 2, "name a command: gate, retrievalqa")
+    one_line(run("eval"), 2, "name a command: gate, qa, retrievalqa")
 
 
 # What is asked and kept

@@ -550,13 +550,14 @@ async def test_events_come_from_inside_the_subgraph(fake: FakeOpenAI) -> None:
         (True, "thought"),
         (True, "hop"),
         (True, "thought"),
+        (True, "stop"),
         (False, "answer"),
     ]
     by_name = {event["event"]: event for _, event in events}
     assert by_name["gate"]["answer"] == "yes"
     assert by_name["route"]["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
     assert (by_name["hop"]["number"], by_name["hop"]["query"]) == (2, FACT)
-    assert by_name["thought"]["stop_reason"] == "answered"
+    assert by_name["stop"]["stop_reason"] == "answered"
     assert by_name["answer"]["text"] == "Lissmere"
 
 

@@ -1,5 +1,6 @@
 """The loop: both modes, why they stop, and that they always do."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -480,7 +481,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MODEL, st.sampled_from(list(RETRIEVERS.values())), SETTINGS)
 async def test_the_loop_ends_whatever_model_and_retriever_do(
     say: Say, make: Callable[[], FixedRetriever], chosen: dict[str, Any]
@@ -499,6 +500,16 @@ async def test_the_loop_ends_with_each_model_and_endless_passages(say: Say, mode
     check(result, model, retriever, Context(strategy="multi", **settings_))
 
 
+@pytest.mark.parametrize("make", RETRIEVERS.values(), ids=RETRIEVERS)
+@pytest.mark.parametrize("mode", ["ircot", "decompose"])
+async def test_the_loop_ends_with_each_retriever_and_endless_facts(
+    make: Callable[[], FixedRetriever], mode: str
+) -> None:
+    model, retriever = TalkingModel(say=MODELS["never runs out of facts"]), make()
+    result = await run(model, retriever, multihop=mode)
+    check(result, model, retriever, Context(strategy="multi", multihop=mode))  # type: ignore[arg-type]
+
+
 def check(
     result: dict[str, Any], model: TalkingModel, retriever: FixedRetriever, context: Context
 ) -> None:
@@ -509,6 +520,8 @@ def check(
     assert len(model.asked) == result["usage"]["llm_calls"] <= len(hops) + 1 + bool(plan)
     assert bool(plan) == (context.multihop == "decompose")
     assert len(plan) <= context.max_sub_questions
+    assert all(len(hop["passage_ids"]) <= context.hop_k for hop in hops)
+    assert json.dumps(result, allow_nan=False, ensure_ascii=False).encode()  # can be stored
     assert all(hop["query"].strip() and len(hop["query"]) < 3_000 for hop in hops)
     assert all(len(hop["thought"]) <= reason.MAX_THOUGHT_CHARS for hop in hops)
     ids = [each["id"] for each in evidence]

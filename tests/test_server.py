@@ -17,8 +17,10 @@ from doubles import by_task
 from fake_openai import FakeOpenAI
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
+from pydantic import TypeAdapter
 
 from hopgate import Context
+from hopgate.graphs.events import Event
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 60
@@ -128,21 +130,32 @@ async def test_a_threaded_run_streams_events_from_inside_the_loop(client: LangGr
         "hopgate",
         input={"question": QUESTION},
         context=context,
-        stream_mode=["custom"],
+        stream_mode=["custom", "messages-tuple"],
         stream_subgraphs=True,
     )
     seen = [(part.event, part.data) async for part in parts]
     events = [(event, data) for event, data in seen if event.startswith("custom")]
+    shape: TypeAdapter[Event] = TypeAdapter(Event)
+    assert [shape.validate_python(data, strict=True) for _, data in events] == [
+        data for _, data in events
+    ]
     names = [data["event"] for _, data in events]
     assert names[:3] == ["gate", "route", "hop"], seen
-    assert names[-1] == "answer"
+    assert names[-2:] == ["stop", "answer"]
     assert all(
-        event.startswith("custom|multihop:") == (data["event"] in ("hop", "thought"))
+        event.startswith("custom|multihop:") == (data["event"] in ("hop", "thought", "stop"))
         for event, data in events
     )
     hop = next(data for _, data in events if data["event"] == "hop")
     assert hop["query"] == QUESTION
-    assert len(hop["passage_ids"]) == 1
+    assert len(hop["passages"]) == 1
+
+    spoken = [data[0] for event, data in seen if event.startswith("messages")]
+    chunks = [message for message in spoken if message["type"] == "AIMessageChunk"]
+    assert len({message["id"] for message in chunks}) == 1
+    tokens = [message["content"] for message in chunks if message["content"]]
+    assert len(tokens) > 1
+    assert events[-1][1]["text"] in "".join(tokens)
 
     values = (await client.threads.get_state(thread["thread_id"]))["values"]
     assert isinstance(values, dict)

@@ -1,0 +1,100 @@
+"""The live view of a run: its events as they happen, on stderr, gone when the answer is there."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from hopgate.render import PATHS, printable, route_line
+
+if TYPE_CHECKING:
+    from hopgate.graphs.events import Event
+
+Row = tuple[str, str]  # a label, empty where it is the one above, and a text
+
+ANSWER = "answer"
+
+_err = Console(stderr=True, highlight=False, emoji=False)
+
+
+class View:
+    """What has happened so far, drawn as many of the newest lines as fit the terminal."""
+
+    def __init__(self) -> None:
+        """Begin with nothing but a spinner."""
+        self._rows: list[Row] = []
+        self._spinner = Spinner("dots", "thinking")
+
+    def show(self, event: "Event") -> None:
+        """Add an event; one that follows it up, or takes it back, changes what is there."""
+        answer = self._rows.pop()[1] if self._rows and self._rows[-1][0] == ANSWER else ""
+        if event["event"] == "token":
+            self._rows.append((ANSWER, answer + event["text"]))
+        else:
+            self._rows += _rows(event)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the newest lines, then the spinner."""
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(min_width=len("stopped"))  # so that a new label moves nothing
+        grid.add_column()
+        for label, text in list(self._rows):
+            grid.add_row(Text(label, "bold"), Text(printable(text, "")))
+        lines = console.render_lines(grid, options.update(height=None), pad=False)
+        for line in lines[-max(1, console.height - 2) :] if self._rows else []:
+            yield from line
+            yield Segment.line()
+        yield self._spinner
+
+
+def _rows(event: "Event") -> list[Row]:
+    match event["event"]:
+        case "gate":
+            return [("gate", f"{event['answer']} ({event['mode']}): {event['reason']}")]
+        case "route":
+            return [("route", f"{route_line(event)}: {PATHS[event['strategy']]}")]
+        case "plan":
+            questions = enumerate(event["sub_questions"], start=1)
+            return [(f"plan {number}", question) for number, question in questions]
+        case "hop":
+            found = ", ".join(each["title"] or each["id"] for each in event["passages"])
+            return [(f"hop {event['number']}", event["query"]), ("", f"found {found or 'nothing'}")]
+        case "thought":
+            return [("", event["thought"] or "no thought")]
+        case "stop":
+            return [("stopped", event["stop_reason"])]
+        case "escalate":
+            path = f"{PATHS[event['from']]} → {PATHS[event['to']]}"
+            return [("deeper", f"{path}: {event['reason']}")]
+        case "answer":
+            return [(ANSWER, event["text"])]
+    return []
+
+
+@contextmanager
+def view(*, quiet: bool) -> Iterator[Callable[["Event"], None] | None]:
+    """Show a run on stderr while the context lasts.
+
+    Yields:
+        What to call with each event; None where nothing is shown, since `quiet` or stderr is no
+        terminal.
+    """
+    if quiet or not _err.is_terminal:
+        yield None
+        return
+    shown = View()
+    with Live(
+        shown,
+        console=_err,
+        refresh_per_second=10,
+        transient=True,
+        redirect_stdout=False,
+        vertical_overflow="crop",
+    ):
+        yield shown.show

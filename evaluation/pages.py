@@ -1,0 +1,80 @@
+"""What the pages of reports are made of: Markdown that no name or path of a run can break."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def what_was_run(results: Mapping[str, Any]) -> str:
+    """Data, passages, model, date and command, as a list."""
+    data = results["data"]
+    endpoint = code(results["endpoint"]) if results["endpoint"] else "embedded"
+    return "\n".join(
+        [
+            f"- Data: {code(data['name'])}, {data['rows']:,} questions, {data['bad_rows']:,} bad "
+            f"rows left out, SHA-256 `{data['sha256']}`",
+            f"- Passages: {cell(results['passages'])}",
+            f"- Model: {code(results['model'])}, endpoint: {endpoint}",
+            f"- Date: {cell(results['date'])}, hopgate {cell(results['version'])}",
+            f"- Command: {code(results['command'])}",
+        ]
+    )
+
+
+def costs(runs: Sequence[Mapping[str, Any]], kind: str) -> str:
+    """What each run spent on a question; `kind` heads the names of the runs."""
+    header = (
+        kind, "retrievals", "calls", "prompt tokens", "completion tokens", "tokens in all",
+        "cost", "cost in all", "ms, mean", "ms, p50", "ms, p95",
+    )  # fmt: skip
+    return table(header, ([code(run["name"]), *_spent(run["scores"])] for run in runs))
+
+
+def _spent(scores: Mapping[str, Any]) -> list[str]:
+    tokens, cost, ms = scores["tokens"], scores["cost"], scores["ms"]
+    each = tokens["per_question"]
+    return [
+        f"{scores['retrieval_steps']:.2f}",
+        f"{scores['llm_calls']:.2f}",
+        f"{each['prompt']:.1f}",
+        f"{each['completion']:.1f}",
+        f"{tokens['total']:,}",
+        *(f"{cost[name]:.4g}" if cost else "–" for name in ("per_question", "total")),
+        *(f"{ms[name]:,.0f}" for name in ("mean", "p50", "p95")),
+    ]
+
+
+def settings(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The settings of each run, as a list."""
+    return "\n".join(f"- {code(run['name'])}: {_settings(run['settings'])}" for run in runs)
+
+
+def _settings(given: Mapping[str, Any]) -> str:
+    return code(json.dumps(given, ensure_ascii=False)) if given else "those that ship"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is of names and the others of numbers."""
+    align = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, align, *rows))
+
+
+def percent(value: float | None, interval: Sequence[float] | None = None) -> str:
+    """A share in percent, with its interval if there is one; a dash for none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    around = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
+    return f"{100 * value:.1f}{around}"
+
+
+def cell(text: str) -> str:
+    """Text that breaks no line and no table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """The same, shown letter for letter."""
+    return f"`{cell(text).replace('`', 'ˋ')}`"

@@ -1,0 +1,194 @@
+"""The report of `hopgate eval qa`: a page, and a picture of accuracy against steps."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
+from hopgate.evaluation.plots import DPI, ROUTERS, beside, require_matplotlib
+from hopgate.evaluation.qa import STATIC
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Runs = Sequence[Mapping[str, Any]]
+
+PICTURE, PAGE, DOCUMENT = "qa.png", "report.md", "results.json"
+
+_NOTES = """\
+- Match, the accuracy of the picture: an accepted answer stands somewhere in the answer, both
+  normalised (lower case, no punctuation, no articles). It looks at letters, not words, so "12"
+  stands in "2012", and a long answer that tries many names gains. EM and F1 look at whole words.
+- A step is one retrieval. `none`, `single` and `multi` send every question the same way, and skip
+  gate and router. `adaptive` decides by question; with the gate `off` by the router alone.
+- In square brackets: the 95% bootstrap interval over the questions. The runs share their
+  questions, so two runs can differ more surely than their intervals suggest. At 0% and 100% it has
+  no width, and says nothing of other questions.
+- Tokens, calls and cost count all that was sent and given back. Milliseconds are of one question
+  while others ran beside it."""
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The content of `report.md`.
+
+    Args:
+        results: The content of `results.json`.
+    """
+    runs = results["runs"]
+    sections = [
+        f"# Question answering: strategies with {cell(results['model'])}",
+        what_was_run(results),
+        "## Runs\n\nPercent, with 95% intervals in square brackets.",
+        _quality(runs),
+        f"![Match of each run against its retrieval steps]({PICTURE})",
+        "## What it cost\n\nMeans of a question, unless it says otherwise.",
+        costs(runs, "strategy"),
+        *_paths(runs),
+        *_stops(runs),
+        *_datasets(runs),
+        "## Settings",
+        settings(runs),
+        f"## How to read this\n\n{_NOTES}",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _quality(runs: Runs) -> str:
+    header = ("strategy", "match", "EM", "F1", "“I don't know”", "steps", "calls", "tokens")
+    return table(header, ([code(run["name"]), *quality(run["scores"])] for run in runs))
+
+
+def quality(scores: Mapping[str, Any]) -> list[str]:
+    """A run's scores as they are shown, without their names."""
+    return [
+        *(percent(scores[name], scores["interval"][name]) for name in ("match", "em")),
+        *(percent(scores[name]) for name in ("f1", "unknown")),
+        f"{scores['retrieval_steps']:.2f}",
+        f"{scores['llm_calls']:.2f}",
+        f"{scores['tokens']['per_question']['total']:,.0f}",
+    ]
+
+
+def _paths(runs: Runs) -> list[str]:
+    adaptive = _adaptive(runs)
+    if not adaptive:
+        return []
+    rows = (
+        [code(run["name"]), *map(percent, (*scores["shares"].values(), scores["invalid"]))]
+        for run, scores in ((run, run["scores"]) for run in adaptive)
+    )
+    title = "## Where the questions went\n\nPercent of the questions; a gate's No counts as A."
+    header = ("strategy", "A: none", "B: single", "C: multi", "gate's reply invalid")
+    return [title, table(header, rows)]
+
+
+def _stops(runs: Runs) -> list[str]:
+    looped = [(run["name"], reasons) for run in runs if (reasons := run["scores"]["stop_reasons"])]
+    names = list(dict.fromkeys(reason for _, reasons in looped for reason in reasons))
+    if not names:
+        return []
+    rows = ([code(run), *(str(found.get(name, 0)) for name in names)] for run, found in looped)
+    return ["## Why the loop stopped\n\nQuestions.", table(("strategy", *names), rows)]
+
+
+def _datasets(runs: Runs) -> list[str]:
+    counts = {name: part["n"] for name, part in runs[0]["scores"]["by_dataset"].items()}
+    if not counts:
+        return []
+    header = ("strategy", *(f"{cell(name)} (n = {count:,})" for name, count in counts.items()))
+    rows = ([code(run["name"]), *_parts(run["scores"]["by_dataset"].values())] for run in runs)
+    return ["## By dataset\n\nMatch / EM / F1 at how many steps.", table(header, rows)]
+
+
+def _parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [
+        " / ".join(percent(part[name]) for name in ("match", "em", "f1"))
+        + f" at {part['retrieval_steps']:.2f}"
+        for part in parts
+    ]
+
+
+def _adaptive(runs: Runs) -> list[Mapping[str, Any]]:
+    found = [run for run in runs if run["name"] not in STATIC]
+    return sorted(found, key=lambda run: float(run["settings"]["alpha"]))
+
+
+def png(results: Mapping[str, Any]) -> bytes:
+    """Match against steps of every run as a PNG.
+
+    Args:
+        results: The content of `results.json`.
+
+    Raises:
+        RuntimeError: If matplotlib is not installed.
+    """
+    require_matplotlib()
+    buffer = io.BytesIO()
+    draw(results).savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
+
+
+def draw(results: Mapping[str, Any]) -> Figure:
+    """The picture as a matplotlib figure; see `png`."""
+    from matplotlib.figure import Figure
+
+    runs = results["runs"]
+    figure = Figure(figsize=(9, 5.8), layout="constrained")
+    axes = figure.subplots()
+    static = {run["name"]: run for run in runs if run["name"] in STATIC}
+    ordered = [static[name] for name in STATIC if name in static]
+    _curve(axes, ordered, "static strategies", "black", ":X")
+    _curve(axes, _adaptive(runs), "adaptive", ROUTERS[0], "-o")
+    model = results["model"].replace("$", r"\$")
+    axes.set_title(
+        f"{model}, {results['data']['rows']:,} questions; whiskers: 95% intervals",
+        loc="left",
+        fontsize=12,
+    )
+    axes.set_xlabel("retrieval steps a question", fontsize=12)
+    axes.set_ylabel("match, %", fontsize=12)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.14, y=0.12)
+    axes.grid(color="#dddddd", lw=0.6, zorder=0)
+    axes.tick_params(labelsize=11)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=11, frameon=False)
+    return figure
+
+
+def _curve(axes: Axes, runs: Runs, label: str, colour: str, form: str) -> None:
+    """One line through runs, each with its interval, and its name where there is room."""
+    if not runs:
+        return
+    steps = [run["scores"]["retrieval_steps"] for run in runs]
+    match = [100 * run["scores"]["match"] for run in runs]
+    for x, run in zip(steps, runs, strict=True):
+        low, high = (100 * each for each in run["scores"]["interval"]["match"])
+        axes.plot([x, x], [low, high], color=colour, lw=1, alpha=0.5, marker="_", ms=7, zorder=2)
+    static = form.startswith(":")
+    axes.plot(
+        steps, match, form, color=colour, lw=2, ms=10 if static else 8, mec="white", label=label,
+        zorder=5 if static else 4,
+    )  # fmt: skip
+    for names, x, y in _grouped(runs, steps, match):
+        offset, side = ((9, -7), "left") if static else ((-9, 17), "right")
+        beside(axes, names, (x, y), offset, color="black" if static else colour, ha=side)
+
+
+def _grouped(
+    runs: Runs, steps: Sequence[float], match: Sequence[float]
+) -> Iterable[tuple[str, float, float]]:
+    """The names of runs; those that lie on one another share a place."""
+    places: dict[tuple[float, float], list[str]] = {}
+    for run, x, y in zip(runs, steps, match, strict=True):
+        places.setdefault((round(x, 1), round(y)), []).append(_short(run))
+    return ((", ".join(names), x, y) for (x, y), names in places.items())
+
+
+def _short(run: Mapping[str, Any]) -> str:
+    alpha = run["settings"].get("alpha")
+    return str(run["name"]) if alpha is None else f"α = {alpha:g}"

@@ -1,0 +1,488 @@
+"""Which FAISS index suits a collection, and how it is built, tuned and searched.
+
+Exact search while that is as fast as encoding the query; then what fits into memory. An index
+that is not exact only names candidates: they are scored by the vectors themselves, which lie on
+disk beside it, memory-mapped. So scores mean the same whatever the factory, and recall is lost
+only where a neighbour is no candidate.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hopgate.retrievers.manifest import EXACT, VECTORS
+
+if TYPE_CHECKING:
+    import faiss
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+    Positions = NDArray[np.int64]
+
+FLAT = "Flat"
+FLAT_UP_TO = 200_000
+"""Vectors that are searched exactly: at 384 dimensions some 30 ms on one core, which is about what
+the encoder takes for the query."""
+HNSW_UP_TO = 500_000
+"""Vectors that a graph is built for: above, building (and building again after a deletion) takes
+many minutes, and an inverted file is as fast at the same recall."""
+MEMORY_SHARE = 0.5
+"""Of the memory that is free, what an index may take."""
+TARGET_RECALL = 0.95
+"""Share of the ten nearest that must be found."""
+TUNED_RECALL = 0.97
+"""What is asked of the sample: two points more, for its error, and since it is made of passages
+while queries lie further off."""
+_SAMPLE = 400
+_NEIGHBOURS = 10
+_TRAIN_PER_LIST = 40
+"""Training vectors for each list; FAISS warns below 39."""
+_BLOCK = 16_384
+"""Vectors handled at a time."""
+_GATHER_UP_TO = 50_000
+"""A filter that lets through so few is searched exactly, whatever the factory."""
+_SCORED_AT_A_TIME = 64
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be built.
+
+    Attributes:
+        factory: FAISS's factory string.
+        reason: why this one, in words.
+        memory: bytes that it is expected to take when it is searched.
+    """
+
+    factory: str
+    reason: str
+    memory: int
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"{self.factory}: {self.reason}; about {self.memory / 2**20:,.0f} MiB of memory"
+
+
+def choose(count: int, dimension: int, free: int | None = None) -> Plan:
+    """Choose the factory for a collection.
+
+    Args:
+        count: how many vectors.
+        dimension: their length.
+        free: bytes of memory that can be had; by default, what this machine has now.
+    """
+    room = int((free_memory() if free is None else free) * MEMORY_SHARE)
+    lists = 2 ** round(math.log2(4 * math.sqrt(count)))
+    short = next(parts for parts in range(max(1, dimension // 8), 0, -1) if dimension % parts == 0)
+    if count <= FLAT_UP_TO:
+        factory, reason = FLAT, "few enough for exact search"
+    elif count <= HNSW_UP_TO and expected_memory("HNSW32,SQ8", count, dimension) <= room:
+        factory, reason = "HNSW32,SQ8", "a graph of them fits into memory"
+    elif expected_memory(f"IVF{lists},SQ8", count, dimension) <= room:
+        factory, reason = f"IVF{lists},SQ8", "too many for exact search, fast to build and change"
+    else:
+        factory = f"IVF{lists},PQ{short}"
+        reason = f"only short codes fit into {room / 2**30:.1f} GiB"
+    memory = expected_memory(factory, count, dimension)
+    return Plan(factory, f"{count:,} vectors, {reason}", memory)
+
+
+def given(factory: str, count: int, dimension: int) -> Plan:
+    """Take the factory that was asked for.
+
+    Raises:
+        ValueError: FAISS knows no such factory, or it does not suit the vectors.
+    """
+    _make(factory, dimension)
+    return Plan(factory, "as asked for", expected_memory(factory, count, dimension))
+
+
+def expected_memory(factory: str, count: int, dimension: int) -> int:
+    """Estimate the bytes that an index takes in memory when all of it has been searched.
+
+    Counted are the codes (4 bytes a dimension, with SQ8 1, with PQ24 24 in all), the links of a
+    graph, and ids and centroids of an inverted file.
+    """
+    size = 4.0 * dimension
+    if scalar := re.search(r"SQ(\d+|fp16|bf16)", factory):
+        size = dimension * (int(scalar[1]) if scalar[1].isdigit() else 16) / 8
+    elif product := re.search(r"(?<!O)PQ(\d+)(?:x(\d+))?", factory):
+        size = int(product[1]) * int(product[2] or 8) / 8
+    if graph := re.search(r"HNSW(\d+)?", factory):
+        size += int(graph[1] or 32) * 2 * 4 + 16
+    centroids = 0
+    if inverted := re.search(r"IVF(\d+)", factory):
+        size += 8
+        centroids = int(inverted[1]) * dimension * 4
+    return int(count * size) + centroids
+
+
+def free_memory() -> int:
+    """Give the bytes of memory that this process could take: of the machine, or of its cgroup."""
+    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        values = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        pages = values["MemAvailable"] * 1024
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
+        return pages if limit == "max" else min(pages, int(limit) - int(used))
+    except (OSError, KeyError, ValueError):
+        return pages
+
+
+def load_faiss() -> ModuleType:
+    """Import faiss.
+
+    Raises:
+        RuntimeError: it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise RuntimeError("the index needs faiss: pip install 'hopgate[cpu]'") from error
+    return faiss
+
+
+def _make(factory: str, dimension: int) -> faiss.Index:
+    faiss = load_faiss()
+    try:
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise ValueError(
+            f"factory {factory!r} is none that FAISS can make for {dimension} dimensions: give "
+            "Flat, HNSW32,SQ8, IVF4096,SQ8 and the like, or leave it out"
+        ) from error
+    if isinstance(index, faiss.IndexFlat) and factory != FLAT:
+        raise ValueError(f"factory {factory!r} is exact search: call it {FLAT}")
+    return index
+
+
+def write(
+    folder: Path,
+    plan: Plan,
+    blocks: Iterable[Vectors],
+    count: int,
+    dimension: int,
+    old: OldVectors | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Build the index and write it, with the vectors themselves beside it if it holds none.
+
+    Args:
+        folder: where to write.
+        plan: what to build.
+        blocks: all vectors, in the order of their positions.
+        count: how many they are.
+        dimension: their length.
+        old: the version before, if it is of the same factory: what was trained is used again, and
+            if all its vectors stay in place, so are they.
+        progress: called with the vectors added so far.
+
+    Returns:
+        Settings for searches, see `tune`.
+
+    Raises:
+        ValueError: there are too few vectors to train such an index.
+        RuntimeError: a vector is not finite.
+    """
+    exact = _stored(folder / EXACT, blocks, (count, dimension))
+    if plan.factory == FLAT:
+        index = _make(FLAT, dimension)
+        index.add(exact)
+        settings = {}
+        (folder / EXACT).unlink()
+    else:
+        index, first = _started(plan, exact, old)
+        for at in range(first, count, _BLOCK):
+            index.add(np.ascontiguousarray(exact[at : at + _BLOCK]))
+            if progress:
+                progress(index.ntotal, count)
+        settings = tune(index, exact)
+    load_faiss().write_index(index, str(folder / VECTORS))
+    return settings
+
+
+def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Vectors:
+    """Write the vectors into a file, and give them mapped from there."""
+    exact = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    start = 0
+    for block in blocks:
+        if not np.isfinite(block).all():
+            raise RuntimeError("the encoder gave vectors that are not finite: nothing was changed")
+        exact[start : start + len(block)] = block
+        start += len(block)
+    exact.flush()
+    return exact
+
+
+def _started(plan: Plan, exact: Vectors, old: OldVectors | None) -> tuple[faiss.Index, int]:
+    """Give an index that is trained, and how many of the vectors it holds already."""
+    if old is not None:
+        index = load_faiss().read_index(str(old.file))
+        if old.stay_in_place:
+            return index, index.ntotal
+        index.reset()
+        return index, 0
+    index = _make(plan.factory, exact.shape[1])
+    if not index.is_trained:
+        _train(index, plan, exact)
+    return index, 0
+
+
+def _train(index: faiss.Index, plan: Plan, exact: Vectors) -> None:
+    lists = getattr(index, "nlist", 0)
+    wanted = min(len(exact), max(_TRAIN_PER_LIST * lists, 65_536))
+    try:
+        index.train(np.ascontiguousarray(exact[_spread(len(exact), wanted)]))
+    except RuntimeError as error:
+        raise ValueError(
+            f"factory {plan.factory} cannot be trained on {len(exact):,} vectors: give one of "
+            "fewer lists, or leave it out"
+        ) from error
+
+
+def _spread(count: int, wanted: int) -> Positions:
+    """Give positions drawn evenly at random, the same each time, in ascending order."""
+    drawn = np.random.default_rng(0).choice(count, size=min(count, wanted), replace=False)
+    return np.sort(drawn)
+
+
+@dataclass(frozen=True)
+class OldVectors:
+    """The FAISS file of the version before.
+
+    Attributes:
+        file: where it is.
+        stay_in_place: whether the new version begins with all its vectors, in the same order.
+    """
+
+    file: Path
+    stay_in_place: bool
+
+
+def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
+    """Find the cheapest settings that reach the target on a sample.
+
+    The sample's queries are vectors of the collection; each is left out of its own neighbours.
+
+    Args:
+        index: what was built.
+        exact: its vectors.
+
+    Returns:
+        The setting (`nprobe` or `efSearch`) that reached `TUNED_RECALL`, else the largest;
+        `oversample`, the candidates for each hit; `recall` at 10 and the number of `queries` it was
+        measured on.
+    """
+    sample = _spread(len(exact), _SAMPLE)
+    queries = np.ascontiguousarray(exact[sample])
+    wide = min(_NEIGHBOURS + 1, len(exact))
+    truth = _others(exact_search(exact, queries, wide)[0], sample)
+    found: dict[str, Any] = {}
+    for settings in _ladder(index):
+        near = Searcher(index, exact, settings).search(queries, wide)[0]
+        recall = _recall(_others(near, sample), truth)
+        found = settings | {"recall": round(recall, 4), "queries": len(queries)}
+        if recall >= TUNED_RECALL:
+            break
+    return found
+
+
+def _ladder(index: faiss.Index) -> Iterator[dict[str, int]]:
+    """Yield settings for a search, the cheapest first."""
+    inverted = load_faiss().try_extract_index_ivf(index)
+    oversample = 4
+    if inverted is not None:
+        coarse = inverted.code_size * 4 <= inverted.d  # product quantisation and the like
+        oversample = 32 if coarse else 4
+        top = int(math.log2(inverted.nlist))
+        steps = [{"nprobe": 2**power} for power in range(top)] + [{"nprobe": inverted.nlist}]
+    elif hasattr(index, "hnsw"):
+        steps = [{"efSearch": 2**power} for power in range(4, 12)]
+    else:
+        steps = [{}]
+    yield from (step | {"oversample": oversample} for step in steps)
+    yield steps[-1] | {"oversample": 128}
+
+
+def _others(near: Positions, own: Positions) -> list[set[int]]:
+    return [set(row[row != each].tolist()) for row, each in zip(near, own, strict=True)]
+
+
+def _recall(found: Sequence[set[int]], truth: Sequence[set[int]]) -> float:
+    shares = [len(f & t) / len(t) for f, t in zip(found, truth, strict=True) if t]
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def exact_search(vectors: Vectors, queries: Vectors, k: int) -> tuple[Positions, Vectors]:
+    """Find the nearest by looking at every vector, in blocks.
+
+    Args:
+        vectors: shape (n, dimension); may be memory-mapped.
+        queries: shape (m, dimension).
+        k: at most n.
+
+    Returns:
+        Positions and inner products, each of shape (m, k), best first.
+    """
+    faiss = load_faiss()
+    heap = faiss.ResultHeap(len(queries), k, keep_max=True)
+    for start in range(0, len(vectors), _BLOCK):
+        block = np.ascontiguousarray(vectors[start : start + _BLOCK])
+        scores, near = faiss.knn(
+            queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        heap.add_result(scores, near + start)
+    heap.finalize()
+    return heap.I, heap.D
+
+
+class Searcher:
+    """Vectors opened for searching, from any number of threads.
+
+    Args:
+        index: FAISS's index.
+        exact: the vectors themselves.
+        settings: `nprobe` or `efSearch`, and `oversample`; empty for exact search.
+    """
+
+    def __init__(self, index: faiss.Index, exact: Vectors, settings: dict[str, Any]) -> None:
+        """Hold what was opened, see `open`."""
+        self._index = index
+        self._exact = exact
+        self._settings = settings
+        self._gpu: faiss.Index | None = None
+        self._one_at_a_time = Lock()
+
+    @classmethod
+    def open(cls, folder: Path, settings: dict[str, Any]) -> Searcher:
+        """Open the files of a version, memory-mapped, and copy the index to a GPU if there is one.
+
+        Raises:
+            RuntimeError: FAISS cannot read its file.
+            ValueError: the vectors beside it cannot be read.
+        """
+        faiss = load_faiss()
+        index = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        searcher = cls(index, _exact(folder, index), settings)
+        if getattr(faiss, "get_num_gpus", int)() > 0 and not hasattr(index, "hnsw"):
+            searcher._gpu = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        return searcher
+
+    def __len__(self) -> int:
+        """Count the vectors."""
+        return int(self._index.ntotal)
+
+    @property
+    def exact(self) -> Vectors:
+        """The vectors themselves, shape (n, dimension), memory-mapped."""
+        return self._exact
+
+    def search(
+        self, queries: Vectors, k: int, allowed: Positions | None = None
+    ) -> tuple[Positions, Vectors]:
+        """Find the vectors of the highest inner product with each query.
+
+        Args:
+            queries: shape (m, dimension).
+            k: at least 1.
+            allowed: positions that may be found, ascending; None for all.
+
+        Returns:
+            Positions and inner products, each of shape (m, min(k, vectors allowed)), best first.
+        """
+        if allowed is not None and len(allowed) <= _GATHER_UP_TO:
+            near, scores = exact_search(
+                self._exact[allowed], queries, min(k, len(allowed))
+            )
+            return allowed[near], scores
+        k = min(k, len(self) if allowed is None else len(allowed))
+        wide = min(k * self._settings.get("oversample", 1), len(self))
+        candidates, scores = self._candidates(queries, wide, allowed)
+        if self._settings:
+            candidates, scores = self._rescored(queries, candidates, k)
+        if (candidates[:, :k] < 0).any():  # too few lists were looked at
+            return self._exhaustive(queries, k, allowed)
+        return candidates, scores
+
+    def _candidates(
+        self, queries: Vectors, k: int, allowed: Positions | None
+    ) -> tuple[Positions, Vectors]:
+        if self._gpu is not None and allowed is None:
+            with self._one_at_a_time:
+                scores, near = self._gpu.search(queries, k, params=self._parameters(k, None))
+        else:
+            scores, near = self._index.search(queries, k, params=self._parameters(k, allowed))
+        return near, scores
+
+    def _parameters(self, k: int, allowed: Positions | None) -> faiss.SearchParameters | None:
+        """Give the settings of one search; a filter makes it look further."""
+        faiss = load_faiss()
+        options: dict[str, Any] = {}
+        further = 1.0
+        if allowed is not None:
+            mask = np.zeros(len(self), dtype=bool)
+            mask[allowed] = True
+            options["sel"] = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+            further = len(self) / len(allowed)
+        if "nprobe" in self._settings:
+            lists = faiss.try_extract_index_ivf(self._index).nlist
+            probes = min(lists, math.ceil(self._settings["nprobe"] * further))
+            inverted = faiss.SearchParametersIVF(nprobe=probes, **options)
+            if isinstance(self._index, faiss.IndexPreTransform):
+                return faiss.SearchParametersPreTransform(index_params=inverted)
+            return inverted
+        if "efSearch" in self._settings:
+            breadth = max(k, math.ceil(self._settings["efSearch"] * further))
+            return faiss.SearchParametersHNSW(efSearch=min(len(self), breadth), **options)
+        return faiss.SearchParameters(**options) if options else None
+
+    def _rescored(
+        self, queries: Vectors, candidates: Positions, k: int
+    ) -> tuple[Positions, Vectors]:
+        """Order the candidates by the vectors themselves."""
+        near = np.empty((len(queries), k), dtype=np.int64)
+        best = np.empty((len(queries), k), dtype=np.float32)
+        for start in range(0, len(queries), _SCORED_AT_A_TIME):
+            part = slice(start, start + _SCORED_AT_A_TIME)
+            named = candidates[part]
+            scores = np.einsum("qd,qcd->qc", queries[part], self._exact[named])
+            scores[named < 0] = -np.inf
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            near[part] = np.take_along_axis(named, order, axis=1)
+            best[part] = np.take_along_axis(scores, order, axis=1)
+        return near, best
+
+    def _exhaustive(
+        self, queries: Vectors, k: int, allowed: Positions | None
+    ) -> tuple[Positions, Vectors]:
+        if allowed is None:
+            return exact_search(self._exact, queries, k)
+        near, scores = exact_search(self._exact[allowed], queries, k)
+        return allowed[near], scores
+
+
+def _exact(folder: Path, index: faiss.Index) -> Vectors:
+    if (folder / EXACT).exists():
+        vectors: Vectors = np.load(folder / EXACT, mmap_mode="r")
+        if vectors.shape != (index.ntotal, index.d):
+            raise ValueError(f"{EXACT} is of shape {vectors.shape}, not {index.ntotal} × {index.d}")
+        return vectors
+    faiss = load_faiss()
+    if not isinstance(index, faiss.IndexFlat):
+        raise ValueError(f"{EXACT} is missing")
+    view: Vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
+    return view.reshape(index.ntotal, index.d)

@@ -1,0 +1,193 @@
+"""The manifest of an index: which version is the current one, and what is in it.
+
+An index is a folder. Its `manifest.json` names the current version and describes every file of
+it; the files lie in a folder of the version's own, `v000001` and so on. A change writes a new
+version and then replaces the manifest, so that no one ever opens half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hopgate.retrievers.encoders import Encoder
+
+FORMAT_VERSION = 2
+"""Version of the folder's layout; a newer or older one is refused."""
+
+MANIFEST = "manifest.json"
+VECTORS = "faiss.index"
+EXACT = "vectors.npy"
+"""The vectors themselves, float32, beside every FAISS index but a flat one, which holds them."""
+PASSAGES = "passages.sqlite"
+WORDS = "bm25"
+METRIC = "inner_product"
+
+HASH_AT_OPEN_BYTES = 8 << 20
+"""Files up to this size are hashed whenever an index is opened (some 20 ms); larger ones only
+have their size checked, until `verify`."""
+
+Manifest = dict[str, Any]
+
+_FIELDS: dict[str, type] = {
+    "version": int,
+    "encoder": dict,
+    "metric": str,
+    "factory": str,
+    "search": dict,
+    "passages": int,
+    "created": str,
+    "files": dict,
+}
+_ENCODER_FIELDS: dict[str, type] = {"name": str, "fingerprint": str}
+_FILE_FIELDS: dict[str, type] = {"bytes": int, "sha256": str}
+
+
+class DamagedError(ValueError):
+    """The files of an index are not what its manifest says, or the manifest is not readable."""
+
+
+def damaged(folder: Path, what: str) -> DamagedError:
+    """Make the error for an index that is damaged."""
+    return DamagedError(
+        f"the index at {folder} is damaged or half-written: {what}; build it again"
+    )
+
+
+def version_folder(folder: Path, manifest: Manifest) -> Path:
+    """Give the folder with the files of the version that a manifest describes."""
+    return folder / version_name(manifest["version"])
+
+
+def version_name(version: int) -> str:
+    """Give the name of a version's folder."""
+    return f"v{version:06d}"
+
+
+def info(path: Path | str) -> Manifest:
+    """Read the manifest of an index and look at the sizes of its files, without opening it.
+
+    Returns:
+        `format_version`, `version` (counted from 1), `encoder` (`name`, `dimension`, `pooling`,
+        `normalize`, `max_tokens`, `fingerprint`), `metric`, `factory`, `auto` (whether the
+        factory was chosen for the collection), `search` (FAISS's settings for a search, and the
+        recall they were measured to have), `passages` and `sources` (how many), `roots` (folders
+        that were indexed), `created` (UTC, ISO 8601), `files` (name → `bytes` and `sha256`) and
+        `checksum` (of all the rest).
+
+    Raises:
+        ValueError: the folder is missing, is no index, is half-written, or is of another format
+            version.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{path} is not an index: it has no {MANIFEST}")
+    manifest = _read(folder)
+    _check_files(folder, manifest)
+    return manifest
+
+
+def _read(folder: Path) -> Manifest:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(folder, f"{MANIFEST} cannot be read") from error
+    _check_fields(folder, "", manifest, {"format_version": int})
+    version = manifest["format_version"]
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"the index at {folder} has format version {version}, and this hopgate reads "
+            f"{FORMAT_VERSION}: update hopgate or build the index again"
+        )
+    if version < FORMAT_VERSION:
+        raise ValueError(
+            f"the index at {folder} has the old format version {version}, and this hopgate reads "
+            f"{FORMAT_VERSION}: build the index again, into a new folder"
+        )
+    _check_fields(folder, "", manifest, _FIELDS)
+    _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
+    _check_fields(folder, "files.", manifest["files"], {VECTORS: dict, PASSAGES: dict})
+    return dict(manifest)
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    version = version_folder(folder, manifest)
+    for name, entry in manifest["files"].items():
+        _check_fields(folder, f"files.{name}.", entry, _FILE_FIELDS)
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise damaged(folder, f"{MANIFEST} names the file {name}, which lies elsewhere")
+        _check_size(folder, version / name, entry["bytes"])
+
+
+def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
+    if not isinstance(found, dict):
+        raise damaged(folder, f"{MANIFEST} is no JSON object")
+    if missing := fields.keys() - found.keys():
+        names = ", ".join(prefix + name for name in sorted(missing))
+        raise damaged(folder, f"{MANIFEST} lacks {names}")
+    for name, kind in fields.items():
+        if not isinstance(found[name], kind):
+            raise damaged(folder, f"{prefix}{name} of {MANIFEST} is {found[name]!r:.60}")
+
+
+def _check_size(folder: Path, file: Path, expected: int) -> None:
+    name = file.relative_to(folder)
+    if not file.is_file():
+        raise damaged(folder, f"{name} is missing")
+    if (size := file.stat().st_size) != expected:
+        raise damaged(folder, f"{name} has {size} bytes, not {expected}")
+
+
+def check_hashes(folder: Path, manifest: Manifest) -> None:
+    """Hash the small files of a version, see `HASH_AT_OPEN_BYTES`.
+
+    Raises:
+        ValueError: one has changed since it was written.
+    """
+    version = version_folder(folder, manifest)
+    for name, entry in manifest["files"].items():
+        if entry["bytes"] <= HASH_AT_OPEN_BYTES and sha256(version / name) != entry["sha256"]:
+            raise damaged(folder, f"{version.name}/{name} has changed since it was built")
+
+
+def describe(encoder: Encoder) -> dict[str, Any]:
+    """Give what the manifest says about an encoder."""
+    return {
+        "name": encoder.name,
+        "dimension": encoder.dimension,
+        "pooling": encoder.pooling,
+        "normalize": encoder.normalize,
+        "max_tokens": encoder.max_tokens,
+        "fingerprint": encoder.fingerprint,
+    }
+
+
+def describe_files(version: Path) -> dict[str, dict[str, Any]]:
+    """Give the size and hash of every file of a version, by its path below it."""
+    files = sorted(file for file in version.rglob("*") if file.is_file())
+    return {
+        file.relative_to(version).as_posix(): {
+            "bytes": file.stat().st_size,
+            "sha256": sha256(file),
+        }
+        for file in files
+    }
+
+
+def sha256(file: Path) -> str:
+    """Hash a file."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """Give a manifest as it is written, with its checksum."""
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(body | {"checksum": checksum}, indent=2, ensure_ascii=False)
+    return f"{text}\n".encode()

@@ -1,0 +1,138 @@
+"""Reranking: a cross-encoder reads the query and each candidate together and orders them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from hopgate.retrievers.base import Hit, Retriever, check_k
+from hopgate.retrievers.encoders import HUB_ID, first_line, hub_model, quiet_loading
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+CANDIDATES = 32
+"""How many passages are read for each query, at least; a cross-encoder reads each whole."""
+_BATCH = 32
+
+
+class Reranker:
+    """A cross-encoder in memory, for use from any number of threads (one call runs at a time).
+
+    Load one with `load_reranker`.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Load the weights, from safetensors.
+
+        Raises:
+            RuntimeError: the files are not those of a cross-encoder with one score.
+        """
+        self.name = name
+        self._model = _load(name, folder)
+        self._lock = Lock()
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Score how well each text answers the query; higher is better."""
+        if not texts:
+            return []
+        with self._lock:
+            scores = self._model.predict(
+                [(query, text) for text in texts], batch_size=_BATCH, show_progress_bar=False
+            )
+        return [float(score) for score in scores]
+
+
+class Reranked:
+    """A retriever whose candidates a cross-encoder orders anew.
+
+    Args:
+        retriever: gives the candidates.
+        reranker: orders them; a hit's score is then the cross-encoder's.
+    """
+
+    def __init__(self, retriever: Retriever, reranker: Reranker) -> None:
+        """Hold both."""
+        self._retriever = retriever
+        self._reranker = reranker
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find at most `k` passages for each query, see `Retriever.search`."""
+        check_k(k)
+        found = self._retriever.search(queries, max(k, CANDIDATES))
+        return [
+            self._ordered(query, hits)[:k] for query, hits in zip(queries, found, strict=True)
+        ]
+
+    def _ordered(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
+        texts = [f"{hit['title']} {hit['text']}".strip() for hit in hits]
+        scored = zip(hits, self._reranker.scores(query, texts), strict=True)
+        rescored = [Hit(**{**hit, "score": score}) for hit, score in scored]
+        return sorted(rescored, key=lambda hit: -hit["score"])
+
+
+_loaded: dict[str, Reranker] = {}
+_loading = Lock()
+
+
+def load_reranker(name: str) -> Reranker:
+    """Load a cross-encoder, once per process.
+
+    Args:
+        name: a folder in sentence-transformers' layout, or a model id of the hub.
+
+    Raises:
+        ValueError: there is no such cross-encoder.
+        RuntimeError: its files are missing, damaged or out of reach.
+    """
+    with _loading:
+        if name not in _loaded:
+            _loaded[name] = Reranker(name, check_reranker(name) or hub_model(name))
+        return _loaded[name]
+
+
+def check_reranker(name: str) -> Path | None:
+    """Refuse, without loading or asking anything, a name that cannot be a cross-encoder's.
+
+    Returns:
+        The folder that `name` is; None for a model id of the hub.
+
+    Raises:
+        ValueError: it is no model id, or a folder without safetensors weights.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        if HUB_ID.fullmatch(name):
+            return None
+        raise ValueError(
+            f"unknown cross-encoder {name!r}: use a folder, or a model id such as "
+            "cross-encoder/ms-marco-MiniLM-L6-v2"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"cross-encoder folder {name} holds no .safetensors file: save its weights as "
+            "safetensors"
+        )
+    return folder
+
+
+def _load(name: str, folder: Path) -> CrossEncoder:
+    from sentence_transformers import CrossEncoder
+
+    with quiet_loading():
+        try:
+            model = CrossEncoder(
+                str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
+            )
+        except Exception as error:  # torch, safetensors and tokenizers fail each in its own way
+            raise RuntimeError(
+                f"cross-encoder {name} in {folder} cannot be loaded: {first_line(error)}"
+            ) from error
+    if model.num_labels != 1:
+        raise RuntimeError(
+            f"cross-encoder {name} gives {model.num_labels} scores for a pair: use one that gives "
+            "one, such as cross-encoder/ms-marco-MiniLM-L6-v2"
+        )
+    return model

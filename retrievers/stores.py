@@ -1,0 +1,290 @@
+"""Outside engines by name: a Qdrant collection or a pgvector table, through LangChain's packages.
+
+Addresses and credentials come from the environment only: `QDRANT_URL` (or `QDRANT_PATH`, a folder
+for the client's local mode) and `QDRANT_API_KEY`; `PGVECTOR_URL`. See docs/retrieval.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from langchain_core.embeddings import Embeddings
+
+from hopgate.retrievers.base import LangChainRetriever, Passage
+from hopgate.retrievers.encoders import DEFAULT_ENCODER, EncodeProgress, first_line, load_encoder
+
+if TYPE_CHECKING:
+    from langchain_core.vectorstores import VectorStore
+    from langchain_postgres import PGEngine, PGVectorStore
+    from langchain_qdrant import QdrantVectorStore
+    from qdrant_client import QdrantClient
+
+TIMEOUT_S = 10
+"""How long an engine may take to connect or to answer."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
+_BATCH = 512
+_PACKAGES = {"qdrant": "langchain_qdrant", "pgvector": "langchain_postgres"}
+_SETTINGS = {"qdrant": ("QDRANT_URL", "QDRANT_PATH"), "pgvector": ("PGVECTOR_URL",)}
+
+ENGINES = tuple(_PACKAGES)
+
+
+class Store(NamedTuple):
+    """A collection of an outside engine: `ENGINE:NAME` or `ENGINE:NAME@ENCODER`."""
+
+    engine: str
+    name: str
+    encoder: str
+
+
+class EncoderEmbeddings(Embeddings):
+    """An encoder of hopgate's where LangChain wants embeddings.
+
+    Args:
+        encoder: see `load_encoder`; loaded when it is first used.
+    """
+
+    def __init__(self, encoder: str = DEFAULT_ENCODER) -> None:
+        """Keep the name."""
+        self._encoder = encoder
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Encode texts as passages without a title."""
+        passages = [Passage(id="", title="", text=text, source="") for text in texts]
+        vectors: list[list[float]] = load_encoder(self._encoder).encode_passages(passages).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """Encode a search text."""
+        (vector,) = load_encoder(self._encoder).encode_queries([text]).tolist()
+        return list(vector)
+
+
+def parse(name: str) -> Store:
+    """Read `qdrant:NAME`, `pgvector:NAME`, or either with `@ENCODER` behind it.
+
+    Raises:
+        ValueError: it is not of that form.
+    """
+    engine, _, rest = name.partition(":")
+    collection, _, encoder = rest.partition("@")
+    if engine not in ENGINES or not _NAME.fullmatch(collection):
+        raise ValueError(
+            f"index is {name!r}: give ENGINE:NAME or ENGINE:NAME@ENCODER, with an engine of "
+            f"{', '.join(ENGINES)} and a name of letters, digits, _ and -"
+        )
+    return Store(engine, collection, encoder or DEFAULT_ENCODER)
+
+
+def check_store(name: str) -> None:
+    """Refuse, without connecting, a store that is not configured here.
+
+    Raises:
+        ValueError: the name is not of the form, or the environment lacks the address.
+        RuntimeError: the extra is missing.
+    """
+    engine = parse(name).engine
+    if not any(os.environ.get(each, "").strip() for each in _SETTINGS[engine]):
+        raise ValueError(f"{name} needs an address: set {' or '.join(_SETTINGS[engine])}")
+    if importlib.util.find_spec(_PACKAGES[engine]) is None:
+        raise RuntimeError(f"{name} needs {_PACKAGES[engine]}: pip install 'hopgate[{engine}]'")
+
+
+_opened: dict[tuple[str, ...], LangChainRetriever] = {}
+_opening = Lock()
+
+
+def open_store(name: str) -> LangChainRetriever:
+    """Open a collection that is there, once per process and address. Scores are inner products.
+
+    Raises:
+        ValueError: as `check_store`.
+        RuntimeError: the extra is missing, the engine cannot be reached, or it has no such
+            collection.
+    """
+    check_store(name)
+    store = parse(name)
+    key = (name, *(os.environ.get(each, "") for each in _SETTINGS[store.engine]))
+    with _opening:
+        if key not in _opened:
+            with _explained(name):
+                _opened[key] = LangChainRetriever(_CONNECT[store.engine](store))
+        return _opened[key]
+
+
+def fill_store(
+    name: str, passages: Sequence[Passage], progress: EncodeProgress | None = None
+) -> None:
+    """Put passages into a collection, which is made if it is not there.
+
+    Vectors are those of title and text, as in an index of hopgate's. A passage that is there is
+    replaced.
+
+    Args:
+        name: see `parse`.
+        passages: for example `load_documents(paths).passages`.
+        progress: called with the passages done and their total.
+
+    Raises:
+        ValueError: as `check_store`.
+        RuntimeError: the extra is missing, or the engine cannot be reached or refuses.
+    """
+    check_store(name)
+    store = parse(name)
+    encoder = load_encoder(store.encoder)
+    with _explained(name):
+        add = _FILL[store.engine](store, encoder.dimension)
+        for start in range(0, len(passages), _BATCH):
+            batch = passages[start : start + _BATCH]
+            add(batch, encoder.encode_passages(batch).tolist())
+            if progress:
+                progress(start + len(batch), len(passages))
+
+
+Add = Callable[[Sequence[Passage], list[list[float]]], object]
+
+
+def _qdrant(store: Store) -> QdrantVectorStore:
+    from langchain_qdrant import QdrantVectorStore
+    from qdrant_client.models import Distance
+
+    return QdrantVectorStore(
+        client=_qdrant_client(),
+        collection_name=store.name,
+        embedding=EncoderEmbeddings(store.encoder),
+        distance=Distance.DOT,
+    )
+
+
+_clients: dict[str, QdrantClient] = {}
+
+
+def _qdrant_client() -> QdrantClient:
+    """Give the client of this address; a folder of the local mode can be opened only once."""
+    from qdrant_client import QdrantClient
+
+    url, path = (os.environ.get(each, "").strip() for each in _SETTINGS["qdrant"])
+    if (address := url or path) not in _clients:
+        _clients[address] = (
+            QdrantClient(
+                url=url, api_key=os.environ.get("QDRANT_API_KEY") or None, timeout=TIMEOUT_S
+            )
+            if url
+            else QdrantClient(path=path, force_disable_check_same_thread=True)
+        )
+    return _clients[address]
+
+
+def _fill_qdrant(store: Store, dimension: int) -> Add:
+    from qdrant_client.models import Distance, PointStruct, VectorParams
+
+    client = _qdrant_client()
+    if not client.collection_exists(store.name):
+        parameters = VectorParams(size=dimension, distance=Distance.DOT)
+        client.create_collection(store.name, vectors_config=parameters)
+
+    def add(passages: Sequence[Passage], vectors: list[list[float]]) -> object:
+        points = [
+            PointStruct(
+                id=_uuid(passage),
+                vector=vector,
+                payload={"page_content": passage["text"], "metadata": _metadata(passage)},
+            )
+            for passage, vector in zip(passages, vectors, strict=True)
+        ]
+        return client.upsert(store.name, points)
+
+    return add
+
+
+def _pgvector(store: Store) -> PGVectorStore:
+    from langchain_postgres import PGVectorStore
+    from langchain_postgres.v2.indexes import DistanceStrategy
+
+    return PGVectorStore.create_sync(
+        engine=_pg_engine(),
+        embedding_service=EncoderEmbeddings(store.encoder),
+        table_name=store.name,
+        distance_strategy=DistanceStrategy.INNER_PRODUCT,
+    )
+
+
+_engines: dict[str, PGEngine] = {}
+
+
+def _pg_engine() -> PGEngine:
+    """Give the pool of connections of this address."""
+    from langchain_postgres import PGEngine
+
+    url = os.environ["PGVECTOR_URL"].strip()
+    if url not in _engines:
+        _engines[url] = PGEngine.from_connection_string(
+            re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
+            connect_args={"connect_timeout": TIMEOUT_S},
+            pool_pre_ping=True,
+        )
+    return _engines[url]
+
+
+def _fill_pgvector(store: Store, dimension: int) -> Add:
+    from sqlalchemy.exc import ProgrammingError
+
+    engine = _pg_engine()
+    try:
+        engine.init_vectorstore_table(store.name, dimension)
+    except ProgrammingError as error:
+        if "already exists" not in str(error):
+            raise
+    table = _pgvector(store)
+
+    def add(passages: Sequence[Passage], vectors: list[list[float]]) -> object:
+        return table.add_embeddings(
+            [passage["text"] for passage in passages],
+            vectors,
+            [_metadata(passage) for passage in passages],
+            [_uuid(passage) for passage in passages],
+        )
+
+    return add
+
+
+_CONNECT: dict[str, Callable[[Store], VectorStore]] = {"qdrant": _qdrant, "pgvector": _pgvector}
+_FILL: dict[str, Callable[[Store, int], Add]] = {"qdrant": _fill_qdrant, "pgvector": _fill_pgvector}
+
+
+def _uuid(passage: Passage) -> str:
+    """Give the id of a passage in the form that these engines ask for; the same for the same."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, passage["id"]))
+
+
+def _metadata(passage: Passage) -> dict[str, Any]:
+    return {key: passage[key] for key in ("title", "source", "page", "section") if key in passage}
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say which store failed and how, without the addresses that clients put into their errors."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise RuntimeError(f"{name} cannot be used: {_scrubbed(error)}") from None
+    except Exception as error:  # the clients' errors have no common base class
+        raise RuntimeError(f"{name} failed: {_scrubbed(error)}") from None
+
+
+def _scrubbed(error: Exception) -> str:
+    text = first_line(error)
+    for name in ("QDRANT_URL", "QDRANT_API_KEY", "PGVECTOR_URL"):
+        if value := os.environ.get(name, "").strip():
+            text = text.replace(value, f"${name}")
+            if password := urlsplit(value).password if "://" in value else None:
+                text = text.replace(password, "…")
+    return text[:300]

@@ -1,0 +1,150 @@
+"""BM25 and reciprocal rank fusion: checked against the formulas, on real files."""
+
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopgate.retrievers.bm25 import B, K1, MAX_QUERY_TERMS, Bm25, words
+from hopgate.retrievers.hybrid import fuse
+
+TEXTS = [
+    "The lighthouse on Skerry was first lit in 1811.",
+    "Bread is baked before dawn and sold by seven.",
+    "The ferry crosses to the mainland twice a day in summer.",
+    "Keepers of lighthouses lit lamps, and lamps burned oil.",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bm25") / "bm25"
+    Bm25.build(TEXTS, folder)
+    return folder
+
+
+def by_hand(query: str) -> list[float]:
+    """Lucene's BM25 of each text: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), tf without (k1 + 1)."""
+    texts = [Counter(words(text)) for text in TEXTS]
+    mean = sum(sum(text.values()) for text in texts) / len(texts)
+    scores = []
+    for text in texts:
+        norm = K1 * (1 - B + B * sum(text.values()) / mean)
+        scores.append(0.0)
+        for word in words(query):
+            n = sum(word in each for each in texts)
+            idf = math.log(1 + (len(texts) - n + 0.5) / (n + 0.5))
+            scores[-1] += idf * text[word] / (text[word] + norm)
+    return scores
+
+
+@pytest.mark.parametrize("query", ["lamps of the lighthouse", "who sold bread at dawn", "lit lamp"])
+def test_scores_are_those_of_the_formula(folder: Path, query: str) -> None:
+    positions, scores = Bm25.open(folder).search([query], k=5)
+    expected = by_hand(query)
+    found = [position for position in positions[0].tolist() if position >= 0]
+    assert found == sorted((i for i, s in enumerate(expected) if s), key=lambda i: -expected[i])
+    assert scores[0, : len(found)] == pytest.approx([expected[i] for i in found], abs=1e-5)
+    assert not scores[0, len(found) :].any()
+
+
+def test_words_are_compared_by_stem_and_without_case(folder: Path) -> None:
+    assert words("The Keepers' LAMPS were burning") == ["keeper", "lamp", "were", "burn"]
+    positions, _ = Bm25.open(folder).search(["BURNS"], k=1)
+    assert positions.tolist() == [[3]]
+
+
+def test_texts_that_share_no_word_are_not_found(folder: Path) -> None:
+    index = Bm25.open(folder)
+    positions, scores = index.search(["zeppelin", "", "of the", "🙂"], k=2)
+    assert (positions == -1).all()
+    assert not scores.any()
+    assert index.search([], k=2)[0].shape == (0, 2)
+
+
+def test_only_what_is_allowed_is_found_and_k_may_exceed_the_collection(folder: Path) -> None:
+    index = Bm25.open(folder)
+    allowed = np.array([True, True, True, False, True])
+    positions, _ = index.search(["lighthouse lamps"], k=50, allowed=allowed)
+    assert positions.tolist() == [[0, -1, -1, -1, -1]]
+    assert index.search(["lighthouse lamps"], k=50)[0][0].tolist() == [3, 0, -1, -1, -1]
+
+
+def test_ties_are_in_the_order_of_the_texts(tmp_path: Path) -> None:
+    Bm25.build(["same words"] * 40, tmp_path / "bm25")
+    positions, _ = Bm25.open(tmp_path / "bm25").search(["words"], k=7)
+    assert positions.tolist() == [list(range(7))]
+
+
+def test_building_again_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    Bm25.build(TEXTS, tmp_path / "again")
+    for file in folder.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+        assert file.suffix in (".npy", ".json")
+
+
+def test_texts_without_any_word_are_indexed(tmp_path: Path) -> None:
+    Bm25.build(["", "the of"], tmp_path / "bm25")
+    index = Bm25.open(tmp_path / "bm25")
+    assert len(index) == 2
+    assert index.search(["anything"], k=2)[0].tolist() == [[-1, -1]]
+
+
+def test_progress_counts_up_to_all_texts(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    Bm25.build(["word"] * 3000, tmp_path / "bm25", lambda *step: seen.append(step))
+    assert seen == [(2048, 3000), (3000, 3000)]
+
+
+def test_a_huge_query_is_cut(folder: Path) -> None:
+    index = Bm25.open(folder)
+    cut = index.search(["bread " * MAX_QUERY_TERMS], k=1)
+    whole = index.search(["bread " * 16_000 + "ferry " * 16_000], k=1)
+    assert np.array_equal(cut[0], whole[0])
+    assert np.array_equal(cut[1], whole[1])
+
+
+def test_eight_threads_find_what_one_finds(folder: Path) -> None:
+    index = Bm25.open(folder)
+    queries = ["keepers of the lamps", "bread", "ferries in summer", "first lit"] * 20
+    alone = [index.search([query], k=3)[0].tolist() for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda q: index.search([q], k=3)[0].tolist(), queries)) == alone
+
+
+@pytest.mark.parametrize("name", ["data.csc.index.npy", "vocab.index.json", "params.index.json"])
+def test_damaged_files_are_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    Bm25.build(TEXTS, tmp_path / "bm25")
+    file = tmp_path / "bm25" / name
+    for damage in (lambda: file.write_bytes(b"\x00" * 9), file.unlink):
+        damage()
+        with pytest.raises(ValueError, match=r"bm25 are damaged .*build the index again"):
+            Bm25.open(tmp_path / "bm25")
+
+
+def test_fusion_sums_reciprocal_ranks() -> None:
+    fused = fuse([[4, 7, 9], [7, 2, -1]], k=3)
+    assert fused == [
+        (7, pytest.approx(1 / 62 + 1 / 61)),
+        (4, pytest.approx(1 / 61)),
+        (2, pytest.approx(1 / 62)),
+    ]
+
+
+@given(st.lists(st.lists(st.integers(-1, 30), unique=True, max_size=20), max_size=3))
+def test_fusion_gives_each_passage_once_best_first(rankings: list[list[int]]) -> None:
+    fused = fuse(rankings, k=100)
+    positions = [position for position, _ in fused]
+    assert sorted(positions) == sorted({p for ranking in rankings for p in ranking if p >= 0})
+    assert [score for _, score in fused] == sorted((s for _, s in fused), reverse=True)
+    assert fuse(rankings, k=2) == fused[:2]
+
+
+def test_fusion_of_one_ranking_keeps_it() -> None:
+    assert [position for position, _ in fuse([[5, 3, 8]], k=3)] == [5, 3, 8]

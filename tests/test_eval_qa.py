@@ -1,0 +1,338 @@
+"""`hopgate eval qa`: strategies and α on questions, through the command and the real graph."""
+
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_cli
+import test_label
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
+from test_cli import Ran, one_line
+from test_label import asked_of, knows, row, rows, write
+
+from hopgate.evaluation import qa_report
+from hopgate.evaluation.qa import systems
+from hopgate.evaluation.questions import read_questions
+
+run = test_cli.run
+STATIC = ("--strategies", "none,single,multi")
+MULTIHOP = Path(__file__).resolve().parents[2] / "shared" / "data" / "multihop" / "dev.jsonl"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "questions.jsonl", [row(number) for number in range(4)])
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def evaluate(run: Callable[..., Ran], data: Path, out: Path) -> Callable[..., Ran]:
+    """`hopgate eval qa` on the fake model and the sample collection, with more options."""
+
+    def command(*arguments: str | Path) -> Ran:
+        common = ("--data", data, "--model", "openai:fake", "--out", out)
+        return run("eval", "qa", *common, *arguments)
+
+    return command
+
+
+def gates(messages: Messages) -> Reply | str:
+    """Says Yes to odd ships, and answers as `knows`."""
+    if "[Yes]" in messages[-1]["content"]:
+        number = int(re.findall(r"ship (\d+)", messages[-1]["content"])[-1])
+        return "[Yes]" if number % 2 else "[No]"
+    return knows(messages)
+
+
+def test_each_strategy_and_each_alpha_is_scored(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(knows)
+    ran = evaluate("--alphas", "0,1", "--json")
+    assert ran.code == 0, ran.err
+    results = json.loads(ran.out)
+    assert results == json.loads((out / "results.json").read_text(encoding="utf-8"))
+    found = {run["name"]: run["scores"] for run in results["runs"]}
+    cheap, dear = "adaptive:alpha=0", "adaptive:alpha=1"
+    assert list(found) == ["none", "single", "multi", cheap, dear]
+    right = {name: [found[name][key] for key in ("match", "em", "f1")] for name in list(found)[:3]}
+    assert right == {"none": [0.25] * 3, "single": [0.25] * 3, "multi": [0.5] * 3}
+    assert [found[name]["retrieval_steps"] for name in right] == [0, 1, 1]
+    assert [found[name]["llm_calls"] for name in right] == [1, 1, 2]
+    assert found["multi"]["tokens"]["total"] == 4 * 2 * (PROMPT_TOKENS + COMPLETION_TOKENS)
+    assert found["multi"]["stop_reasons"] == {"answered": 4}
+    assert found["none"]["stop_reasons"] == {}
+    assert [found[name]["shares"] for name in right] == [
+        {label: float(label == each) for label in "ABC"} for each in "ABC"
+    ]
+    assert found["multi"]["by_dataset"]["even"]["match"] == 0.5
+    assert found["multi"]["by_dataset"]["odd"]["n"] == 2
+    assert found[dear]["shares"]["A"] == 0
+    assert found[cheap]["retrieval_steps"] <= found[dear]["retrieval_steps"]
+    for name in (cheap, dear):
+        assert sum(found[name]["shares"].values()) == 1
+        paths = Counter(each["strategy"] for each in kept(out, name))
+        assert paths["none"] / 4 == found[name]["shares"]["A"]
+    settings = results["runs"][3]["settings"]
+    assert (settings["alpha"], settings["gate"]) == (0, "off")
+    assert re.fullmatch("builtin, SHA-256 [0-9a-f]{64}", settings["router"])
+    assert results["passages"].startswith("index ")
+    names = {"report.md", "results.json", "qa.png", "predictions"}
+    assert {path.name for path in out.iterdir()} == names
+
+
+def kept(out: Path, name: str) -> list[dict[str, Any]]:
+    return rows(out / "predictions" / f"{name.replace(':', '_')}.jsonl")
+
+
+def test_the_page_has_the_figures_and_no_text_of_the_data(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(knows)
+    ran = evaluate("--strategies", "multi,adaptive", "--alphas", "1")
+    assert ran.code == 0, ran.err
+    for part in ("openai:fake, 4 questions", "adaptive:alpha=1", "50.0%", str(out / "report.md")):
+        assert part in ran.out
+    text = (out / "report.md").read_text(encoding="utf-8")
+    for part in (
+        "| `multi` | 50.0 [0.0, 100.0] | 50.0 [0.0, 100.0] | 50.0 | 50.0 | 1.00 | 2.00 | 28 |",
+        "| `adaptive:alpha=1` | 0.0 |",
+        "| strategy | answered |",
+        "| strategy | even (n = 2) | odd (n = 2) |",
+        "| `multi` | 50.0 / 50.0 / 50.0 at 1.00 | 50.0 / 50.0 / 50.0 at 1.00 |",
+        "](qa.png)",
+    ):
+        assert part in text
+    assert "code word" not in text + (out / "results.json").read_text(encoding="utf-8")
+    assert (out / "qa.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_gate_can_stand_before_the_router(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(gates)
+    options = ("--strategies", "adaptive", "--alphas", "0.5", "--gate", "ta-are")
+    ran = evaluate(*options, "--today", "2024-02-03", "--json")
+    assert ran.code == 0, ran.err
+    (found,) = json.loads(ran.out)["runs"]
+    assert found["settings"]["today"] == "2024-02-03"
+    assert found["scores"]["shares"]["A"] == 0.5
+    assert {each["id"]: each["strategy"] == "none" for each in kept(out, found["name"])} == {
+        "q0": True, "q1": False, "q2": True, "q3": False,
+    }  # fmt: skip
+    asked = [text for text in fake.prompts if "Today is 2024-02-03" in text]
+    assert len(asked) == 4
+
+
+def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"fake": {"input": 1000000, "output": 0}}')
+    fake.answers(knows)
+    ran = evaluate("--strategies", "none", "--prices", prices, "--json")
+    assert json.loads(ran.out)["runs"][0]["scores"]["cost"]["total"] == 4 * PROMPT_TOKENS
+
+
+@pytest.mark.skipif(not MULTIHOP.is_file(), reason="needs the questions in ../shared/data")
+def test_multi_hop_questions_are_read_as_they_are() -> None:
+    examples, bad = read_questions(MULTIHOP)
+    assert (len(examples), bad) == (54, [])
+    assert {each.source for each in examples} == {"hotpotqa", "iirc", "2wikimultihopqa", "musique"}
+    assert all(each.golds and not each.passages for each in examples)
+
+
+# The picture
+
+
+def document(**scores: tuple[float, float]) -> dict[str, Any]:
+    """Results of runs, by name, with steps and match."""
+    runs = [
+        {
+            "name": name.replace("alpha", "adaptive:alpha="),
+            "settings": {"alpha": int(name[5:]) / 100} if "alpha" in name else {"strategy": name},
+            "scores": {
+                "retrieval_steps": steps,
+                "match": match,
+                "interval": {"match": [max(match - 0.1, 0), min(match + 0.1, 1)]},
+            },
+        }
+        for name, (steps, match) in scores.items()
+    ]
+    return {"model": "openai:a$b", "data": {"rows": 50}, "runs": runs}
+
+
+def test_the_picture_joins_static_strategies_and_alphas_in_order() -> None:
+    found = document(multi=(2.5, 0.6), alpha100=(2, 0.6), none=(0, 0.2), alpha0=(0.5, 0.3))
+    axes = qa_report.draw(found).axes[0]
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["static strategies"].get_xdata()) == [0, 2.5]
+    assert list(lines["adaptive"].get_xdata()) == [0.5, 2]
+    assert list(lines["adaptive"].get_ydata()) == [30, 60]
+    assert {each.get_text() for each in axes.texts} == {"none", "multi", "α = 0", "α = 1"}
+    assert qa_report.png(found).startswith(b"\x89PNG")
+
+
+def test_points_on_one_another_share_a_name() -> None:
+    found = document(alpha0=(1, 0.5), alpha50=(1.01, 0.5), alpha100=(2, 0.5))
+    axes = qa_report.draw(found).axes[0]
+    assert [each.get_text() for each in axes.texts] == ["α = 0, α = 0.5", "α = 1"]
+
+
+# Going on
+
+
+@pytest.mark.parametrize("answers", [2, 7])
+def test_an_endpoint_that_dies_leaves_what_was_done_and_the_same_command_goes_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, answers: int
+) -> None:
+    left = answers
+
+    def dying(messages: Messages) -> Reply | str:
+        nonlocal left
+        left -= 1
+        return knows(messages) if left >= 0 else Reply(status=400, error="gone")
+
+    fake.answers(dying)
+    part = f"{answers} of 12 answers are kept in {out / 'predictions'}, and the same command"
+    one_line(evaluate(*STATIC, "--concurrency", "1"), 1, "question q", "gone", part)
+    assert not (out / "results.json").exists()
+    fake.requests.clear()
+    fake.answers(knows)
+    ran = evaluate(*STATIC, "--json")
+    assert ran.code == 0, ran.err
+    asked = Counter(asked_of(body["messages"])[0] for body in fake.requests)
+    assert asked["none"] + asked["single"] + asked["multi"] == 12 - answers
+    assert [run["scores"]["n"] for run in json.loads(ran.out)["runs"]] == [4, 4, 4]
+    fake.requests.clear()
+    assert evaluate(*STATIC).code == 0
+    assert fake.requests == []
+
+
+def test_a_killed_run_goes_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
+) -> None:
+    def slow(messages: Messages) -> Reply:
+        strategy, number = asked_of(messages)
+        late = strategy == "single" and number > 1
+        return Reply(str(knows(messages)), delay=60 if late else 0)
+
+    fake.answers(slow)
+    command = ("eval", "qa", "--data", data, "--out", out, "--model", "openai:fake", *STATIC)
+    kept = out / "predictions" / "single.jsonl"
+    with test_label.started(command, lambda: test_label.lines(kept) == 2) as process:
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+    fake.requests.clear()
+    fake.answers(knows)
+    ran = evaluate(*STATIC, "--json")
+    assert ran.code == 0, ran.err
+    asked = Counter(asked_of(body["messages"]) for body in fake.requests)
+    assert asked == Counter({("single", 2): 1, ("single", 3): 1}) + Counter(
+        (name, number) for name in ("reason", "multi") for number in range(4)
+    )
+
+
+def test_a_changed_router_or_gate_is_no_way_to_go_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
+    fake.answers(knows)
+    options = ("--strategies", "adaptive", "--alphas", "0", "--limit", "1")
+    assert evaluate(*options).code == 0
+    count = len(fake.requests)
+    for change in (("--gate", "never"), ("--profile", "gpt-4o")):
+        one_line(evaluate(*options, *change), 2, change[0][2:], "other settings", "--overwrite")
+    assert len(fake.requests) == count
+
+
+# The regression gate
+
+
+def test_a_drop_is_exit_code_1(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
+) -> None:
+    fake.answers(knows)
+    assert evaluate("--strategies", "none").code == 0
+    baseline = tmp_path / "baseline.json"
+    baseline.write_bytes((out / "results.json").read_bytes())
+    same = evaluate("--strategies", "none,single", "--baseline", baseline)
+    assert (same.code, same.err) == (0, "hopgate: single: not in the baseline, so not compared\n")
+    fake.answers(lambda _: "nothing of use")
+    worse = evaluate("--strategies", "none", "--overwrite", "--baseline", baseline)
+    assert worse.code == 1
+    assert worse.err.splitlines() == [
+        f"hopgate: none: {metric} fell from 0.2500 to 0.0000" for metric in ("match", "em", "f1")
+    ]
+
+
+def test_a_baseline_of_another_command_is_refused(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
+) -> None:
+    fake.answers(knows)
+    assert evaluate("--strategies", "none").code == 0
+    other = json.loads((out / "results.json").read_text()) | {"benchmark": "retrievalqa"}
+    other["runs"] = []
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(json.dumps(other))
+    fake.requests.clear()
+    ran = evaluate("--strategies", "none", "--baseline", baseline)
+    one_line(ran, 2, "the baseline is of `hopgate eval retrievalqa`")
+    assert fake.requests == []
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--strategies", "none,deep"], ["'deep'", "adaptive"]),
+        (["--strategies", ""], ["--strategies is ''"]),
+        (["--strategies", "none,"], ["--strategies is 'none,'"]),
+        (["--strategies", "none,none"], ["none is given twice"]),
+        (["--strategies", "none", "--alphas", "0"], ["--alphas is for the strategy adaptive"]),
+        (["--alphas", "2"], ["'2'", "0 to 1"]),
+        (["--alphas", "nan"], ["'nan'"]),
+        (["--alphas", "low"], ["'low'"]),
+        (["--alphas", "0,,1"], ["--alphas is '0,,1'"]),
+        (["--alphas", "0.5,.5"], ["adaptive:alpha=0.5 is given twice"]),
+        (["--gate", "maybe"], ["--gate"]),
+        (["--router", "nowhere"], ["nowhere"]),
+        (["--profile", "gpt-9"], ["gpt-9", "flan-t5-xl"]),
+        (["--index", "nowhere"], ["nowhere", "hopgate index build"]),
+        (["--model", "gpt"], ["gpt", "openai:NAME"]),
+        (["--data", "nowhere"], ["nowhere"]),
+        (["--prices", "nowhere"], ["nowhere"]),
+        (["--baseline", "nowhere"], ["nowhere"]),
+        (["--out", "questions.jsonl"], ["questions.jsonl is not a folder"]),
+    ],
+    ids=lambda each: " ".join(each)[:40],
+)
+def test_wrong_usage_is_one_line_before_anything_is_asked(
+    evaluate: Callable[..., Ran],
+    fake: FakeOpenAI,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_line(evaluate(*arguments), 2, *parts)
+    assert fake.requests == []
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+
+
+def test_systems_have_names_and_files_of_their_own() -> None:
+    found = systems("none,adaptive", "0,0.25", "ta-are", "builtin", "auto")
+    assert [(each.name, each.slug, each.alpha, each.dated) for each in found] == [
+        ("none", "none", None, False),
+        ("adaptive:alpha=0", "adaptive_alpha=0", 0, True),
+        ("adaptive:alpha=0.25", "adaptive_alpha=0.25", 0.25, True),
+    ]

@@ -1,0 +1,158 @@
+"""What a run tells while it goes on: the events, their shapes and their order."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import pytest
+from doubles import CORRANE, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
+from fake_openai import FakeOpenAI, Reply
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import TypeAdapter
+
+from hopgate import Context, build_graph
+from hopgate.graphs import events
+from hopgate.graphs.events import Event
+
+README = Path(__file__).parents[1] / "README.md"
+QUESTION = "Where was the designer of Skerrane Light born?"
+FACT = "Skerrane Light was designed by Ilsabet Corrane."
+TWO_HOPS: dict[str, Any] = {
+    "gate": "[Yes]",
+    "reason": [FACT, "So the answer is: Lissmere."],
+    "answer": "Lissmere [1]",
+}
+SHAPE: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+async def told(graph: Any, context: Context | None = None, config: Any = None) -> list[Any]:
+    """Stream a run and return its events, each checked to be of its type and nothing more."""
+    parts = graph.astream(
+        {"question": QUESTION},
+        config,
+        context=context,
+        stream_mode=["custom", "messages"],
+        subgraphs=True,
+    )
+    seen = [events.read(mode, part) async for _, mode, part in parts]
+    found = [event for event in seen if event]
+    assert [SHAPE.validate_python(event, strict=True) for event in found] == found
+    return found
+
+
+def build(label: str, *found: Any, **options: Any) -> Any:
+    retriever = FixedRetriever(*(found or ([LIGHT], [CORRANE])))
+    return build_graph(router=FixedRouter(label), **{"retriever": retriever, **options})
+
+
+def passage(hit: Any) -> dict[str, Any]:
+    return {"id": hit["id"], "title": hit["title"], "score": hit["score"]}
+
+
+async def test_every_decision_is_told_as_it_falls(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(**TWO_HOPS))
+    gate, route, *rest = await told(build("C"))
+    assert (gate["event"], gate["answer"], gate["retrieve"]) == ("gate", "yes", True)
+    assert (route["event"], route["strategy"]) == ("route", "multi")
+    assert route["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
+    assert rest == [
+        {"event": "hop", "number": 1, "query": QUESTION, "passages": [passage(LIGHT)]},
+        {"event": "thought", "number": 1, "thought": FACT},
+        {"event": "hop", "number": 2, "query": FACT, "passages": [passage(CORRANE)]},
+        {"event": "thought", "number": 2, "thought": "So the answer is: Lissmere."},
+        {"event": "stop", "number": 2, "stop_reason": "answered"},
+        {"event": "token", "text": "Lissmere [1]"},
+        {"event": "answer", "text": "Lissmere"},
+    ]
+
+
+async def test_sub_questions_are_told_as_the_plan(fake: FakeOpenAI) -> None:
+    fake.answers(
+        by_task(
+            gate="[Yes]",
+            decompose="1. Who designed Skerrane Light?\n2. Where was {1} born?",
+            sub_answer=["Ilsabet Corrane", "Lissmere"],
+            answer="Lissmere [1]",
+        )
+    )
+    seen = await told(build("C"), Context(multihop="decompose"))
+    names = [event["event"] for event in seen]
+    loop = ["plan", "hop", "thought", "hop", "thought", "stop"]
+    assert names == ["gate", "route", *loop, "token", "answer"]
+    assert seen[2]["sub_questions"] == ["Who designed Skerrane Light?", "Where was {1} born?"]
+    assert seen[5]["query"] == "Where was Ilsabet Corrane born?"
+
+
+def slow_clock() -> Any:
+    start, ticks = datetime(2026, 1, 1, tzinfo=UTC), count()
+    return lambda: start + timedelta(seconds=10 * next(ticks))
+
+
+ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "answered": ({}, {}, 2),
+    "hop_limit": ({}, {"max_hops": 1}, 1),
+    "no_new_passage": ({"retriever": FixedRetriever([])}, {}, 1),
+    "retriever_failed": ({"retriever": BreakingRetriever([LIGHT], at=2)}, {}, 2),
+    "deadline": ({"clock": slow_clock()}, {"max_seconds": 25, "gate": "always"}, 1),
+}
+
+
+@pytest.mark.parametrize("reason", ENDS)
+async def test_the_loop_s_end_is_told_once_with_the_reason_in_the_state(
+    fake: FakeOpenAI, reason: str
+) -> None:
+    options, settings, hops = ENDS[reason]
+    fake.answers(by_task(**TWO_HOPS, direct="x"))
+    graph = build("C", checkpointer=InMemorySaver(), **options)
+    config = {"configurable": {"thread_id": reason}}
+    seen = await told(graph, Context(**settings), config)
+    stops = [event for event in seen if event["event"] == "stop"]
+    assert stops == [{"event": "stop", "number": hops, "stop_reason": reason}]
+    state = (await graph.aget_state(config)).values
+    assert (state["decision"]["stop_reason"], len(state["hops"])) == (reason, hops)
+
+
+async def test_an_answer_without_a_loop_tells_no_end(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate=["[Yes]", "[No]"], answer="Corrane [1]", direct="x"))
+    single, none = await told(build("B")), await told(build("B"))
+    assert [event["event"] for event in single] == ["gate", "route", "hop", "token", "answer"]
+    assert [event["event"] for event in none] == ["gate", "token", "answer"]
+
+
+async def test_a_follow_up_s_tokens_are_its_own_answer_s_alone(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", condense="Why?", direct=["First", "Second"]))
+    graph = build("B", checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "1"}}
+    for said in ("First", "Second"):
+        tokens = [event for event in await told(graph, None, config) if event["event"] == "token"]
+        assert tokens == [{"event": "token", "text": said}]
+
+
+async def test_a_draft_that_becomes_the_answer_has_no_tokens(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct=Reply("Tokyo", logprobs=[{"Tokyo": -0.01}])))
+    context = Context(gate="draft", gate_threshold=0.2)
+    gate, answer = await told(build("B"), context)
+    assert (gate["mode"], gate["reply"]) == ("draft", "Tokyo")
+    assert answer == {"event": "answer", "text": "Tokyo"}
+
+
+def test_an_escalation_has_a_shape_of_its_own() -> None:
+    event = {"event": "escalate", "from": "none", "to": "single", "reason": "no answer"}
+    assert SHAPE.validate_python(event, strict=True) == event
+
+
+async def test_the_example_in_the_readme_runs(
+    fake: FakeOpenAI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.answers(by_task(**TWO_HOPS))
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = [block for block in blocks if "events.read" in block]
+    names: dict[str, Any] = {"graph": build("C")}
+    exec(f"async def example():\n{indent(code, '    ')}", names)
+    await names["example"]()
+    shown = capsys.readouterr().out
+    assert f"2 {FACT} → ['Ilsabet Corrane']" in shown
+    assert "Lissmere [1]" in shown

@@ -1,0 +1,124 @@
+"""Reranking with a real cross-encoder, tiny and random, which the tests make and save."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever
+
+from hopgate.retrievers import rerank
+from hopgate.retrievers.base import Hit
+from hopgate.retrievers.encoders import resolve_encoder
+from hopgate.retrievers.rerank import Reranked, load_reranker
+
+QUERY = "Who designed the lighthouse?"
+
+
+def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
+    """Save a BERT of two layers with random weights that scores pairs."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("minilm").folder)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        num_labels=labels,
+        initializer_range=1.0,
+    )
+    torch.manual_seed(3)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+
+
+def by_hand(folder: Path, hits: Sequence[Hit]) -> list[float]:
+    """The logit of each pair, one at a time, through a sigmoid."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    scores = []
+    for hit in hits:
+        text = f"{hit['title']} {hit['text']}"
+        pair = tokenizer(QUERY, text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            scores.append(float(torch.sigmoid(model(**pair).logits)[0, 0]))
+    return scores
+
+
+def test_candidates_are_ordered_by_the_cross_encoder(folder: Path) -> None:
+    candidates = [LIGHT, CORRANE, FERRY]
+    inner = FixedRetriever(candidates)
+    (hits,) = Reranked(inner, load_reranker(str(folder))).search([QUERY], k=2)
+    expected = by_hand(folder, candidates)
+    best = np.argsort(expected)[::-1][:2]
+    assert [hit["id"] for hit in hits] == [candidates[i]["id"] for i in best]
+    assert [hit["score"] for hit in hits] == pytest.approx([expected[i] for i in best], abs=1e-5)
+    assert all(type(hit["score"]) is float for hit in hits)
+    assert candidates[0]["score"] == 0.5  # what the retriever gave is left as it was
+
+
+def test_more_candidates_are_read_than_asked_for(folder: Path) -> None:
+    asked: list[int] = []
+
+    class Counting(FixedRetriever):
+        def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+            asked.append(k)
+            return super().search(queries, k)
+
+    reranked = Reranked(Counting([]), load_reranker(str(folder)))
+    assert reranked.search([QUERY, QUERY], k=1) == [[], []]
+    reranked.search([QUERY], k=50)
+    assert asked == [rerank.CANDIDATES, 50]
+    with pytest.raises(ValueError, match="k is 0"):
+        reranked.search([QUERY], k=0)
+
+
+def test_a_cross_encoder_loads_once_for_all_threads(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    loads: list[str] = []
+    real = rerank._load
+
+    def counted(name: str, path: Path) -> object:
+        loads.append(name)
+        return real(name, path)
+
+    monkeypatch.setattr(rerank, "_load", counted)
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(lambda _: load_reranker(str(tmp_path / "link")), range(4)))
+    assert len(loads) == 1
+    assert all(each is loaded[0] for each in loaded)
+
+
+def test_what_is_no_cross_encoder_is_refused(tmp_path: Path) -> None:
+    for name in ("no such thing", str(tmp_path / "gone")):
+        with pytest.raises(ValueError, match="unknown cross-encoder"):
+            load_reranker(name)
+    with pytest.raises(ValueError, match=r"holds no \.safetensors file"):
+        load_reranker(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(RuntimeError, match="cannot be loaded"):
+        load_reranker(str(tmp_path))
+    several = save_cross_encoder(tmp_path / "several", labels=3)
+    with pytest.raises(RuntimeError, match="gives 3 scores for a pair"):
+        load_reranker(str(several))
+
+
+def test_a_cross_encoder_of_the_hub_out_of_reach_is_named() -> None:
+    with pytest.raises(RuntimeError, match="model nobody/here cannot be had from the model hub"):
+        load_reranker("nobody/here")
