@@ -29,9 +29,11 @@ from hopgate.options import (
     index_option,
     json_option,
     limit_option,
+    mode_option,
     model_option,
     print_json,
     profile_option,
+    rerank_option,
     router_option,
     skip_bad_option,
 )
@@ -83,6 +85,8 @@ def cli(debug: bool) -> None:
 @cli.command()
 @click.argument("question")
 @index_option
+@mode_option
+@rerank_option
 @model_option
 @alpha_option
 @click.option("--gate", type=click.Choice(GATES), default="auto", show_default=True)
@@ -100,6 +104,14 @@ def cli(debug: bool) -> None:
     default="auto",
     show_default=True,
     help="auto: gate and router decide; otherwise this path is forced.",
+)
+@click.option(
+    "--escalate",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Go one strategy deeper where the answer is unknown or its citations do not hold, until "
+    "so many retrievals are spent.",
 )
 @router_option
 @profile_option
@@ -172,16 +184,19 @@ def route(
 @click.argument("query")
 @index_option
 @click.option("-k", default=5, show_default=True, help="Most passages to show.")
+@mode_option
+@rerank_option
 @json_option
-def search(query: str, index: str, k: int, as_json: bool) -> None:
-    """Search an index without asking a model."""
-    from hopgate import render, retrievers
+def search(query: str, index: str, k: int, mode: str, rerank: str, as_json: bool) -> None:
+    """Search an index, or what else --index names, without asking a model."""
+    from hopgate import render
     from hopgate.nodes.condense import check_question
+    from hopgate.retrievers.sources import open_source
 
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
     with render.status("searching", quiet=as_json):
-        (hits,) = retrievers.load_index(index_folder(index)).search([check_question(query)], k)
+        (hits,) = open_source(index, mode, rerank).search([check_question(query)], k)
     if as_json:
         print_json(hits)
     else:

@@ -17,6 +17,19 @@ index_option = click.option(
     show_default=True,
     help="Folder of an index; sample is the collection that ships.",
 )
+mode_option = click.option(
+    "--mode",
+    type=click.Choice(["auto", "dense", "bm25", "hybrid"]),
+    default="auto",
+    show_default=True,
+    help="Search by vectors, by words, or both; auto: the best that was measured.",
+)
+rerank_option = click.option(
+    "--rerank",
+    default="",
+    metavar="CROSS_ENCODER",
+    help="Order what was found anew by this cross-encoder (folder or hub name).",
+)
 router_option = click.option(
     "--router", default="builtin", show_default=True, help="Folder of the router's weights."
 )

@@ -113,7 +113,8 @@ def answer(result: dict[str, Any]) -> None:
     decision = result["decision"]
     _out.print(Panel(escape(result["answer"]), title="answer", title_align="left"))
     for citation in result["citations"]:
-        _out.print(f"  [bold]{escape(citation['title'])}[/]: {escape(citation['quote'])}")
+        place = f"[dim]{_place(citation)}[/]"
+        _out.print(f"  [bold]{escape(citation['title'])}[/]{place}: {escape(citation['quote'])}")
     for warning in decision["warnings"]:
         _out.print(f"  [yellow]![/] {escape(warning)}")
     if result["standalone"] != result["asked"]:
@@ -122,6 +123,8 @@ def answer(result: dict[str, Any]) -> None:
     _out.print(f"[bold]gate[/]    {gate['answer']} ({gate['mode']}): {escape(gate['reason'])}")
     if route := decision.get("route"):
         _out.print(f"[bold]route[/]   {route_line(route)}: {escape(route['reason'])}")
+    for step in decision.get("escalated", []):
+        _out.print(f"[bold]deeper[/]  {step['from']} → {step['to']}: {escape(step['reason'])}")
     _hops(result)
     if decision.get("stop_reason"):
         _out.print(f"[bold]stopped[/] {decision['stop_reason']}")
@@ -164,10 +167,18 @@ def routed(report: dict[str, Any]) -> None:
         _out.print(f"[dim]{escape(report['reason'])}[/]")
 
 
+def _place(found: "Hit | dict[str, Any]") -> str:
+    """Say where a passage stands, as far as it is known: file, page, heading."""
+    page = f"page {found['page']}" if "page" in found else ""
+    parts = [found.get("source") or "", page, found.get("section") or ""]
+    return escape("".join(f"  {part}" for part in parts if part))
+
+
 def hits(found: "Sequence[Hit]") -> None:
     """Print passages, best first."""
     for number, hit in enumerate(found, start=1):
-        _out.print(f"[bold]{number}. {escape(hit['title'])}[/] [dim]{hit['score']:.3f}[/]")
+        place = _place(hit)
+        _out.print(f"[bold]{number}. {escape(hit['title'])}[/] [dim]{hit['score']:.3f}{place}[/]")
         _out.print(f"   {escape(hit['text'])}")
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
@@ -19,10 +19,20 @@ from langgraph.types import Overwrite
 from hopgate.graphs import events
 from hopgate.graphs.context import Context
 from hopgate.graphs.decisions import gate_decision
-from hopgate.graphs.events import AnswerEvent, GateEvent, RouteEvent
+from hopgate.graphs.events import AnswerEvent, EscalateEvent, GateEvent, RouteEvent
 from hopgate.graphs.multihop import build_multihop
 from hopgate.graphs.resources import Resources, layout_for, system_clock
-from hopgate.graphs.state import Decision, Draft, Hop, Input, Output, State, new_usage, spend
+from hopgate.graphs.state import (
+    Decision,
+    Draft,
+    Escalation,
+    Hop,
+    Input,
+    Output,
+    State,
+    new_usage,
+    spend,
+)
 from hopgate.models import chat
 from hopgate.models.chat import Completion
 from hopgate.nodes import condense as condensing
@@ -40,6 +50,8 @@ if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
 Update = dict[str, Any]
+
+DEEPER: dict[routing.Strategy, routing.Strategy] = {"none": "single", "single": "multi"}
 
 # Where LangGraph reads the default of `durability`; it has no setting at compile time.
 DURABILITY = "__pregel_durability"
@@ -75,7 +87,9 @@ class Steps:
             "asked": question,
             "standalone": prompts.inert(standalone),
             "message_id": message.id,
-            "decision": Overwrite(Decision(route=None, stop_reason=None, warnings=[])),
+            "decision": Overwrite(
+                Decision(route=None, stop_reason=None, escalated=[], warnings=[])
+            ),
             "draft": None,
             "evidence": Overwrite([]),
             "plan": [],
@@ -163,7 +177,9 @@ class Steps:
             "answer": answer.text,
             "citations": answer.citations,
             "messages": [AIMessage(answer.text, id=completions[0].id if completions else None)],
-            "decision": Decision(model=model.name, answered=answer.known, warnings=warnings),
+            "decision": Decision(
+                model=model.name, answered=answer.known, doubt=answer.doubt, warnings=warnings
+            ),
             "usage": spend(state["usage"], "generate", started, completions),
         }
 
@@ -179,6 +195,32 @@ class Steps:
             model, question, evidence, layout_for(model, context)
         )
         return answer, [completion]
+
+    async def escalate(self, state: State, runtime: Runtime[Context]) -> Update:
+        """Take the answer back and go one strategy deeper."""
+        started = time.perf_counter()
+        context = runtime.context or Context()
+        decision = state["decision"]
+        step = Escalation(
+            {
+                "from": decision["strategy"],
+                "to": DEEPER[decision["strategy"]],
+                "reason": str(decision["doubt"]),
+            }
+        )
+        events.send(runtime, EscalateEvent({"event": "escalate", **step}))
+        # A plan counts its own hops; without one the loop thinks on over what is there.
+        anew = step["to"] == "multi" and context.multihop == "decompose"
+        return {
+            "messages": [RemoveMessage(id=str(state["messages"][-1].id))],
+            "answer": "",
+            "citations": [],
+            **({"hops": Overwrite([])} if anew else {}),
+            "decision": Decision(
+                strategy=step["to"], escalated=[*decision.get("escalated", []), step], warnings=[]
+            ),
+            "usage": spend(state["usage"], "escalate", started),
+        }
 
 
 def after_gate(state: State) -> Literal["route", "generate"]:
@@ -207,6 +249,24 @@ def after_route(state: State) -> Literal["generate", "retrieve", "multihop"]:
         case "multi":
             return "multihop"
     raise ValueError(f"decision.strategy is {strategy!r}; use none, single or multi")
+
+
+def after_generate(state: State, runtime: Runtime[Context]) -> Literal["escalate", "__end__"]:
+    """Go deeper where the answer is in doubt, the request allows it and it can help.
+
+    A path that the request itself chose is kept, and a search that found nothing is not repeated.
+    """
+    context, decision = runtime.context or Context(), state["decision"]
+    chosen = context.strategy != "auto" or context.gate == "never"
+    in_vain = bool(state["hops"]) and not state["evidence"]
+    if not decision.get("doubt") or chosen or in_vain or decision["strategy"] not in DEEPER:
+        return "__end__"
+    return "escalate" if state["usage"]["retrieval_steps"] < context.escalate else "__end__"
+
+
+def after_escalate(state: State) -> Literal["retrieve", "multihop"]:
+    """Search once, or go on in the loop."""
+    return "multihop" if state["decision"]["strategy"] == "multi" else "retrieve"
 
 
 def _new_message(state: State) -> AnyMessage:
@@ -281,7 +341,9 @@ def build_graph(
     builder.add_conditional_edges("route", after_route)
     builder.add_edge("retrieve", "generate")
     builder.add_edge("multihop", "generate")
-    builder.add_edge("generate", END)
+    builder.add_conditional_edges("generate", after_generate)
+    builder.add_node("escalate", steps.escalate)
+    builder.add_conditional_edges("escalate", after_escalate)
     compiled = builder.compile(checkpointer=checkpointer, name="hopgate")
     if checkpointer is None:
         return compiled

@@ -76,6 +76,13 @@ class Context:
         default="auto",
         description="auto: gate and router decide. Otherwise this path is forced.",
     )
+    escalate: int = Field(
+        default=0,
+        ge=0,
+        le=20,
+        description='Where an answer is "I don\'t know" or its citations do not hold, go one '
+        "strategy deeper, until the turn has spent this many retrievals. 0: never.",
+    )
     model: str = Field(
         default="auto",
         min_length=1,
@@ -91,7 +98,20 @@ class Context:
         default=SAMPLE,
         min_length=1,
         max_length=1000,
-        description="Folder of the index to search, or sample: the collection that ships.",
+        description="What is searched: the folder of an index; sample: the collection that ships; "
+        "web:wikipedia or web:serpapi: the web; qdrant:NAME or pgvector:NAME: an outside store "
+        "(docs/retrieval.md).",
+    )
+    mode: Literal["auto", "dense", "bm25", "hybrid"] = Field(
+        default="auto",
+        description="How an index is searched. dense: by vectors; bm25: by words; hybrid: both, "
+        "fused; auto: the best that was measured.",
+    )
+    rerank: str = Field(
+        default="",
+        max_length=1000,
+        description="A cross-encoder, by folder or hub name, that orders what was found anew. "
+        "Empty: none.",
     )
     router: str = Field(
         default=BUILTIN,

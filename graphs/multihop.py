@@ -177,7 +177,7 @@ def _thought(
     *earlier, last = state["hops"]
     hops = [*earlier, Hop(**{**last, "thought": thought})]
     after = MultihopState(**{**state, "hops": hops})
-    stop = _after_thought(after) or _before_search(after, context.max_hops)
+    stop = _after_thought(after) or _before_search(after, context)
     events.send(runtime, ThoughtEvent(event="thought", number=len(hops), thought=thought))
     _tell_end(runtime, len(hops), stop)
     return {"hops": hops[-1:], **_changed(state, Decision(stop_reason=stop)), **spent}
@@ -202,8 +202,10 @@ def _after_thought(state: MultihopState) -> StopReason | None:
     return "answered" if is_last else None
 
 
-def _before_search(state: MultihopState, max_hops: int) -> StopReason | None:
-    if len(state["hops"]) >= max_hops:
+def _before_search(state: MultihopState, context: Context) -> StopReason | None:
+    escalated = bool(state["decision"].get("escalated"))
+    spent = escalated and state["usage"]["retrieval_steps"] >= context.escalate
+    if spent or len(state["hops"]) >= context.max_hops:
         return "hop_limit"
     queries = [hop["query"] for hop in state["hops"]]
     return "repeated_query" if reasoning.already_asked(_next_query(state), queries) else None
@@ -216,14 +218,19 @@ def _next_query(state: MultihopState) -> str:
     return reasoning.next_query(state["standalone"], thoughts)
 
 
-def at_start(state: MultihopState, runtime: Runtime[Context]) -> Literal["decompose", "retrieve"]:
+def at_start(
+    state: MultihopState, runtime: Runtime[Context]
+) -> Literal["decompose", "retrieve", "reason"]:
     """Follow the mode that the request asks for, or a plan that a person has set.
 
-    From here on the plan tells which mode it is.
+    From here on the plan tells which mode it is. A search of the main graph that was not enough
+    is the loop's first hop.
     """
     context = runtime.context or Context()
-    wanted = context.multihop == "decompose" and not state.get("plan")
-    return "decompose" if wanted else "retrieve"
+    if context.multihop == "decompose" and not state.get("plan"):
+        return "decompose"
+    hops = state["hops"]
+    return "reason" if hops and not hops[-1]["thought"] else "retrieve"
 
 
 def after_decompose(state: MultihopState) -> Literal["retrieve", "__end__"]:

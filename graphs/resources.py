@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hopgate import classifiers, retrievers
-from hopgate.graphs.context import FIXED, SAMPLE, Context
+from hopgate import classifiers
+from hopgate.graphs.context import FIXED, Context
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Layout
 from hopgate.nodes.demonstrations import load_pool
 from hopgate.nodes.route import Classifier
+from hopgate.retrievers import sources
 from hopgate.retrievers.base import Retriever
 
 
@@ -44,7 +45,7 @@ class Resources:
         if self.given_model is None:
             chat.resolve(context.model)
         if self.given_retriever is None:
-            await asyncio.to_thread(retrievers.check_index, _index_path(context))
+            await asyncio.to_thread(sources.check_source, *_source(context))
         if self.given_router is None and context.strategy == "auto":
             await asyncio.to_thread(self._profile, context)
         if context.demos != FIXED:
@@ -61,7 +62,7 @@ class Resources:
         """Return the retriever of this request."""
         if self.given_retriever is not None:
             return self.given_retriever
-        return await asyncio.to_thread(retrievers.load_index, _index_path(context))
+        return await asyncio.to_thread(sources.open_source, *_source(context))
 
     async def router(self, context: Context) -> Classifier:
         """Return the router of this request."""
@@ -91,5 +92,5 @@ def layout_for(model: ChatModel, context: Context) -> Layout:
     return model.layout if context.layout == "auto" else context.layout
 
 
-def _index_path(context: Context) -> Path:
-    return retrievers.sample_path() if context.index == SAMPLE else Path(context.index)
+def _source(context: Context) -> tuple[str, str, str]:
+    return context.index, context.mode, context.rerank

@@ -45,6 +45,10 @@ class Draft(TypedDict):
     text: str
 
 
+Escalation = TypedDict("Escalation", {"from": Strategy, "to": Strategy, "reason": str})
+"""A step to a deeper strategy, since the answer was not good enough."""
+
+
 class Decision(TypedDict, total=False):
     """Why this path: every decision of the turn.
 
@@ -58,6 +62,9 @@ class Decision(TypedDict, total=False):
     strategy: Strategy
     stop_reason: StopReason | None
     answered: bool
+    doubt: str | None
+    """Why the answer may not be good enough; None if nothing speaks against it."""
+    escalated: list[Escalation]
     warnings: list[str]
 
 

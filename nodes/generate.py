@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -34,6 +34,11 @@ class Citation(TypedDict):
     id: str
     title: str
     quote: str
+    source: NotRequired[str]
+    """File or address that the passage comes from."""
+    page: NotRequired[int]
+    section: NotRequired[str]
+    """Heading that the passage stands under."""
 
 
 class Answer(NamedTuple):
@@ -43,6 +48,13 @@ class Answer(NamedTuple):
     known: bool
     citations: list[Citation]
     warnings: list[str]
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the answer may not be good enough: unknown, or citations that do not hold."""
+        if self.warnings:
+            return self.warnings[0]
+        return None if self.known else "the model does not know the answer"
 
 
 async def generate(
@@ -165,4 +177,11 @@ def _cite(hit: Hit, words: str) -> Citation:
         key=lambda each: (overlap(numbers, each), overlap(words, each)),
         default="",
     )
-    return Citation(id=hit["id"], title=hit["title"], quote=quote)
+    citation = Citation(id=hit["id"], title=hit["title"], quote=quote)
+    if "source" in hit:
+        citation["source"] = hit["source"]
+    if "page" in hit:
+        citation["page"] = hit["page"]
+    if "section" in hit:
+        citation["section"] = hit["section"]
+    return citation

@@ -25,19 +25,28 @@ async def search(retriever: Retriever, query: str, k: int) -> list[Hit]:
     """
     try:
         (hits,) = await asyncio.to_thread(retriever.search, [query], k)
-        return [
-            Hit(
-                id=_storable(hit["id"]),
-                title=_storable(hit["title"]),
-                text=_storable(hit["text"]),
-                score=float(hit["score"]),
-            )
-            for hit in hits[:k]
-        ]
+        return [_plain(hit) for hit in hits[:k]]
     except Exception as error:
         log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise RetrievalFailed(f"the retriever failed: {cause}") from error
+
+
+def _plain(hit: Hit) -> Hit:
+    """Copy a hit into plain types, leaving out what no citation shows."""
+    plain = Hit(
+        id=_storable(hit["id"]),
+        title=_storable(hit["title"]),
+        text=_storable(hit["text"]),
+        score=float(hit["score"]),
+    )
+    if source := hit.get("source"):
+        plain["source"] = _storable(source)
+    if section := hit.get("section"):
+        plain["section"] = _storable(section)
+    if (page := hit.get("page")) is not None:
+        plain["page"] = int(page)
+    return plain
 
 
 def _storable(value: object) -> str:

@@ -144,9 +144,7 @@ def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
 def _hit(document: Document, score: float) -> Hit:
     known, text = document.metadata, document.page_content
     title = str(known.get("title") or known.get("source") or "")
-    hit = Hit(
-        id=document.id or passage_id(title, text), title=title, text=text, score=float(score)
-    )
+    hit = Hit(id=document.id or passage_id(title, text), title=title, text=text, score=float(score))
     for key in ("source", "section"):
         if isinstance(known.get(key), str) and known[key]:
             hit[key] = known[key]

@@ -28,10 +28,11 @@ B = 0.75
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
 
-STOP_WORDS = frozenset(
+_STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
-    "there these they this to was will with".split()
+    "there these they this to was will with"
 )
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Lucene's English stop words."""
 
 _WORD = re.compile(r"\w+")

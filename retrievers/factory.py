@@ -405,9 +405,7 @@ class Searcher:
             Positions and inner products, each of shape (m, min(k, vectors allowed)), best first.
         """
         if allowed is not None and len(allowed) <= _GATHER_UP_TO:
-            near, scores = exact_search(
-                self._exact[allowed], queries, min(k, len(allowed))
-            )
+            near, scores = exact_search(self._exact[allowed], queries, min(k, len(allowed)))
             return allowed[near], scores
         k = min(k, len(self) if allowed is None else len(allowed))
         wide = min(k * self._settings.get("oversample", 1), len(self))

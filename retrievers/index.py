@@ -1,311 +1,49 @@
-"""A dense index on disk: vectors in FAISS, passages in SQLite, and a manifest that describes both.
-
-An index is a folder with `faiss.index`, `passages.sqlite` and `manifest.json`. It is written
-beside its place and moved there when it is complete, so that no one ever opens half of one.
+"""A retrieval index on disk, opened for searching: vectors in FAISS, words in BM25, passages in
+SQLite, and a manifest that says which version of them is the current one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
 import sqlite3
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import numpy as np
 
 from hopgate.retrievers.base import Hit, Passage, check_k
-from hopgate.retrievers.encoders import (
-    DEFAULT_ENCODER,
-    EncodeProgress,
-    Encoder,
-    find_encoder,
-    load_encoder,
-    resolve_encoder,
+from hopgate.retrievers.bm25 import Bm25
+from hopgate.retrievers.encoders import Encoder, find_encoder, load_encoder, resolve_encoder
+from hopgate.retrievers.factory import Searcher, load_faiss
+from hopgate.retrievers.hybrid import CANDIDATES, DEFAULT_MODE, Mode, fuse
+from hopgate.retrievers.manifest import (
+    MANIFEST,
+    PASSAGES,
+    WORDS,
+    Manifest,
+    check_hashes,
+    damaged,
+    describe,
+    info,
+    version_folder,
 )
-from hopgate.retrievers.loaders import SkippedFile, find_files, read_files
-from hopgate.retrievers.store import PassageStore, write_passages
+from hopgate.retrievers.store import PassageStore
 
 if TYPE_CHECKING:
-    import faiss
     from numpy.typing import NDArray
 
-FORMAT_VERSION = 1
-"""Version of the folder's layout; a newer one is refused."""
-
-_MANIFEST = "manifest.json"
-_VECTORS = "faiss.index"
-_PASSAGES = "passages.sqlite"
-_OWN_FILES = {_MANIFEST, _VECTORS, _PASSAGES}
-_METRIC = "inner_product"
-_FACTORY = "Flat"
-_HASH_AT_OPEN_BYTES = 8 << 20
-"""Files up to this size are hashed whenever an index is opened (some 20 ms); larger ones only
-have their size checked."""
-
-BuildProgress = Callable[[str, int, int], None]
-"""Called with the stage (`read`: files, `encode`: passages), how many are done, and the total."""
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """What a build did.
-
-    Attributes:
-        path: the folder of the index.
-        encoder: name of the encoder.
-        files: files that gave passages.
-        passages: passages in the index.
-        duplicates: passages left out because one of the same title and text was there.
-        skipped: files that could not be read, and why.
-    """
-
-    path: str
-    encoder: str
-    files: int
-    passages: int
-    duplicates: int
-    skipped: list[SkippedFile] = field(default_factory=list)
-
-
-def build_index(
-    paths: Sequence[Path | str],
-    out: Path | str,
-    encoder: str = DEFAULT_ENCODER,
-    progress: BuildProgress | None = None,
-) -> BuildReport:
-    """Build an index from files and folders; an index already at `out` is replaced at the end.
-
-    `out`, faiss and the encoder are tried before the first file is read.
-
-    Args:
-        paths: .txt, .md, .html, .pdf and .jsonl files, or folders of them.
-        out: the folder of the index.
-        encoder: see `load_encoder`.
-        progress: called as the work goes on.
-
-    Returns:
-        Counts, and the files that could not be read.
-
-    Raises:
-        ValueError: a path is missing, nothing could be read, or `out` cannot be written, holds
-            something else or is (or contains) one of `paths`.
-        RuntimeError: an extra or the encoder is missing.
-    """
-    target = _target(out, paths)
-    found = find_files(paths)
-    with _new_folder(target) as folder:
-        faiss, loaded = _faiss(), load_encoder(encoder)
-        documents = read_files(found, _stage(progress, "read"))
-        unique = _unique(documents.passages)
-        _fill(folder, unique, faiss, loaded, _stage(progress, "encode"))
-    return BuildReport(
-        path=str(target),
-        encoder=loaded.name,
-        files=documents.files,
-        passages=len(unique),
-        duplicates=len(documents.passages) - len(unique),
-        skipped=documents.skipped,
-    )
-
-
-def build_from_passages(
-    passages: Iterable[Passage],
-    out: Path | str,
-    encoder: str = DEFAULT_ENCODER,
-    progress: BuildProgress | None = None,
-) -> BuildReport:
-    """Build an index from passages as they are, see `build_index`.
-
-    Args:
-        passages: for example from `make_passage`; those with an id seen before are left out.
-        out: the folder of the index.
-        encoder: see `load_encoder`.
-        progress: called as the work goes on.
-
-    Raises:
-        ValueError: there is no passage, or `out` cannot be written or holds something else.
-        RuntimeError: an extra or the encoder is missing.
-    """
-    passages = list(passages)
-    if not passages:
-        raise ValueError(f"no passages given: nothing to index in {out}")
-    target, unique = _target(out), _unique(passages)
-    with _new_folder(target) as folder:
-        faiss, loaded = _faiss(), load_encoder(encoder)
-        _fill(folder, unique, faiss, loaded, _stage(progress, "encode"))
-    return BuildReport(
-        path=str(target),
-        encoder=loaded.name,
-        files=0,
-        passages=len(unique),
-        duplicates=len(passages) - len(unique),
-    )
-
-
-def _unique(passages: Sequence[Passage]) -> list[Passage]:
-    """Keep the first passage of each id."""
-    return list({passage["id"]: passage for passage in reversed(passages)}.values())[::-1]
-
-
-def _fill(
-    folder: Path,
-    passages: Sequence[Passage],
-    faiss: ModuleType,
-    encoder: Encoder,
-    progress: EncodeProgress | None,
-) -> None:
-    vectors = encoder.encode_passages(passages, progress)
-    if not np.isfinite(vectors).all():
-        raise RuntimeError(f"encoder {encoder.name} gave vectors that are not finite numbers")
-    flat = faiss.IndexFlatIP(encoder.dimension)
-    flat.add(vectors)
-    faiss.write_index(flat, str(folder / _VECTORS))
-    write_passages(folder / _PASSAGES, passages)
-    _write_manifest(folder, encoder, len(passages))
-
-
-def _stage(progress: BuildProgress | None, name: str) -> Callable[[int, int], None] | None:
-    return (lambda done, total: progress(name, done, total)) if progress else None
-
-
-def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
-    """Resolve the folder to write, and refuse one that must not be replaced."""
-    target = Path(out).expanduser().resolve()
-    for path in paths:
-        source = Path(path).resolve()
-        if target == source or target in source.parents:
-            raise ValueError(
-                f"{out} is or contains {path}, which is to be indexed: give another folder for "
-                "the index"
-            )
-    _check_replaceable(target)
-    return target
-
-
-def _check_replaceable(target: Path) -> None:
-    """Refuse to replace anything but an empty folder, or an index with nothing beside it."""
-    try:
-        names = set(os.listdir(target))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError as error:
-        raise ValueError(
-            f"{target} is or lies under a file: give a folder for the index"
-        ) from error
-    except OSError as error:
-        raise ValueError(_unwritable(target, error)) from error
-    if names and not _is_index(target):
-        raise ValueError(
-            f"{target} holds other files and no index: give a new or empty folder for the index"
-        )
-    if others := sorted(names - _OWN_FILES):
-        raise ValueError(
-            f"{target} holds {others[0]!r} beside the index: move it away, or give another folder"
-        )
-
-
-def _is_index(folder: Path) -> bool:
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return (
-        isinstance(manifest, dict)
-        and isinstance(manifest.get("format_version"), int)
-        and isinstance(manifest.get("encoder"), dict)
-    )
-
-
-def _unwritable(target: Path, error: OSError) -> str:
-    return f"the index cannot be written to {target} ({error.strerror}): give another folder"
-
-
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Give a folder beside `target` to fill; it takes the place of `target` if all goes well."""
-    mark = uuid.uuid4().hex[:8]
-    folder = target.with_name(f".{target.name}.new-{mark}")
-    made = [parent for parent in target.parents if not parent.exists()]
-    try:
-        _make(folder, target)
-        yield folder
-        _check_replaceable(target)
-        _swap(folder, target, target.with_name(f".{target.name}.old-{mark}"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # a parent that is in use stays
-            for parent in made:
-                parent.rmdir()
-
-
-def _make(folder: Path, target: Path) -> None:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise ValueError(_unwritable(target, error)) from error
-
-
-def _swap(folder: Path, target: Path, aside: Path) -> None:
-    if not target.exists():
-        os.rename(folder, target)
-        return
-    os.rename(target, aside)
-    try:
-        os.rename(folder, target)
-    except OSError:
-        os.rename(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write_manifest(folder: Path, encoder: Encoder, passages: int) -> None:
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "encoder": _describe(encoder),
-        "metric": _METRIC,
-        "factory": _FACTORY,
-        "passages": passages,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "files": {name: _file_entry(folder / name) for name in (_VECTORS, _PASSAGES)},
-    }
-    (folder / _MANIFEST).write_text(
-        json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-
-
-def _describe(encoder: Encoder) -> dict[str, Any]:
-    return {
-        "name": encoder.name,
-        "dimension": encoder.dimension,
-        "pooling": encoder.pooling,
-        "normalize": encoder.normalize,
-        "max_tokens": encoder.max_tokens,
-        "fingerprint": encoder.fingerprint,
-    }
-
-
-def _file_entry(file: Path) -> dict[str, Any]:
-    return {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+_Ranking = list[tuple[int, float]]
+"""Positions with their scores, best first."""
+_OPENING_TRIES = 10
+"""How often an index is opened anew when a writer replaced it just then."""
 
 
 class Index:
     """An index opened for searching, from any number of threads. Open one with `load_index`.
+
+    It stays the version that was opened, whatever becomes of the folder.
 
     Attributes:
         path: its folder.
@@ -316,8 +54,8 @@ class Index:
     def __init__(
         self,
         path: Path,
-        manifest: dict[str, Any],
-        vectors: faiss.Index,
+        manifest: Manifest,
+        vectors: Searcher,
         store: PassageStore,
         encoder: Encoder,
     ) -> None:
@@ -327,152 +65,161 @@ class Index:
         self.encoder = encoder
         self._vectors = vectors
         self._store = store
+        self._words: Bm25 | None = None
+        self._opening_words = Lock()
 
     @classmethod
-    def open(cls, path: Path | str, encoder: str | None = None) -> Index:
-        """Open an index and load its encoder.
+    def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
+        """Open the current version of an index and load its encoder.
 
         Args:
             path: the folder of the index.
-            encoder: name of the encoder to use in place of the one that the manifest names; it
-                must be the same model (for one that has moved, say).
+            encoder: the encoder to use in place of the one that the manifest names, by name or
+                loaded; it must be the same model (for one that has moved, say).
 
         Raises:
-            ValueError: the folder is missing, is no index, is half-written, is of a newer format
+            ValueError: the folder is missing, is no index, is damaged, is of another format
                 version, or was built with another encoder.
             RuntimeError: faiss or the encoder is missing.
         """
         folder = Path(path).expanduser()
+        return _while_it_changes(folder, lambda: cls._open(folder, encoder))
+
+    @classmethod
+    def _open(cls, folder: Path, encoder: str | Encoder | None) -> Index:
         manifest = info(folder)
-        _check_hashes(folder, manifest)
-        faiss = _faiss()
-        loaded = _matching_encoder(folder, manifest, encoder or manifest["encoder"]["name"])
+        check_hashes(folder, manifest)
+        load_faiss()
+        loaded = matching_encoder(folder, manifest, encoder)
+        version = version_folder(folder, manifest)
         try:
-            vectors = faiss.read_index(str(folder / _VECTORS))
-            store = PassageStore(folder / _PASSAGES)
+            vectors = Searcher.open(version, manifest["search"])
+            store = PassageStore(version / PASSAGES)
             passages = len(store)
-        except (RuntimeError, sqlite3.DatabaseError) as error:
-            raise ValueError(_damaged(folder, str(error).splitlines()[0])) from error
-        if not passages == vectors.ntotal == manifest["passages"]:
+        except (RuntimeError, ValueError, OSError, sqlite3.DatabaseError) as error:
+            raise damaged(folder, str(error).splitlines()[0]) from error
+        if not passages == len(vectors) == manifest["passages"]:
             store.close()
-            raise ValueError(_damaged(folder, "vectors and passages differ in number"))
+            raise damaged(folder, "vectors and passages differ in number")
         return cls(folder, manifest, vectors, store, loaded)
 
     def __len__(self) -> int:
         """Count the passages."""
-        return int(self._vectors.ntotal)
+        return len(self._vectors)
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find the passages of the highest inner product with each query.
+    def search(
+        self,
+        queries: Sequence[str],
+        k: int,
+        mode: Mode | None = None,
+        where: Mapping[str, str] | None = None,
+    ) -> list[list[Hit]]:
+        """Find the best passages for each query.
 
         Args:
             queries: search texts; what is over the encoder's `max_tokens` is cut.
             k: passages for each query, at least 1; more than there are gives all.
+            mode: `dense` (the highest inner product of vectors), `bm25` (words in common) or
+                `hybrid` (both, by reciprocal rank); None for the default.
+            where: field → value that passages must have, for example `{"source": "a.pdf"}`.
 
         Returns:
             For each query, in order, its hits, best first.
 
         Raises:
-            ValueError: `k` is below 1.
+            ValueError: `k` is below 1, or there is no such mode or field.
         """
         check_k(k)
-        if not queries:
-            return []
-        vectors = self.encoder.encode_queries(queries)
-        scores, positions = self._vectors.search(vectors, min(k, len(self)))
-        return [self._hits(*row) for row in zip(scores, positions, strict=True)]
+        mode = mode or DEFAULT_MODE
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode is {mode!r}: use {', '.join(get_args(Mode))}")
+        allowed = None if where is None else self._store.where(where)
+        if not queries or (allowed is not None and not len(allowed)):
+            return [[] for _ in queries]
+        rank = {"dense": self._dense, "bm25": self._bm25, "hybrid": self._hybrid}[mode]
+        return [self._hits(ranking) for ranking in rank(queries, k, allowed)]
 
-    def _hits(self, scores: NDArray[np.float32], positions: NDArray[np.int64]) -> list[Hit]:
-        passages = self._store.get(positions.tolist())
+    def _dense(
+        self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
+    ) -> list[_Ranking]:
+        vectors = self.encoder.encode_queries(queries)
+        return _rankings(*self._vectors.search(vectors, k, allowed))
+
+    def _bm25(
+        self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
+    ) -> list[_Ranking]:
+        mask = None
+        if allowed is not None:
+            mask = np.zeros(len(self), dtype=bool)
+            mask[allowed] = True
+        return _rankings(*self._bm25_index().search(queries, k, mask))
+
+    def _hybrid(
+        self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
+    ) -> list[_Ranking]:
+        depth = max(k, CANDIDATES)
+        both = zip(
+            self._dense(queries, depth, allowed), self._bm25(queries, depth, allowed), strict=True
+        )
         return [
-            Hit(id=p["id"], title=p["title"], text=p["text"], score=score)
-            for p, score in zip(passages, scores.tolist(), strict=True)
+            fuse([[position for position, _ in ranking] for ranking in rankings], k)
+            for rankings in both
         ]
 
+    def _bm25_index(self) -> Bm25:
+        """Open BM25 when it is first asked for."""
+        with self._opening_words:
+            if self._words is None:
+                words = Bm25.open(version_folder(self.path, self.manifest) / WORDS)
+                if len(words) != len(self):
+                    raise damaged(self.path, "BM25 and passages differ in number")
+                self._words = words
+            return self._words
 
-def info(path: Path | str) -> dict[str, Any]:
-    """Read the manifest of an index and look at the sizes of its files, without opening it.
-
-    Returns:
-        `format_version`, `encoder` (`name`, `dimension`, `pooling`, `normalize`, `max_tokens`,
-        `fingerprint`), `metric`, `factory`, `passages` (how many), `created` (UTC, ISO 8601) and
-        `files` (name → `bytes` and `sha256`).
-
-    Raises:
-        ValueError: the folder is missing, is no index, is half-written, or is of a newer format
-            version.
-    """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
-    file = folder / _MANIFEST
-    if not file.is_file():
-        raise ValueError(f"{path} is not an index: it has no {_MANIFEST}")
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(_damaged(folder, f"{_MANIFEST} cannot be read")) from error
-    _check_fields(folder, "", manifest, {"format_version": int})
-    if (version := manifest["format_version"]) > FORMAT_VERSION:
-        raise ValueError(
-            f"the index at {path} has format version {version}, and this hopgate reads up to "
-            f"{FORMAT_VERSION}: update hopgate or build the index again"
-        )
-    _check_fields(folder, "", manifest, _MANIFEST_FIELDS)
-    _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
-    _check_fields(folder, "files.", manifest["files"], {_VECTORS: dict, _PASSAGES: dict})
-    for name in (_VECTORS, _PASSAGES):
-        _check_fields(folder, f"files.{name}.", manifest["files"][name], _FILE_FIELDS)
-        _check_size(folder, name, manifest["files"][name]["bytes"])
-    return dict(manifest)
+    def _hits(self, ranking: _Ranking) -> list[Hit]:
+        passages = self._store.get([position for position, _ in ranking])
+        return [_hit(passage, score) for passage, (_, score) in zip(passages, ranking, strict=True)]
 
 
-_MANIFEST_FIELDS: dict[str, type] = {
-    "encoder": dict,
-    "metric": str,
-    "factory": str,
-    "passages": int,
-    "created": str,
-    "files": dict,
-}
-_ENCODER_FIELDS: dict[str, type] = {"name": str, "fingerprint": str}
-_FILE_FIELDS: dict[str, type] = {"bytes": int, "sha256": str}
+def _rankings(positions: NDArray[np.int64], scores: NDArray[np.float32]) -> list[_Ranking]:
+    return [
+        [(position, score) for position, score in zip(*row, strict=True) if position >= 0]
+        for row in zip(positions.tolist(), scores.tolist(), strict=True)
+    ]
 
 
-def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(_damaged(folder, f"{_MANIFEST} is no JSON object"))
-    if missing := fields.keys() - found.keys():
-        names = ", ".join(prefix + name for name in sorted(missing))
-        raise ValueError(_damaged(folder, f"{_MANIFEST} lacks {names}"))
-    for name, kind in fields.items():
-        if not isinstance(found[name], kind):
-            wrong = f"{prefix}{name} of {_MANIFEST} is {found[name]!r:.60}"
-            raise ValueError(_damaged(folder, wrong))
+def _hit(passage: Passage, score: float) -> Hit:
+    hit = Hit(id=passage["id"], title=passage["title"], text=passage["text"], score=score)
+    if passage["source"]:
+        hit["source"] = passage["source"]
+    if "page" in passage:
+        hit["page"] = passage["page"]
+    if "section" in passage:
+        hit["section"] = passage["section"]
+    return hit
 
 
-def _check_size(folder: Path, name: str, expected: int) -> None:
-    file = folder / name
-    if not file.is_file():
-        raise ValueError(_damaged(folder, f"{name} is missing"))
-    size = file.stat().st_size
-    if size != expected:
-        raise ValueError(_damaged(folder, f"{name} has {size} bytes, not {expected}"))
+_Opened = TypeVar("_Opened")
 
 
-def _check_hashes(folder: Path, manifest: dict[str, Any]) -> None:
-    for name in (_VECTORS, _PASSAGES):
-        entry = manifest["files"][name]
-        if entry["bytes"] <= _HASH_AT_OPEN_BYTES and _sha256(folder / name) != entry["sha256"]:
-            raise ValueError(_damaged(folder, f"{name} has changed since it was built"))
+def _while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
+    """Look at an index, and again if its version was replaced and removed meanwhile."""
+    for _ in range(_OPENING_TRIES):
+        before = _stat(folder / MANIFEST)
+        try:
+            return look()
+        except ValueError:
+            if _stat(folder / MANIFEST) == before:
+                raise
+    return look()
 
 
-_State = tuple[tuple[int, int] | None, ...]
-_checked: dict[Path, tuple[_State, dict[str, Any]]] = {}
+_State = tuple[tuple[int, int, int] | None, ...]
+_checked: dict[Path, tuple[_State, Manifest]] = {}
 _checking = Lock()
 
 
-def check_index(path: Path | str) -> dict[str, Any]:
+def check_index(path: Path | str) -> Manifest:
     """Check, without opening it, that an index could be opened here with its own encoder.
 
     Looked at are the manifest, the files as `Index.open` does, faiss, and the fingerprint of the
@@ -489,51 +236,63 @@ def check_index(path: Path | str) -> dict[str, Any]:
     """
     folder = Path(path).expanduser().resolve()
     with _checking:
-        state = _state(folder)
         held = _checked.get(folder)
-        if held is None or held[0] != state:
-            manifest = info(path)
-            _check_hashes(folder, manifest)
-            _faiss()
-            name = manifest["encoder"]["name"]
-            if source := find_encoder(name):
-                _check_fingerprint(folder, manifest, name, source.fingerprint)
-            held = _checked[folder] = (state, manifest)
+        if held is None or held[0] != _state(folder, held[1]):
+            manifest = _while_it_changes(folder, lambda: _check(path))
+            held = _checked[folder] = (_state(folder, manifest), manifest)
         return deepcopy(held[1])
 
 
-def _state(folder: Path) -> _State:
+def _check(path: Path | str) -> Manifest:
+    folder = Path(path).expanduser().resolve()
+    manifest = info(path)
+    check_hashes(folder, manifest)
+    load_faiss()
+    name = manifest["encoder"]["name"]
+    if source := find_encoder(name):
+        _check_fingerprint(folder, manifest, name, source.fingerprint)
+    return manifest
+
+
+def _state(folder: Path, manifest: Manifest) -> _State:
     """Give size and time of each file of an index; None for one that is missing."""
-    return tuple(_stat(folder / name) for name in (_MANIFEST, _VECTORS, _PASSAGES))
+    version = version_folder(folder, manifest)
+    files = (folder / MANIFEST, *(version / name for name in manifest["files"]))
+    return tuple(map(_stat, files))
 
 
-def _stat(file: Path) -> tuple[int, int] | None:
+def _stat(file: Path) -> tuple[int, int, int] | None:
     try:
         stat = file.stat()
     except OSError:
         return None
-    return stat.st_size, stat.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def _damaged(folder: Path, what: str) -> str:
-    return f"the index at {folder} is damaged or half-written: {what}; build it again"
+def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | None) -> Encoder:
+    """Load an encoder if it is the one that an index was built with.
 
-
-def _matching_encoder(folder: Path, manifest: dict[str, Any], name: str) -> Encoder:
-    """Load an encoder if it is the one that the index was built with."""
-    _check_fingerprint(folder, manifest, name, resolve_encoder(name).fingerprint)
+    Raises:
+        ValueError: it is another.
+    """
+    if isinstance(encoder, Encoder):
+        loaded, name = encoder, encoder.name
+        _check_fingerprint(folder, manifest, name, encoder.fingerprint)
+    else:
+        name = encoder or manifest["encoder"]["name"]
+        _check_fingerprint(folder, manifest, name, resolve_encoder(name).fingerprint)
+        loaded = load_encoder(name)
     built_with = manifest["encoder"]
-    encoder = load_encoder(name)
-    for key, value in _describe(encoder).items():
+    for key, value in describe(loaded).items():
         if key != "name" and value != built_with.get(key):
             raise ValueError(
                 f"the index at {folder} was built with {key} {built_with.get(key)}, and encoder "
                 f"{name} here has {value}: build it again"
             )
-    return encoder
+    return loaded
 
 
-def _check_fingerprint(folder: Path, manifest: dict[str, Any], name: str, fingerprint: str) -> None:
+def _check_fingerprint(folder: Path, manifest: Manifest, name: str, fingerprint: str) -> None:
     built_with = manifest["encoder"]
     if fingerprint != built_with["fingerprint"]:
         raise ValueError(
@@ -542,28 +301,19 @@ def _check_fingerprint(folder: Path, manifest: dict[str, Any], name: str, finger
         )
 
 
-_opened: dict[Path, tuple[tuple[int, str | None], Index]] = {}
+_opened: dict[Path, tuple[tuple[object, ...], Index]] = {}
 _opening = Lock()
 
 
 def load_index(path: Path | str, encoder: str | None = None) -> Index:
-    """Open an index, once per process; one that was built again is opened anew.
+    """Open an index, once per process; one that has changed is opened anew.
 
     Arguments and errors are those of `Index.open`.
     """
     folder = Path(path).expanduser().resolve()
-    manifest = folder / _MANIFEST
     with _opening:
-        version = (manifest.stat().st_mtime_ns if manifest.exists() else 0, encoder)
+        version = (_stat(folder / MANIFEST), encoder)
         held = _opened.get(folder)
         if held is None or held[0] != version:
             held = _opened[folder] = (version, Index.open(folder, encoder))
         return held[1]
-
-
-def _faiss() -> ModuleType:
-    try:
-        import faiss
-    except ImportError as error:
-        raise RuntimeError("the index needs faiss: pip install 'hopgate[cpu]'") from error
-    return faiss

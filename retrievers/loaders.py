@@ -1,26 +1,46 @@
-"""Documents in, passages out: .txt, .md, .html, .pdf and .jsonl files, split to about 100 words.
+"""Documents in, passages out, split to about 100 words.
 
-A file that cannot be read is reported with its reason, and the rest goes on.
+Kinds: .txt, .md, .html, .pdf, .docx, .csv and .jsonl. A file that cannot be read is reported with
+its reason, and the rest goes on.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
 import json
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.docx import read_docx
+
+if TYPE_CHECKING:
+    from langchain_text_splitters import TextSplitter
 
 CHUNK_CHARACTERS = 600
 """Length of a passage: about 100 words of English, the unit of DPR's and Contriever's Wikipedia."""
 OVERLAP_CHARACTERS = 100
 """What a passage repeats of the one before it, at most: about a sentence."""
 
+MAX_FILE_BYTES = 128 << 20
+"""Largest file of a kind that is read whole; .csv and .jsonl are read row by row, at any size."""
+MAX_ROW_CHARACTERS = 16 << 20
+"""Longest row of a .jsonl file."""
+
+_STREAMED = (".csv", ".jsonl")
+_BLOCK_BYTES = 1 << 20
+_GUESS_BYTES = 1 << 18
+"""How much of a file is looked at to guess its encoding."""
+_FOREIGN = 0.3
+"""Share of bytes beyond ASCII from which a text is of another script than Latin."""
+_COHERENT = 0.5
+"""How sure charset-normalizer must be of a language, 0 to 1, to be believed on a Latin text."""
 _SEPARATORS = ["\n\n", "\n", ". ", " ", ""]
 _SPACE_BEFORE_MARK = re.compile(r" (?=[,.;:!?)\]])")
 """What taking the tags out of `<b>word</b>,` leaves before the comma."""
@@ -62,7 +82,8 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
 
     Folders are read with all their subfolders; hidden files, files of other kinds and loops of
     symbolic links are passed over. Text that is not UTF-8 is taken as UTF-16 if it is marked so,
-    else as Windows-1252.
+    else as what charset-normalizer is sure of, else as Windows-1252. Passages keep their page
+    (.pdf) and the headings that they stand under (.md, .html, .docx).
 
     Args:
         paths: files or folders.
@@ -105,8 +126,11 @@ def _nothing_read(skipped: Sequence[SkippedFile]) -> str:
 
 
 def _add_file(documents: Documents, file: Path, source: str) -> None:
+    kind = file.suffix.lower()
     try:
-        passages = list(_READERS[file.suffix.lower()](file, source))
+        if kind not in _STREAMED:
+            _check_size(file)
+        passages = list(_READERS[kind](file, source))
     except MissingExtraError:
         raise
     except Exception as error:  # any parser may fail in its own way on a broken file
@@ -168,25 +192,48 @@ def _walk(top: Path) -> Iterator[Path]:
                 yield file
 
 
+def _check_size(file: Path) -> None:
+    if (size := file.stat().st_size) > MAX_FILE_BYTES:
+        raise ValueError(
+            f"it has {size >> 20} MB, and {file.suffix} files are read up to "
+            f"{MAX_FILE_BYTES >> 20} MB: split it, or make it .jsonl"
+        )
+
+
 def _read_text(file: Path) -> str:
     """Decode a file, see `load_documents`; raise ValueError if it is not text."""
-    data = file.read_bytes()
-    text = data.decode(_encoding(data))
+    text = file.read_text(encoding=_encoding(file), errors="replace")
     if "\x00" in text:
         raise ValueError("it is not text")
     return text
 
 
-def _encoding(data: bytes) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    for encoding in ("utf-8-sig", "cp1252"):
+def _encoding(file: Path) -> str:
+    """Tell the encoding of a file, reading it block by block."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with file.open("rb") as handle:
+        start = handle.read(_GUESS_BYTES)
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
         try:
-            data.decode(encoding)
+            decoder.decode(start)
+            while block := handle.read(_BLOCK_BYTES):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            continue
-        return encoding
-    return "latin-1"
+            return _guessed(start)
+    return "utf-8-sig"
+
+
+def _guessed(start: bytes) -> str:
+    """Guess the encoding of bytes that are not UTF-8."""
+    from charset_normalizer import from_bytes
+
+    best = from_bytes(start).best()
+    foreign = sum(byte > 127 for byte in start) / max(1, len(start))
+    if best and (foreign >= _FOREIGN or best.coherence >= _COHERENT):
+        return best.encoding
+    return "cp1252"
 
 
 def _txt(file: Path, source: str) -> Iterator[Passage]:
@@ -199,36 +246,116 @@ def _markdown(file: Path, source: str) -> Iterator[Passage]:
 
     for section in MarkdownHeaderTextSplitter(_HEADINGS).split_text(_read_text(file)):
         headings = [section.metadata[key] for _, key in _HEADINGS if key in section.metadata]
-        yield from _split(" > ".join(headings) or file.stem, section.page_content, source)
+        yield from _section(headings or [file.stem], section.page_content, source)
 
 
 def _html(file: Path, source: str) -> Iterator[Passage]:
-    loader = _community_loaders().BSHTMLLoader(
-        str(file),
-        open_encoding=_encoding(file.read_bytes()),
-        bs_kwargs={"features": "html.parser"},
-        get_text_separator="\n",
-    )
-    for document in loader.load():
-        title = " ".join(document.metadata["title"].split())
-        if title in ("", "None"):  # the loader's name for an empty <title>
-            title = file.stem
-        text = _SPACE_BEFORE_MARK.sub("", _unwrap(document.page_content).removeprefix(title))
-        yield from _split(title, text, source)
+    """Split at headings, under the page's title."""
+    try:
+        from bs4 import BeautifulSoup
+    except ImportError as error:
+        raise _missing(".html", error) from error
+    soup = BeautifulSoup(_read_text(file), "html.parser")
+    title = " ".join(soup.title.get_text().split()) if soup.title else ""
+    for tag in soup(["script", "style", "template", "noscript", "title"]):
+        tag.decompose()
+    for tag in soup(["h1", "h2", "h3", "h4", "h5", "h6"]):
+        heading = " ".join(tag.get_text(" ").split())
+        tag.replace_with(f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else "")
+    text = soup.get_text("\n")
+    lines = [(None, text)] if _MARK not in text else _marked(text)
+    for headings, part in _sections(title or file.stem, lines):
+        yield from _section(headings, _SPACE_BEFORE_MARK.sub("", _unwrap(part)), source)
+
+
+_MARK = "\x1e"
+"""Stands around a heading while HTML is made text: a control character that no page has."""
+
+
+def _marked(text: str) -> Iterator[tuple[int | None, str]]:
+    """Yield the parts of a text whose headings are marked, with the level of a heading."""
+    for number, part in enumerate(text.split(_MARK)):
+        yield (int(part[0]), part[1:]) if number % 2 else (None, part)
+
+
+def _sections(
+    title: str, parts: Iterable[tuple[int | None, str]]
+) -> Iterator[tuple[list[str], str]]:
+    """Yield each text with the headings above it, the title first.
+
+    Args:
+        title: of the document; a heading that repeats it is left out.
+        parts: the level of a heading, or None for text; in the order of the document.
+    """
+    above: dict[int, str] = {}
+    texts: list[str] = []
+    for level, text in parts:
+        if level is None:
+            texts.append(text)
+            continue
+        yield [title, *above.values()], "\n\n".join(texts)
+        texts = []
+        above = {each: heading for each, heading in above.items() if each < level}
+        if text != title:
+            above[level] = text
+    yield [title, *above.values()], "\n\n".join(texts)
+
+
+def _section(headings: Sequence[str], text: str, source: str) -> Iterator[Passage]:
+    return _split(" > ".join(headings), text, source, section=" > ".join(headings[1:]))
 
 
 def _pdf(file: Path, source: str) -> Iterator[Passage]:
     """Split page by page, so that a passage has one page number."""
-    for document in _community_loaders().PyPDFLoader(str(file)).load():
-        text = _unwrap(document.page_content)
-        yield from _split(file.stem, text, source, page=document.metadata["page"] + 1)
+    try:
+        from pypdf import PdfReader
+    except ImportError as error:
+        raise _missing(".pdf", error) from error
+    for number, page in enumerate(PdfReader(file).pages, start=1):
+        yield from _split(file.stem, _unwrap(page.extract_text()), source, page=number)
+
+
+def _docx(file: Path, source: str) -> Iterator[Passage]:
+    """Split at headings, under the document's title."""
+    title, paragraphs = read_docx(file)
+    if not title:
+        title = next((text for text, level in paragraphs if level == 0), file.stem)
+    parts = ((level, text) for text, level in paragraphs)
+    for headings, text in _sections(title, parts):
+        yield from _section(headings, text, source)
+
+
+def _csv(file: Path, source: str) -> Iterator[Passage]:
+    """Read rows by the names in the first: `text` and `title`, else every cell as `name: cell`."""
+    with file.open(encoding=_encoding(file), errors="replace", newline="") as lines:
+        first = lines.readline(_GUESS_BYTES)
+        lines.seek(0)
+        rows = csv.reader(lines, delimiter=max(",;\t|", key=first.count))
+        names = [name.strip() for name in next(rows, [])]
+        lower = [name.lower() for name in names]
+        for row in rows:
+            cells = dict(zip(lower, (cell.strip() for cell in row), strict=False))
+            if "text" in lower:
+                yield from _split(cells.get("title", ""), cells.get("text", ""), source)
+                continue
+            named = (
+                f"{name}: {cells[key]}"
+                for name, key in zip(names, lower, strict=True)
+                if cells.get(key)
+            )
+            yield from _split(file.stem, ". ".join(named), source)
 
 
 def _jsonl(file: Path, source: str) -> Iterator[Passage]:
-    for number, line in enumerate(_read_text(file).split("\n"), start=1):
-        if line.strip():
-            title, text = _row(line, number)
-            yield from _split(title, text, source)
+    with file.open(encoding=_encoding(file), errors="replace", newline="\n") as lines:
+        number = 0
+        while line := lines.readline(MAX_ROW_CHARACTERS):
+            number += 1
+            if len(line) == MAX_ROW_CHARACTERS:
+                raise ValueError(f"line {number} is over {MAX_ROW_CHARACTERS} characters long")
+            if line.strip():
+                title, text = _row(line, number)
+                yield from _split(title, text, source)
 
 
 def _row(line: str, number: int) -> tuple[str, str]:
@@ -251,22 +378,30 @@ _READERS: dict[str, Callable[[Path, str], Iterable[Passage]]] = {
     ".html": _html,
     ".htm": _html,
     ".pdf": _pdf,
+    ".docx": _docx,
+    ".csv": _csv,
     ".jsonl": _jsonl,
 }
 
 
-def _split(title: str, text: str, source: str, page: int | None = None) -> Iterator[Passage]:
+def _split(
+    title: str, text: str, source: str, page: int | None = None, section: str = ""
+) -> Iterator[Passage]:
+    for chunk in _splitter().split_text(text):
+        if chunk.strip():
+            yield make_passage(title, chunk, source, page, section)
+
+
+@lru_cache(maxsize=1)
+def _splitter() -> TextSplitter:
     from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-    splitter = RecursiveCharacterTextSplitter(
+    return RecursiveCharacterTextSplitter(
         chunk_size=CHUNK_CHARACTERS,
         chunk_overlap=OVERLAP_CHARACTERS,
         separators=_SEPARATORS,
         keep_separator="end",
     )
-    for chunk in splitter.split_text(text):
-        if chunk.strip():
-            yield make_passage(title, chunk, source, page)
 
 
 def _unwrap(text: str) -> str:
@@ -275,17 +410,5 @@ def _unwrap(text: str) -> str:
     return "\n\n".join(part for part in paragraphs if part)
 
 
-def _community_loaders() -> ModuleType:
-    """Import LangChain's community loaders, without their notice of being sunset."""
-    try:
-        import bs4  # noqa: F401
-        import pypdf  # noqa: F401
-
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*langchain-community.*")
-            from langchain_community import document_loaders
-    except ImportError as error:
-        raise MissingExtraError(
-            f"reading .html and .pdf needs {error.name}: pip install 'hopgate[documents]'"
-        ) from error
-    return document_loaders
+def _missing(kind: str, error: ImportError) -> MissingExtraError:
+    return MissingExtraError(f"reading {kind} needs {error.name}: pip install 'hopgate[documents]'")

@@ -52,9 +52,7 @@ class DamagedError(ValueError):
 
 def damaged(folder: Path, what: str) -> DamagedError:
     """Make the error for an index that is damaged."""
-    return DamagedError(
-        f"the index at {folder} is damaged or half-written: {what}; build it again"
-    )
+    return DamagedError(f"the index at {folder} is damaged or half-written: {what}; build it again")
 
 
 def version_folder(folder: Path, manifest: Manifest) -> Path:
@@ -153,6 +151,41 @@ def check_hashes(folder: Path, manifest: Manifest) -> None:
     for name, entry in manifest["files"].items():
         if entry["bytes"] <= HASH_AT_OPEN_BYTES and sha256(version / name) != entry["sha256"]:
             raise damaged(folder, f"{version.name}/{name} has changed since it was built")
+
+
+def check_all_hashes(folder: Path, manifest: Manifest) -> None:
+    """Hash every file of a version.
+
+    Raises:
+        ValueError: one has changed since it was written.
+    """
+    if wrong := changed_files(folder, manifest):
+        raise damaged(folder, f"{wrong[0]} has changed since it was built")
+
+
+def changed_files(folder: Path, manifest: Manifest) -> list[str]:
+    """Name the files of a version that are not as they were written."""
+    version = version_folder(folder, manifest)
+    return [
+        f"{version.name}/{name}"
+        for name, entry in manifest["files"].items()
+        if sha256(version / name) != entry["sha256"]
+    ]
+
+
+def looks_like_one(folder: Path) -> bool | None:
+    """Tell whether a folder's manifest is that of an index; None if it has none."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return False
+    return (
+        isinstance(manifest, dict)
+        and isinstance(manifest.get("format_version"), int)
+        and isinstance(manifest.get("encoder"), dict)
+    )
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:

@@ -62,9 +62,7 @@ class Reranked:
         """Find at most `k` passages for each query, see `Retriever.search`."""
         check_k(k)
         found = self._retriever.search(queries, max(k, CANDIDATES))
-        return [
-            self._ordered(query, hits)[:k] for query, hits in zip(queries, found, strict=True)
-        ]
+        return [self._ordered(query, hits)[:k] for query, hits in zip(queries, found, strict=True)]
 
     def _ordered(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         texts = [f"{hit['title']} {hit['text']}".strip() for hit in hits]

@@ -13,11 +13,13 @@ from typing import get_args
 
 from hopgate.retrievers import stores, web
 from hopgate.retrievers.base import Hit, Retriever
-from hopgate.retrievers.index import Index, Mode, check_index, load_index
+from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.index import Index, check_index, load_index
 from hopgate.retrievers.rerank import Reranked, check_reranker, load_reranker
 
 SAMPLE = "sample"
 AUTO = "auto"
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def index_path(name: str) -> Path:
@@ -34,8 +36,8 @@ def check_source(name: str, mode: str = AUTO, rerank: str = "") -> None:
         RuntimeError: an extra is missing.
     """
     engine = _outside(name)
-    if mode not in (AUTO, *get_args(Mode)):
-        raise ValueError(f"mode is {mode!r}: use {', '.join((AUTO, *get_args(Mode)))}")
+    if mode not in (AUTO, *MODES):
+        raise ValueError(f"mode is {mode!r}: use {', '.join((AUTO, *MODES))}")
     if engine and mode != AUTO:
         raise ValueError(f"mode is {mode!r}, and {engine} ranks in its own way: use {AUTO}")
     if engine == "web":
@@ -68,7 +70,7 @@ def open_source(name: str, mode: str = AUTO, rerank: str = "") -> Retriever:
     elif engine:
         found = stores.open_store(name)
     else:
-        chosen = next((each for each in get_args(Mode) if each == mode), None)
+        chosen = next((each for each in MODES if each == mode), None)
         found = InMode(load_index(index_path(name)), chosen)
     return Reranked(found, load_reranker(rerank)) if rerank else found
 
@@ -88,6 +90,8 @@ class InMode:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` passages for each query, see `Index.search`."""
+        if self._mode is None:
+            return self._index.search(queries, k)
         return self._index.search(queries, k, mode=self._mode)
 
 

@@ -1,14 +1,30 @@
-"""The passages of an index on disk: one read-only SQLite file, looked up by position."""
+"""The passages of an index on disk: one SQLite file a version, looked up by position.
+
+A passage's position is the place of its vector, counted from 0. The same content is kept once;
+when several documents hold it, the later ones are remembered beside the passage, so that it goes
+only with the last of them.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import numpy as np
+
 from hopgate.retrievers.base import Passage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Positions = NDArray[np.int64]
+
+FIELDS = ("id", "title", "text", "source", "page", "section")
+"""Columns of a passage, and what a search can be filtered by."""
 
 _SCHEMA = """
 CREATE TABLE passages (
@@ -17,35 +33,193 @@ CREATE TABLE passages (
     title TEXT NOT NULL,
     text TEXT NOT NULL,
     source TEXT NOT NULL,
-    page INTEGER
-)
+    page INTEGER,
+    section TEXT
+);
+CREATE TABLE repeats (
+    id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    page INTEGER,
+    section TEXT,
+    PRIMARY KEY (id, source)
+) WITHOUT ROWID;
 """
+_INDEXES = "CREATE INDEX passages_by_source ON passages (source, position);"
+_COLUMNS = ", ".join(FIELDS)
 _LOOKUP_CHUNK = 500
 """Positions asked for in one statement; SQLite's oldest limit on parameters is 999."""
 
+_GONE = """
+CREATE TEMP TABLE gone_sources AS SELECT DISTINCT source FROM (
+    SELECT source FROM old.passages UNION SELECT source FROM old.repeats
+) WHERE EXISTS (
+    SELECT 1 FROM patterns WHERE source = pattern OR (is_glob AND source GLOB pattern)
+);
+"""
+_KEEP = f"""
+INSERT INTO repeats SELECT * FROM old.repeats
+    WHERE source NOT IN gone_sources AND id NOT IN gone_ids;
+CREATE TEMP TABLE heirs AS
+    SELECT id, min(source) AS source FROM repeats
+    WHERE id IN (SELECT id FROM old.passages WHERE source IN gone_sources) GROUP BY id;
+INSERT INTO passages
+    SELECT row_number() OVER (ORDER BY position) - 1, {_COLUMNS} FROM (
+        SELECT position, {_COLUMNS} FROM old.passages
+            WHERE source NOT IN gone_sources AND id NOT IN gone_ids
+        UNION ALL
+        SELECT p.position, p.id, p.title, p.text, r.source, r.page, r.section
+            FROM old.passages p JOIN heirs h USING (id)
+            JOIN repeats r ON r.id = h.id AND r.source = h.source
+    );
+DELETE FROM repeats WHERE (id, source) IN (SELECT id, source FROM heirs);
+"""
 
-def write_passages(path: Path, passages: Iterable[Passage]) -> int:
-    """Write a new store; a passage's position is its place in `passages`, from 0.
+
+class Draft:
+    """The passages of a version that is being written, next to those of the version before.
 
     Args:
         path: the file to create; it must not exist.
-        passages: each id only once.
-
-    Returns:
-        The number of passages written.
+        old: the file of the version before, if there is one.
     """
-    rows = (
-        (position, p["id"], p["title"], p["text"], p["source"], p.get("page"))
-        for position, p in enumerate(passages)
-    )
-    connection = sqlite3.connect(path)
-    try:
-        connection.execute(_SCHEMA)
-        count = connection.executemany("INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?)", rows)
-        connection.commit()
-    finally:
-        connection.close()
-    return count.rowcount
+
+    def __init__(self, path: Path, old: Path | None = None) -> None:
+        """Create the file."""
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._old = old is not None
+        run = self._connection.execute
+        run("PRAGMA journal_mode = OFF")  # a file that is not finished is thrown away
+        run("PRAGMA synchronous = OFF")  # the version is synced as a whole
+        if old is not None:
+            run("ATTACH ? AS old", [_uri(old)])
+        run("BEGIN")
+        for statement in _statements(_SCHEMA):
+            run(statement)
+        self._count = 0
+
+    def keep(
+        self, without: Iterable[str] = (), globs: bool = False, ids: Iterable[str] = ()
+    ) -> int:
+        """Take over the passages of the version before, except those of some documents.
+
+        Args:
+            without: sources to leave out.
+            globs: take `without` as shell patterns too.
+            ids: passages to leave out, whatever their source.
+
+        Returns:
+            How many passages were left out.
+        """
+        connection = self._connection
+        connection.execute("CREATE TEMP TABLE patterns (pattern TEXT, is_glob INTEGER)")
+        connection.executemany(
+            "INSERT INTO patterns VALUES (?, ?)", ((source, globs) for source in without)
+        )
+        connection.execute("CREATE TEMP TABLE gone_ids (id TEXT PRIMARY KEY)")
+        connection.executemany("INSERT OR IGNORE INTO gone_ids VALUES (?)", ((i,) for i in ids))
+        for statement in _statements(_GONE + _KEEP):
+            connection.execute(statement)
+        self._count = self._one("SELECT count(*) FROM passages")
+        return self._one("SELECT count(*) FROM old.passages") - self._count
+
+    def put(self, passages: Iterable[Passage]) -> int:
+        """Add passages; content that is there already is kept once.
+
+        Returns:
+            How many were given.
+        """
+        given = 0
+        for given, passage in enumerate(passages, start=1):
+            row = [passage.get(name) for name in FIELDS]
+            added = self._connection.execute(
+                f"INSERT OR IGNORE INTO passages VALUES (?, {', '.join('?' * len(FIELDS))})",
+                [self._count, *row],
+            )
+            if added.rowcount:
+                self._count += 1
+            else:
+                self._repeat(row)
+        return given
+
+    def _repeat(self, row: Sequence[Any]) -> None:
+        """Remember a further document that holds a passage."""
+        identity, source = row[0], row[3]
+        self._connection.execute(
+            "INSERT OR IGNORE INTO repeats SELECT ?, ?, ?, ? "
+            "WHERE NOT EXISTS (SELECT 1 FROM passages WHERE id = ? AND source = ?)",
+            [identity, *row[3:], identity, source],
+        )
+
+    def __len__(self) -> int:
+        """Count the passages so far."""
+        return self._count
+
+    def unmatched(self, patterns: Sequence[str]) -> list[str]:
+        """Give those patterns that no source of the version before answers to."""
+        sql = (
+            "SELECT 1 FROM (SELECT source FROM old.passages UNION SELECT source FROM old.repeats) "
+            "WHERE source = ?1 OR source GLOB ?1 LIMIT 1"
+        )
+        return [each for each in patterns if not self._connection.execute(sql, [each]).fetchone()]
+
+    def unknown(self, ids: Sequence[str]) -> list[str]:
+        """Give those ids that the version before has not."""
+        sql = "SELECT 1 FROM old.passages WHERE id = ?"
+        return [each for each in ids if not self._connection.execute(sql, [each]).fetchone()]
+
+    def is_old(self) -> bool:
+        """Tell whether these are the passages of the version before, in any order."""
+        if not self._old:
+            return False
+        columns = "id, source, page, section"  # the id stands for title and text
+        return all(
+            self._one(f"SELECT count(*) FROM {table}")
+            == self._one(f"SELECT count(*) FROM old.{table}")
+            and not self._one(
+                f"SELECT EXISTS (SELECT {columns} FROM main.{table} "
+                f"EXCEPT SELECT {columns} FROM old.{table})"
+            )
+            for table in ("passages", "repeats")
+        )
+
+    def origins(self) -> Positions:
+        """Give for each position where the passage was in the version before; -1: nowhere."""
+        if not self._old:
+            return np.full(self._count, -1, dtype=np.int64)
+        rows = self._connection.execute(
+            "SELECT coalesce(o.position, -1) FROM passages n LEFT JOIN old.passages o USING (id) "
+            "ORDER BY n.position"
+        )
+        return np.fromiter((row[0] for row in rows), dtype=np.int64, count=self._count)
+
+    def read(self, positions: Iterable[int]) -> Iterator[Passage]:
+        """Read passages that were put, one after the other."""
+        sql = f"SELECT {_COLUMNS} FROM passages WHERE position = ?"
+        for position in positions:
+            yield _passage(self._connection.execute(sql, [position]).fetchone())
+
+    def finish(self) -> None:
+        """Complete the file and close it."""
+        for statement in _statements(_INDEXES):
+            self._connection.execute(statement)
+        self._connection.execute("COMMIT")
+        self.close()
+
+    def close(self) -> None:
+        """Close the file as it is; one that is not finished is of no use."""
+        self._connection.close()
+
+    def _one(self, sql: str) -> int:
+        (value,) = self._connection.execute(sql).fetchone()
+        return int(value)
+
+
+def _statements(script: str) -> list[str]:
+    return [each for each in script.split(";") if each.strip()]
+
+
+def _uri(path: Path) -> str:
+    return f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
 
 
 class PassageStore:
@@ -55,19 +229,17 @@ class PassageStore:
     the one it opened.
 
     Args:
-        path: a file that `write_passages` made.
+        path: a file that a `Draft` finished.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the file."""
-        uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._connection = sqlite3.connect(_uri(path), uri=True, check_same_thread=False)
         self._lock = Lock()
 
     def __len__(self) -> int:
         """Count the passages."""
-        with self._lock:
-            (count,) = self._connection.execute("SELECT count(*) FROM passages").fetchone()
+        ((count,),) = self._query("SELECT count(*) FROM passages")
         return int(count)
 
     def get(self, positions: Sequence[int]) -> list[Passage]:
@@ -84,13 +256,59 @@ class PassageStore:
 
     def _read(self, positions: Sequence[int]) -> dict[int, Passage]:
         marks = ",".join("?" * len(positions))
-        sql = (
-            "SELECT position, id, title, text, source, page FROM passages "
-            f"WHERE position IN ({marks})"
-        )
+        sql = f"SELECT position, {_COLUMNS} FROM passages WHERE position IN ({marks})"
+        return {row[0]: _passage(row[1:]) for row in self._query(sql, positions)}
+
+    def where(self, wanted: Mapping[str, str]) -> Positions:
+        """Find the passages whose metadata are these.
+
+        Args:
+            wanted: field → value, all of which must hold; the fields are those of a passage. A
+                `source` is found too when it is a further document of the same content.
+
+        Returns:
+            Their positions in ascending order.
+
+        Raises:
+            ValueError: there is no such field.
+        """
+        if unknown := sorted(wanted.keys() - set(FIELDS)):
+            raise ValueError(
+                f"where names {unknown[0]!r}: passages are filtered by {', '.join(FIELDS)}"
+            )
+        conditions = [f"{name} = :{name}" for name in wanted]
+        if "source" in wanted:
+            conditions[list(wanted).index("source")] = (
+                "(source = :source OR id IN (SELECT id FROM repeats WHERE source = :source))"
+            )
+        sql = f"SELECT position FROM passages WHERE {' AND '.join(conditions) or '1'} ORDER BY 1"
+        rows = self._query(sql, wanted)
+        return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+
+    def sources(self) -> int:
+        """Count the documents that the passages come from."""
+        sql = "SELECT count(*) FROM (SELECT source FROM passages UNION SELECT source FROM repeats)"
+        ((count,),) = self._query(sql)
+        return int(count)
+
+    def faults(self) -> list[str]:
+        """Have SQLite check the file; give what is wrong with it."""
+        found = [str(row[0]) for row in self._query("PRAGMA integrity_check(3)")]
+        return [] if found == ["ok"] else found
+
+    def __iter__(self) -> Iterator[Passage]:
+        """Read all passages in the order of their positions."""
+        for start in range(0, len(self), _LOOKUP_CHUNK):
+            found = self._query(
+                f"SELECT {_COLUMNS} FROM passages WHERE position >= ? AND position < ? "
+                "ORDER BY position",
+                [start, start + _LOOKUP_CHUNK],
+            )
+            yield from map(_passage, found)
+
+    def _query(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         with self._lock:
-            rows = self._connection.execute(sql, positions).fetchall()
-        return {row[0]: _passage(row[1:]) for row in rows}
+            return self._connection.execute(sql, values).fetchall()
 
     def close(self) -> None:
         """Close the file; the store cannot be read after."""
@@ -98,9 +316,11 @@ class PassageStore:
             self._connection.close()
 
 
-def _passage(row: tuple[str, str, str, str, int | None]) -> Passage:
-    identity, title, text, source, page = row
+def _passage(row: Sequence[Any]) -> Passage:
+    identity, title, text, source, page, section = row
     passage = Passage(id=identity, title=title, text=text, source=source)
     if page is not None:
         passage["page"] = page
+    if section is not None:
+        passage["section"] = section
     return passage

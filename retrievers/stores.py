@@ -175,7 +175,10 @@ def _qdrant_client() -> QdrantClient:
     if (address := url or path) not in _clients:
         _clients[address] = (
             QdrantClient(
-                url=url, api_key=os.environ.get("QDRANT_API_KEY") or None, timeout=TIMEOUT_S
+                url=url,
+                api_key=os.environ.get("QDRANT_API_KEY") or None,
+                timeout=TIMEOUT_S,
+                check_compatibility=False,
             )
             if url
             else QdrantClient(path=path, force_disable_check_same_thread=True)

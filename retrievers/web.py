@@ -139,8 +139,9 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
         raise _failed("Wikipedia", f"it answered {error.response.status_code}") from None
     except (httpx.HTTPError, ValueError, AttributeError) as error:
         raise _failed("Wikipedia", _cause(error)) from None
-    if "error" in answer:
-        raise _failed("Wikipedia", str(answer["error"].get("info", "it refused")))
+    if error := answer.get("error"):
+        refusal = error.get("info") if isinstance(error, dict) else error
+        raise _failed("Wikipedia", _line(str(refusal)))
     pages = sorted(pages, key=lambda page: page["index"])
     return [
         (page["title"], page["extract"].strip(), page.get("fullurl", ""))
@@ -160,16 +161,19 @@ def serpapi(query: str, k: int) -> list[Found]:
             refuses.
     """
     wrapper = _serpapi_wrapper()
-    search = wrapper.search_engine(wrapper.get_params(query) | {"num": str(k)})
+    asked = {**wrapper.get_params(query), "num": str(k), "output": "json"}
+    search = wrapper.search_engine(asked)
     search.timeout = TIMEOUT_S
     try:
-        answer = search.get_dict()
+        response = search.get_response()
+        answer = response.json()
         error = answer.get("error", "")
+        if not error:
+            response.raise_for_status()
     except Exception as fault:  # its text may hold the address, and that the key
         raise _failed("SerpAPI", _cause(fault)) from None
     if error and _NOTHING_FOUND not in error:
-        key = str(wrapper.serpapi_api_key)
-        raise _failed("SerpAPI", " ".join(str(error).replace(key, "…").split())[:200])
+        raise _failed("SerpAPI", _line(str(error).replace(asked["api_key"], "…")))
     box = answer.get("answer_box") or {}
     results = [box] if isinstance(box, dict) else box
     results = [*results, *answer.get("organic_results", [])]
@@ -209,6 +213,10 @@ def check_serpapi() -> None:
 
 def _failed(engine: str, cause: str) -> RuntimeError:
     return RuntimeError(f"web search with {engine} failed: {cause}")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:200]
 
 
 def _cause(error: Exception) -> str:

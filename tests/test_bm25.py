@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopgate.retrievers.bm25 import B, K1, MAX_QUERY_TERMS, Bm25, words
+from hopgate.retrievers.bm25 import K1, MAX_QUERY_TERMS, B, Bm25, words
 from hopgate.retrievers.hybrid import fuse
 
 TEXTS = [

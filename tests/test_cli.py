@@ -116,7 +116,7 @@ def test_ask_json_is_one_document_of_the_contract_s_shape(embedded: str) -> None
     result = json.loads(ran.out)
     assert set(result) == {"answer", "citations", "decision", "hops", "usage"}
     assert result["answer"]
-    assert all(set(each) == {"id", "title", "quote"} for each in result["citations"])
+    assert all({"id", "title", "quote"} <= set(each) for each in result["citations"])
     decision = result["decision"]
     assert {"gate", "route", "strategy", "stop_reason"} <= set(decision)
     assert {"label", "probs", "alpha", "source"} <= set(decision["route"])

@@ -69,6 +69,7 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
         ("retrieve", "generate", False),
         ("multihop:__start__", "multihop:retrieve", True),
         ("multihop:__start__", "multihop:decompose", True),
+        ("multihop:__start__", "multihop:reason", True),
         ("multihop:decompose", "multihop:retrieve", True),
         ("multihop:decompose", "multihop:__end__", True),
         ("multihop:retrieve", "multihop:reason", True),
@@ -79,7 +80,10 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
         ("multihop:sub_answer", "multihop:retrieve", True),
         ("multihop:sub_answer", "multihop:__end__", True),
         ("multihop:__end__", "generate", False),
-        ("generate", "__end__", False),
+        ("generate", "__end__", True),
+        ("generate", "escalate", True),
+        ("escalate", "retrieve", True),
+        ("escalate", "multihop:__start__", True),
     }
     mermaid = drawn.draw_mermaid()
     assert "subgraph multihop" in mermaid

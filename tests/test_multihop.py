@@ -1,7 +1,7 @@
 """The loop: both modes, why they stop, and that they always do."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -413,6 +413,14 @@ def test_what_is_kept_fits_the_budget(
 
 # It always ends
 
+
+class GreedyRetriever(FixedRetriever):
+    """A retriever that gives all it has, however few were asked for."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        return super().search(queries, 1_000)
+
+
 FOREIGN = [
     "灯塔由伊尔莎设计。",
     "صممت إلسا المنارة.",
@@ -446,7 +454,7 @@ RETRIEVERS: dict[str, Callable[[], FixedRetriever]] = {
     "nothing": lambda: FixedRetriever([]),
     "one, then nothing": lambda: FixedRetriever([LIGHT], []),
     "new ones for ever": FreshRetriever,
-    "more than asked for": lambda: FixedRetriever(
+    "more than asked for": lambda: GreedyRetriever(
         [hit(f"Page {i}", "Some text.") for i in range(200)]
     ),
     "twins": lambda: FixedRetriever([LIGHT, LIGHT, Hit(**{**LIGHT, "id": "other"})], [CORRANE] * 3),
@@ -456,7 +464,9 @@ RETRIEVERS: dict[str, Callable[[], FixedRetriever]] = {
     "50,000 characters": lambda: FreshRetriever("x y. " * 10_000),
     "other scripts": lambda: FreshRetriever("漢字。" * 1_000),
     "empty texts": lambda: FreshRetriever(""),
-    "half characters": lambda: FreshRetriever("a \ud800 b"),
+    "half characters": lambda: FixedRetriever(
+        [Hit(id="1\udc00", title="a \ud800", text="b \udfff", score=0.5)]
+    ),
 }
 MODEL = st.one_of(
     st.sampled_from(list(MODELS.values())),
@@ -505,9 +515,14 @@ async def test_the_loop_ends_with_each_model_and_endless_passages(say: Say, mode
 async def test_the_loop_ends_with_each_retriever_and_endless_facts(
     make: Callable[[], FixedRetriever], mode: str
 ) -> None:
-    model, retriever = TalkingModel(say=MODELS["never runs out of facts"]), make()
+    plan = "1. Who?\n2. Where is {1}?\n3. What is near {2}?\n4. When was {3} lit?"
+    endless = MODELS["never runs out of facts"]
+    model = TalkingModel(say=lambda n, p: plan if "Split the question" in p else endless(n, p))
+    retriever = make()
     result = await run(model, retriever, multihop=mode)
     check(result, model, retriever, Context(strategy="multi", multihop=mode))  # type: ignore[arg-type]
+    failed = result["decision"]["stop_reason"] == "retriever_failed"
+    assert failed == isinstance(retriever, BreakingRetriever)
 
 
 def check(

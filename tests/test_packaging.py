@@ -47,7 +47,9 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
         "hopgate/classifiers/weights/manifest.json",
         "hopgate/classifiers/weights/cost-gpt-4o.safetensors",
         "hopgate/retrievers/sample/questions.jsonl",
-        "hopgate/retrievers/sample/index/faiss.index",
+        "hopgate/retrievers/sample/index/manifest.json",
+        "hopgate/retrievers/sample/index/v000001/faiss.index",
+        "hopgate/retrievers/sample/index/v000001/bm25/vocab.index.json",
     ):
         assert name in wheel
     assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"hopgate"}

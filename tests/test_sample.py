@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hopgate.retrievers.index import Index, build_index
+from hopgate.retrievers import Index, build_index
 
 SAMPLE = Path(str(files("hopgate.retrievers"))) / "sample"
 

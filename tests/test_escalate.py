@@ -1,0 +1,152 @@
+"""Escalation: an answer that is not good enough sends the turn one strategy deeper."""
+
+from typing import Any
+
+import pytest
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, by_task
+from fake_openai import FakeOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+
+from hopgate import Context, build_graph
+
+QUESTION = "Where was the designer of Skerrane Light born?"
+FACT = "Skerrane Light was designed by Ilsabet Corrane."
+UNKNOWN = "I don't know"
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+
+async def ask(
+    retriever: FixedRetriever, context: Context, label: str = "B", **options: Any
+) -> dict[str, Any]:
+    graph = build_graph(router=FixedRouter(label), retriever=retriever)
+    result: dict[str, Any] = await graph.ainvoke({"question": QUESTION}, context=context, **options)
+    return result
+
+
+async def test_an_unknown_direct_answer_is_looked_up(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
+    result = await ask(FixedRetriever([CORRANE]), Context(escalate=3))
+    assert result["answer"] == "Lissmere"
+    decision = result["decision"]
+    assert decision["strategy"] == "single"
+    assert decision["escalated"] == [
+        {"from": "none", "to": "single", "reason": "the model does not know the answer"}
+    ]
+    assert decision["doubt"] is None
+    assert decision["warnings"] == []
+    assert [message.text for message in result["messages"]] == [QUESTION, "Lissmere"]
+    assert result["usage"]["retrieval_steps"] == 1
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 3
+
+
+async def test_the_loop_thinks_on_over_what_the_single_search_found(fake: FakeOpenAI) -> None:
+    script = by_task(
+        gate="[Yes]", answer=[UNKNOWN, "Lissmere [1]"], reason=[FACT, "So the answer is: Lissmere."]
+    )
+    fake.answers(script)
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    result = await ask(retriever, Context(escalate=3))
+    assert result["answer"] == "Lissmere"
+    assert retriever.queries == [QUESTION, FACT]
+    assert [hop["thought"] for hop in result["hops"]] == [FACT, "So the answer is: Lissmere."]
+    assert result["decision"]["stop_reason"] == "answered"
+    assert [step["to"] for step in result["decision"]["escalated"]] == ["multi"]
+
+
+async def test_all_the_way_from_no_retrieval(fake: FakeOpenAI) -> None:
+    script = by_task(
+        gate="[No]", direct=UNKNOWN, answer=[UNKNOWN, "Lissmere [1]"], reason=[FACT, "It is so."]
+    )
+    fake.answers(script)
+    result = await ask(FixedRetriever([LIGHT], [CORRANE], [FERRY]), Context(escalate=2))
+    assert [step["to"] for step in result["decision"]["escalated"]] == ["single", "multi"]
+    assert result["usage"]["retrieval_steps"] == 2
+    assert result["decision"]["stop_reason"] == "hop_limit"
+
+
+async def test_citations_that_do_not_hold_send_it_deeper(fake: FakeOpenAI) -> None:
+    script = by_task(
+        gate="[Yes]", answer=["Vossberg [1]", "Lissmere [1]"], reason="So the answer is: Lissmere."
+    )
+    fake.answers(script)
+    result = await ask(FixedRetriever([CORRANE]), Context(escalate=2))
+    (step,) = result["decision"]["escalated"]
+    assert step["reason"] == "[1] does not support the answer that cites it"
+    assert result["answer"] == "Lissmere"
+
+
+async def test_a_plan_counts_its_own_hops(fake: FakeOpenAI) -> None:
+    script = by_task(
+        gate="[Yes]",
+        answer=[UNKNOWN, "Lissmere [1]"],
+        decompose="1. Who designed Skerrane Light?\n2. Where was {1} born?",
+        sub_answer=["Ilsabet Corrane", "Lissmere"],
+    )
+    fake.answers(script)
+    retriever = FixedRetriever([FERRY], [LIGHT], [CORRANE])
+    result = await ask(retriever, Context(escalate=5, multihop="decompose"))
+    assert [hop["query"] for hop in result["hops"]] == [
+        "Who designed Skerrane Light?",
+        "Where was Ilsabet Corrane born?",
+    ]
+    assert result["usage"]["retrieval_steps"] == 3
+    assert result["answer"] == "Lissmere"
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({}, "B"),
+        ({"escalate": 1}, "B"),
+        ({"escalate": 5, "strategy": "single"}, "B"),
+        ({"escalate": 5}, "C"),
+    ],
+    ids=["off", "budget spent", "path forced", "nothing deeper"],
+)
+async def test_what_does_not_escalate(
+    fake: FakeOpenAI, settings: dict[str, Any], label: str
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer=UNKNOWN, reason="So the answer is: nothing."))
+    result = await ask(FixedRetriever([CORRANE]), Context(**settings), label)
+    assert result["answer"] == UNKNOWN
+    assert result["decision"]["escalated"] == []
+    assert result["decision"]["doubt"] == "the model does not know the answer"
+
+
+async def test_never_stays_never(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct=UNKNOWN))
+    retriever = FixedRetriever([CORRANE])
+    await ask(retriever, Context(escalate=5, gate="never"))
+    assert retriever.queries == []
+
+
+async def test_a_search_that_found_nothing_is_not_repeated(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", direct=UNKNOWN))
+    retriever = FixedRetriever([])
+    await ask(retriever, Context(escalate=5))
+    assert retriever.queries == [QUESTION]
+
+
+async def test_the_next_turn_starts_anew_and_reads_only_the_last_answer(fake: FakeOpenAI) -> None:
+    graph = build_graph(
+        InMemorySaver(), router=FixedRouter("B"), retriever=FixedRetriever([CORRANE])
+    )
+    fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
+    context = Context(escalate=2)
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context)
+    fake.answers(by_task(condense="Is Lissmere a town?", gate="[No]", direct="Yes"))
+    result = await graph.ainvoke({"question": "Is it a town?"}, THREAD, context=context)
+    assert result["decision"]["escalated"] == []
+    texts = [message.text for message in result["messages"]]
+    assert texts == [QUESTION, "Lissmere", "Is it a town?", "Yes"]
+
+
+async def test_a_reader_of_the_stream_is_told_to_drop_the_first_answer(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
+    graph = build_graph(router=FixedRouter("B"), retriever=FixedRetriever([CORRANE]))
+    stream = graph.astream(
+        {"question": QUESTION}, context=Context(escalate=2), stream_mode="custom"
+    )
+    events = [event async for event in stream]
+    assert [event["event"] for event in events] == ["gate", "answer", "escalate", "hop", "answer"]
+    assert events[2]["to"] == "single"

@@ -1,0 +1,191 @@
+"""Loaders: sections, tables, encodings, and files that mean harm."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hopgate.retrievers import loaders
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.docx import MAX_PART_BYTES
+from hopgate.retrievers.loaders import load_documents
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+STYLES = (
+    f'<w:styles xmlns:w="{WORD}">'
+    '<w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>'
+    '<w:style w:styleId="Titel"><w:name w:val="Title"/></w:style></w:styles>'
+)
+
+
+def paragraph(text: str, style: str = "") -> str:
+    named = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+    return f"<w:p>{named}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def write_docx(path: Path, *paragraphs: str, **parts: str) -> Path:
+    body = f'<w:document xmlns:w="{WORD}"><w:body>{"".join(paragraphs)}</w:body></w:document>'
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", parts.get("document", body))
+        archive.writestr("word/styles.xml", STYLES)
+    return path
+
+
+def read(path: Path) -> list[Passage]:
+    return load_documents([path]).passages
+
+
+def reason(path: Path) -> str:
+    with pytest.raises(ValueError, match="no passage could be read") as refused:
+        load_documents([path])
+    return str(refused.value)
+
+
+def test_docx_keeps_title_headings_and_tables(tmp_path: Path) -> None:
+    table = f"<w:tbl><w:tr><w:tc>{paragraph('A loaf: two crowns')}</w:tc></w:tr></w:tbl>"
+    file = write_docx(
+        tmp_path / "bakery.docx",
+        paragraph("Harbour bakery", "Titel"),
+        paragraph("Bread is baked &amp; sold before dawn."),
+        paragraph("Prices", "berschrift1"),
+        table,
+        paragraph("Hours", "Heading1"),
+        "<w:p><w:r><w:t>From six</w:t><w:br/><w:t>to</w:t><w:tab/><w:t>ten</w:t></w:r></w:p>",
+    )
+    found = {p["text"]: (p["title"], p.get("section")) for p in read(file)}
+    assert found == {
+        "Bread is baked & sold before dawn.": ("Harbour bakery", None),
+        "A loaf: two crowns": ("Harbour bakery > Prices", "Prices"),
+        "From six\nto\tten": ("Harbour bakery > Hours", "Hours"),
+    }
+
+
+def test_docx_without_a_title_is_named_by_its_file(tmp_path: Path) -> None:
+    (passage,) = read(write_docx(tmp_path / "notes.docx", paragraph("Some words.")))
+    assert (passage["title"], passage["source"]) == ("notes", "notes.docx")
+
+
+def test_text_boxes_are_read_once(tmp_path: Path) -> None:
+    compatible = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+    inner = paragraph("In the box")
+    box = (
+        f'<w:p xmlns:mc="{compatible}"><w:r><w:t>Before. </w:t><mc:AlternateContent>'
+        f"<mc:Choice>{inner}</mc:Choice><mc:Fallback><w:t>twice</w:t></mc:Fallback>"
+        "</mc:AlternateContent></w:r></w:p>"
+    )
+    (passage,) = read(write_docx(tmp_path / "box.docx", box))
+    assert passage["text"] == "Before.\n\nIn the box"
+
+
+def test_docx_that_is_broken_or_a_bomb_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    (tmp_path / "no-zip.docx").write_bytes(b"PK\x03\x04 nonsense")
+    write_docx(tmp_path / "bomb.docx", document="<a>" + " " * MAX_PART_BYTES)
+    write_docx(tmp_path / "entities.docx", document='<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
+    write_docx(tmp_path / "half.docx", document="<a><b>")
+    with zipfile.ZipFile(tmp_path / "sheet.docx", "w") as archive:
+        archive.writestr("xl/workbook.xml", "<a/>")
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["Good words."]
+    reasons = {Path(file.path).name: file.reason for file in documents.skipped}
+    assert (tmp_path / "bomb.docx").stat().st_size < 1 << 20
+    assert "unpacks to over 64 MB: it may be a zip bomb" in reasons["bomb.docx"]
+    assert "has a document type" in reasons["entities.docx"]
+    assert "document.xml is broken" in reasons["half.docx"]
+    assert "not a .docx file" in reasons["no-zip.docx"]
+    assert "it has no word/document.xml" in reasons["sheet.docx"]
+
+
+def test_html_and_markdown_keep_their_sections(tmp_path: Path) -> None:
+    (tmp_path / "mill.html").write_text(
+        "<title>Tidal mill</title><h1>Tidal mill</h1><p>It <b>grinds</b>, always.</p>"
+        "<h2>Wheel</h2><p>It turns.</p><h3>Wood</h3><p>Oak.</p><h2>Miller</h2><p>Bo Rask.</p>"
+    )
+    (tmp_path / "mill.md").write_text("# Mill\n\nGrinds.\n\n## Wheel\n\n### Wood\n\nElm.\n")
+    found = {p["text"]: (p["title"], p.get("section")) for p in read(tmp_path)}
+    assert found == {
+        "It grinds, always.": ("Tidal mill", None),
+        "It turns.": ("Tidal mill > Wheel", "Wheel"),
+        "Oak.": ("Tidal mill > Wheel > Wood", "Wheel > Wood"),
+        "Bo Rask.": ("Tidal mill > Miller", "Miller"),
+        "Grinds.": ("Mill", None),
+        "Elm.": ("Mill > Wheel > Wood", "Wheel > Wood"),
+    }
+
+
+def test_csv_with_a_text_column_is_read_as_passages(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(
+        'Title;Text;Year\r\nWren Holm;"Kept bees; sold ""honey"".";1902\r\nNobody;;1\r\n'
+    )
+    (passage,) = read(tmp_path)
+    assert (passage["title"], passage["text"]) == ("Wren Holm", 'Kept bees; sold "honey".')
+
+
+def test_another_csv_becomes_a_passage_a_row(tmp_path: Path) -> None:
+    (tmp_path / "ferries.csv").write_text("name,passengers,\nOndrith Maid,640,x\nSula,,\n\n")
+    assert [(p["title"], p["text"]) for p in read(tmp_path)] == [
+        ("ferries", "name: Ondrith Maid. passengers: 640. : x"),
+        ("ferries", "name: Sula"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Маяк был построен в 1811 году. Смотрители жили на острове круглый год.", "cp1251"),
+        ("灯台は1811年に建てられた。守り人は島に住み、毎晩火を灯した。", "shift_jis"),
+        ("灯塔建于1811年。看守人住在岛上，每晚点亮灯火。", "gb18030"),
+        ("Der Leuchtturm wurde später für größere Schiffe erhöht – naïve Sätze fehlen.", "cp1252"),
+        ("Latarnia została zbudowana w 1811 roku, a strażnicy mieszkali na wyspie.", "cp1250"),
+        ("“Naïve” pricing: five crowns.", "cp1252"),
+        ("Füße", "utf-16"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
+def test_encodings_are_detected(tmp_path: Path, text: str, encoding: str, kind: str) -> None:
+    row = {"txt": text, "jsonl": json.dumps({"text": text}, ensure_ascii=False)}
+    content = row.get(kind) or f"text\n{text}\n".replace(",", " ")
+    (tmp_path / f"a.{kind}").write_bytes(content.encode(encoding))
+    (passage,) = read(tmp_path)
+    assert passage["text"] == (text.replace(",", " ") if kind == "csv" else text)
+
+
+def test_a_file_of_1_gb_is_refused_unless_it_is_read_row_by_row(tmp_path: Path) -> None:
+    for kind in ("txt", "md", "html", "pdf", "docx", "jsonl"):
+        with (tmp_path / f"huge.{kind}").open("wb") as file:
+            file.truncate(1 << 30)  # a hole: no disk is used
+    for kind in ("txt", "md", "html", "pdf", "docx"):
+        refused = reason(tmp_path / f"huge.{kind}")
+        assert f"it has 1024 MB, and .{kind} files are read up to 128 MB" in refused
+
+
+def test_a_large_jsonl_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(loaders, "MAX_ROW_CHARACTERS", 1000)
+    rows = [json.dumps({"text": f"Row {i}."}) for i in range(500)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    assert len(read(tmp_path / "rows.jsonl")) == 500
+    (tmp_path / "rows.jsonl").write_text(rows[0] + "\n" + "x" * 5000)
+    assert "line 2 is over 1000 characters long" in reason(tmp_path / "rows.jsonl")
+
+
+def test_links_that_lead_to_themselves_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
+    (tmp_path / "there").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "there")
+    assert [p["source"] for p in read(tmp_path)] == ["good.txt"]
+    with pytest.raises(ValueError, match=r"self\.txt does not exist"):
+        load_documents([tmp_path / "self.txt"])
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    (tmp_path / "secret.txt").write_text("Hidden words.")
+    (tmp_path / "secret.txt").chmod(0)
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    (skipped,) = load_documents([tmp_path]).skipped
+    assert "Permission denied" in skipped.reason
