@@ -41,6 +41,7 @@ from hopgate.options import (
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
     from hopgate.graphs.context import Context
+    from hopgate.retrievers import BuildReport
 
 
 def number_or_name(value: str | float) -> float | str:
@@ -205,7 +206,7 @@ def search(query: str, index: str, k: int, mode: str, rerank: str, as_json: bool
 
 @cli.group("index")
 def index_group() -> None:
-    """Build and inspect indexes."""
+    """Build, change and check indexes."""
 
 
 @index_group.command("build")
@@ -217,19 +218,84 @@ def index_group() -> None:
     show_default=True,
     help="minilm, contriever, contriever-msmarco, or a model's folder or hub name.",
 )
+@click.option(
+    "--factory",
+    help="FAISS's factory string, e.g. Flat or IVF4096,SQ8. Default: what suits the collection.",
+)
 @json_option
-def index_build(paths: tuple[Path, ...], out: Path, encoder: str, as_json: bool) -> None:
-    """Index files and folders (.txt .md .html .pdf .jsonl) into the folder --out."""
-    from dataclasses import asdict
+def index_build(
+    paths: tuple[Path, ...], out: Path, encoder: str, factory: str | None, as_json: bool
+) -> None:
+    """Index files and folders into the folder --out; what is there already is not encoded again.
 
+    Killed and started again, it goes on where it was.
+    """
     from hopgate import render, retrievers
 
     with render.stages() as progress:
-        report = retrievers.build_index(paths, out, encoder, progress)
+        report = retrievers.build_index(paths, out, encoder, progress, factory, render.note)
+    _changed(report, as_json)
+
+
+@index_group.command("add")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--index", required=True, type=click.Path(path_type=Path), help="Folder to change.")
+@click.option("--encoder", help="Where the index's encoder is now, if it has moved.")
+@json_option
+def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
+    """Add files and folders to an index; a document that it has already is replaced."""
+    from hopgate import render, retrievers
+
+    with render.stages() as progress:
+        report = retrievers.add(paths, index, encoder, progress, render.note)
+    _changed(report, as_json)
+
+
+@index_group.command("delete")
+@click.argument("sources", nargs=-1)
+@click.option("--id", "ids", multiple=True, help="A passage to delete, by its id; repeatable.")
+@click.option("--index", required=True, type=click.Path(path_type=Path), help="Folder to change.")
+@json_option
+def index_delete(
+    sources: tuple[str, ...], ids: tuple[str, ...], index: Path, as_json: bool
+) -> None:
+    """Delete documents from an index, by their SOURCES (or patterns such as 'reports/*')."""
+    from hopgate import render, retrievers
+
+    with render.stages() as progress:
+        report = retrievers.delete(index, sources, ids, progress)
+    _changed(report, as_json)
+
+
+def _changed(report: "BuildReport", as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from hopgate import render
+
     if as_json:
         print_json(asdict(report))
     else:
         render.built(report)
+
+
+@index_group.command("verify")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--encoder", help="Where the index's encoder is now, if it has moved.")
+@json_option
+def index_verify(path: Path, encoder: str | None, as_json: bool) -> None:
+    """Check every byte of an index, and that its parts belong together."""
+    from dataclasses import asdict
+
+    from hopgate import render, retrievers
+
+    with render.status("verifying", quiet=as_json):
+        report = retrievers.verify(path, encoder)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        render.verified(report)
+    if report.problems:
+        raise SystemExit(1)
 
 
 @index_group.command("info")

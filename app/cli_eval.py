@@ -165,6 +165,14 @@ def retrievalqa(
     show_default=True,
     help="adaptive: its gate; off: the router alone decides.",
 )
+@click.option(
+    "--escalate",
+    type=click.IntRange(0, 20),
+    default=0,
+    show_default=True,
+    help="adaptive: each α once more, going deeper where an answer is in doubt, until so many "
+    "retrievals are spent.",
+)
 @router_option
 @profile_option
 @model_option
@@ -178,6 +186,7 @@ def qa(
     strategies: str,
     alphas: str | None,
     gate: str,
+    escalate: int,
     router: str,
     profile: str,
     model: str,
@@ -203,7 +212,7 @@ def qa(
     with render.stages() as advance:
         evaluated = evaluating.qa(
             data,
-            systems(strategies, alphas, gate, router, profile),
+            systems(strategies, alphas, gate, router, profile, escalate),
             out,
             asking(model, concurrency, today, overwrite, advance),
             index=index_folder(index),

@@ -22,7 +22,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from hopgate.diagnosis import Check
-    from hopgate.retrievers import BuildReport, Hit
+    from hopgate.retrievers import BuildReport, Hit, VerifyReport
 
 _out = Console(highlight=False, emoji=False)
 _err = Console(stderr=True, highlight=False, emoji=False)
@@ -182,15 +182,26 @@ def hits(found: "Sequence[Hit]") -> None:
         _out.print(f"   {escape(hit['text'])}")
 
 
+def note(text: str) -> None:
+    """Print a line on stderr, for what happens on the way."""
+    _err.print(escape(text), soft_wrap=True)
+
+
 def built(report: "BuildReport") -> None:
-    """Print what an index was built from, and what was left out."""
+    """Print what a change did to an index, and what was left out."""
     for skipped in report.skipped:
         _err.print(
             f"[yellow]skipped[/] {escape(skipped.path)}: {escape(skipped.reason)}", soft_wrap=True
         )
+    did = f"{report.added} added, {report.removed} removed, {report.encoded} encoded"
     _out.print(
-        f"{report.passages} passages of {report.files} files → {escape(report.path)} "
-        f"(encoder {escape(report.encoder)}, {report.duplicates} duplicates left out)",
+        f"{report.passages} passages → {escape(report.path)}, version {report.version} "
+        f"({did if report.changed else 'nothing changed'})",
+        soft_wrap=True,
+    )
+    _out.print(
+        f"{report.files} files read, {report.duplicates} duplicates left out; encoder "
+        f"{escape(report.encoder)}, factory {escape(report.factory)}",
         soft_wrap=True,
     )
     _out.print(f'Ask it: hopgate ask "…" --index {escape(report.path)}', soft_wrap=True)
@@ -205,6 +216,18 @@ def manifest(path: Path, document: dict[str, Any]) -> None:
         )
         table.add_row(key, escape(str(shown)))
     _out.print(table)
+
+
+def verified(report: "VerifyReport") -> None:
+    """Print what is wrong with an index, or what was found good."""
+    for problem in report.problems:
+        _err.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
+    if not report.problems:
+        _out.print(
+            f"[green]✓[/] {escape(report.path)}, version {report.version}: {report.files} files, "
+            f"{report.passages} passages; {report.sampled} encoded again",
+            soft_wrap=True,
+        )
 
 
 def checks(found: "Sequence[Check]") -> None:

@@ -14,19 +14,23 @@ of all three goes into one index, whole, and every question is asked of it. What
 
 Prints a Markdown table: recall@1/5/20 (multihop: share of questions all of whose gold paragraphs
 are among the first k, so @1 is left out) and MRR@20 (of the first passage that is to be found).
+`mean` is over the sets, each counting the same.
 """
 
 import argparse
 import json
+import math
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.evaluation.metrics import match, normalise
+from hopgate.evaluation.metrics import match
+from hopgate.nodes.text import normalise
 from hopgate.retrievers import Passage, build_from_passages, load_index, make_passage
 from hopgate.retrievers.rerank import Reranked, load_reranker
 from hopgate.retrievers.sources import InMode
@@ -103,6 +107,8 @@ def scores(found: Sequence[str], wanted: frozenset[str], every: bool) -> list[fl
     at = [rank for rank, each in enumerate(found, start=1) if each in wanted]
     least = len(wanted) if every else 1
     recalls = [float(sum(rank <= depth for rank in at) >= least) for depth in DEPTHS]
+    if every:
+        recalls[0] = math.nan  # one passage is never all of them
     return [*recalls, 1 / at[0] if at else 0.0]
 
 
@@ -131,8 +137,12 @@ def main() -> None:
         for each in questions
     ]
     with tempfile.TemporaryDirectory() as folder:
-        build_from_passages(every, Path(folder) / "index")
+        build_from_passages(every, Path(folder) / "index", progress=print_progress)
         report(Path(folder) / "index", questions, len(every), arguments.rerank)
+
+
+def print_progress(stage: str, done: int, total: int) -> None:
+    print(f"{stage}: {done}/{total}", file=sys.stderr)
 
 
 def report(index: Path, questions: list[Question], passages: int, rerank: str) -> None:
@@ -165,13 +175,12 @@ def table(retriever: Any, name: str, questions: list[Question]) -> None:
         ]
         means.append([statistics.mean(column) for column in zip(*rows_, strict=True)])
         print(line(dataset, name, means[-1], f"{spent:.1f}"))
-    print(line("mean", name, [statistics.mean(each) for each in zip(*means, strict=True)], ""))
+    known = [[mean for mean in each if not math.isnan(mean)] for each in zip(*means, strict=True)]
+    print(line("mean", name, [statistics.mean(each) for each in known], ""))
 
 
 def line(dataset: str, name: str, means: Sequence[float], spent: str) -> str:
-    shown = [f"{each:.3f}" for each in means]
-    if dataset != "xquad" and dataset != "retrievalqa":
-        shown[0] = "–"
+    shown = ["–" if math.isnan(each) else f"{each:.3f}" for each in means]
     return f"| {dataset} | {name} | {' | '.join(shown)} | {spent} |"
 
 

@@ -23,7 +23,7 @@ class System(NamedTuple):
     """One way to answer all questions.
 
     Attributes:
-        name: `none`, `single`, `multi`, or `adaptive:alpha=0.4`.
+        name: `none`, `single`, `multi`, `adaptive:alpha=0.4` or `adaptive:alpha=0.4,escalate=4`.
         settings: What it sets of `hopgate.graphs.context.Context`.
     """
 
@@ -48,9 +48,11 @@ class System(NamedTuple):
 
 
 def systems(
-    strategies: str, alphas: str | None, gate: str, router: str, profile: str
+    strategies: str, alphas: str | None, gate: str, router: str, profile: str, escalate: int = 0
 ) -> list[System]:
     """What is to be run: each static strategy once, the adaptive one for each α.
+
+    With `escalate`, the adaptive one runs twice for each α: without and with it.
 
     Args:
         strategies: Names of `STRATEGIES`, with commas between them.
@@ -58,9 +60,11 @@ def systems(
         gate: Of the adaptive strategy; `off`: the router alone decides.
         router: Its router.
         profile: The router's profile.
+        escalate: Most retrievals for going deeper where an answer is in doubt.
 
     Raises:
-        ValueError: If a name or a number is none, is given twice, or there is no use for `alphas`.
+        ValueError: If a name or a number is none, is given twice, or there is no use for `alphas`
+            or `escalate`.
     """
     names = _listed("--strategies", strategies)
     if unknown := [name for name in names if name not in STRATEGIES]:
@@ -69,6 +73,8 @@ def systems(
         )
     if alphas is not None and ADAPTIVE not in names:
         raise ValueError(f"--alphas is for the strategy {ADAPTIVE}; add it, or leave --alphas out")
+    if escalate and ADAPTIVE not in names:
+        raise ValueError(f"--escalate is for the strategy {ADAPTIVE}; add it, or leave it out")
     decided = {"gate": gate, "router": router, "profile": profile}
     found = []
     for name in names:
@@ -77,7 +83,11 @@ def systems(
             continue
         for each in _listed("--alphas", ALPHAS if alphas is None else alphas):
             settings = {"alpha": _alpha(each), **decided}
-            found.append(System(f"{ADAPTIVE}:alpha={settings['alpha']:.10g}", settings))
+            plain = System(f"{ADAPTIVE}:alpha={settings['alpha']:.10g}", settings)
+            found.append(plain)
+            if escalate:
+                deeper = settings | {"escalate": escalate}
+                found.append(System(f"{plain.name},escalate={escalate}", deeper))
     if twice := [name for name, count in Counter(each.name for each in found).items() if count > 1]:
         raise ValueError(f"{twice[0]} is given twice; leave one out")
     return found

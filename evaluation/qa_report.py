@@ -111,8 +111,13 @@ def _parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _adaptive(runs: Runs) -> list[Mapping[str, Any]]:
-    found = [run for run in runs if run["name"] not in STATIC]
+def _adaptive(runs: Runs, escalating: bool | None = None) -> list[Mapping[str, Any]]:
+    """Adaptive runs by α: all, or only those with or without escalation."""
+    found = [
+        run
+        for run in runs
+        if run["name"] not in STATIC and escalating in (None, bool(run["settings"].get("escalate")))
+    ]
     return sorted(found, key=lambda run: float(run["settings"]["alpha"]))
 
 
@@ -141,7 +146,8 @@ def draw(results: Mapping[str, Any]) -> Figure:
     static = {run["name"]: run for run in runs if run["name"] in STATIC}
     ordered = [static[name] for name in STATIC if name in static]
     _curve(axes, ordered, "static strategies", "black", ":X")
-    _curve(axes, _adaptive(runs), "adaptive", ROUTERS[0], "-o")
+    _curve(axes, _adaptive(runs, False), "adaptive", ROUTERS[0], "-o")
+    _curve(axes, _adaptive(runs, True), "adaptive, escalating", ROUTERS[1], "-s")
     model = results["model"].replace("$", r"\$")
     axes.set_title(
         f"{model}, {results['data']['rows']:,} questions; whiskers: 95% intervals",

@@ -2,7 +2,8 @@
 
 Everything that finds passages is a `Retriever`: it has `search(queries, k)` and returns plain
 hits. `build_index` turns folders and files into an index on disk, `add` and `delete` change it,
-`verify` looks at every byte of it, `load_index` opens one (once per process), and `LangChainRetriever` wraps any LangChain vector store or retriever.
+`verify` looks at every byte of it, `load_index` opens one (once per process), and
+`LangChainRetriever` wraps any LangChain vector store or retriever.
 
 Importing this package loads neither torch nor faiss; they load with the first encoder or index.
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -427,7 +427,7 @@ class _Change:
             sources = store.sources()
         return self._manifest(described, plan, settings, len(draft), sources), encoded
 
-    def _described(self) -> dict[str, object] | dict[str, int]:
+    def _described(self) -> dict[str, Any]:
         if self._encoder is not None:
             return describe(self._encoder)
         assert self._old is not None
@@ -519,7 +519,7 @@ class _Encoded:
     A row holds an id and its vector. A killed build leaves whole rows, but for the last.
     """
 
-    def __init__(self, work: Path, encoder: dict[str, object] | dict[str, int]) -> None:
+    def __init__(self, work: Path, encoder: dict[str, Any]) -> None:
         body = {key: value for key, value in encoder.items() if key != "name"}
         key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
         self._file = work / f"encoded-{key}"

@@ -167,7 +167,8 @@ def _make(factory: str, dimension: int) -> faiss.Index:
         ) from error
     if isinstance(index, faiss.IndexFlat) and factory != FLAT:
         raise ValueError(f"factory {factory!r} is exact search: call it {FLAT}")
-    return index
+    made: faiss.Index = index
+    return made
 
 
 def write(
@@ -430,6 +431,7 @@ class Searcher:
         """Give the settings of one search; a filter makes it look further."""
         faiss = load_faiss()
         options: dict[str, Any] = {}
+        found: faiss.SearchParameters | None = None
         further = 1.0
         if allowed is not None:
             mask = np.zeros(len(self), dtype=bool)
@@ -439,14 +441,15 @@ class Searcher:
         if "nprobe" in self._settings:
             lists = faiss.try_extract_index_ivf(self._index).nlist
             probes = min(lists, math.ceil(self._settings["nprobe"] * further))
-            inverted = faiss.SearchParametersIVF(nprobe=probes, **options)
+            found = faiss.SearchParametersIVF(nprobe=probes, **options)
             if isinstance(self._index, faiss.IndexPreTransform):
-                return faiss.SearchParametersPreTransform(index_params=inverted)
-            return inverted
-        if "efSearch" in self._settings:
+                found = faiss.SearchParametersPreTransform(index_params=found)
+        elif "efSearch" in self._settings:
             breadth = max(k, math.ceil(self._settings["efSearch"] * further))
-            return faiss.SearchParametersHNSW(efSearch=min(len(self), breadth), **options)
-        return faiss.SearchParameters(**options) if options else None
+            found = faiss.SearchParametersHNSW(efSearch=min(len(self), breadth), **options)
+        elif options:
+            found = faiss.SearchParameters(**options)
+        return found
 
     def _rescored(
         self, queries: Vectors, candidates: Positions, k: int

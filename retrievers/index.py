@@ -1,5 +1,6 @@
-"""A retrieval index on disk, opened for searching: vectors in FAISS, words in BM25, passages in
-SQLite, and a manifest that says which version of them is the current one.
+"""An index on disk, opened for searching: vectors in FAISS, words in BM25, passages in SQLite.
+
+Its manifest says which version of them is the current one.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _GUESS_BYTES = 1 << 18
 """How much of a file is looked at to guess its encoding."""
 _FOREIGN = 0.3
 """Share of bytes beyond ASCII from which a text is of another script than Latin."""
-_COHERENT = 0.5
+_COHERENT = 0.7
 """How sure charset-normalizer must be of a language, 0 to 1, to be believed on a Latin text."""
 _SEPARATORS = ["\n\n", "\n", ". ", " ", ""]
 _SPACE_BEFORE_MARK = re.compile(r" (?=[,.;:!?)\]])")

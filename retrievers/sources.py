@@ -90,8 +90,6 @@ class InMode:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` passages for each query, see `Index.search`."""
-        if self._mode is None:
-            return self._index.search(queries, k)
         return self._index.search(queries, k, mode=self._mode)
 
 

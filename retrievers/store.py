@@ -129,7 +129,8 @@ class Draft:
             How many were given.
         """
         given = 0
-        for given, passage in enumerate(passages, start=1):
+        for passage in passages:
+            given += 1
             row = [passage.get(name) for name in FIELDS]
             added = self._connection.execute(
                 f"INSERT OR IGNORE INTO passages VALUES (?, {', '.join('?' * len(FIELDS))})",

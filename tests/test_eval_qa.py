@@ -1,5 +1,6 @@
 """`hopgate eval qa`: strategies and α on questions, through the command and the real graph."""
 
+import copy
 import json
 import re
 import signal
@@ -336,3 +337,29 @@ def test_systems_have_names_and_files_of_their_own() -> None:
         ("adaptive:alpha=0", "adaptive_alpha=0", 0, True),
         ("adaptive:alpha=0.25", "adaptive_alpha=0.25", 0.25, True),
     ]
+
+
+def test_escalation_is_run_beside_what_it_is_to_be_compared_with() -> None:
+    found = systems("adaptive", "0,1", "off", "builtin", "auto", 4)
+    assert [(each.name, each.settings.get("escalate")) for each in found] == [
+        ("adaptive:alpha=0", None),
+        ("adaptive:alpha=0,escalate=4", 4),
+        ("adaptive:alpha=1", None),
+        ("adaptive:alpha=1,escalate=4", 4),
+    ]
+    with pytest.raises(ValueError, match="--escalate is for the strategy adaptive"):
+        systems("none", None, "off", "builtin", "auto", 4)
+
+
+def test_the_picture_draws_escalation_as_a_curve_of_its_own() -> None:
+    found = document(alpha0=(0.5, 0.3), alpha100=(2, 0.6))
+    deeper = copy.deepcopy(found["runs"])
+    for run in deeper:
+        run["name"] += ",escalate=4"
+        run["settings"]["escalate"] = 4
+        run["scores"]["retrieval_steps"] += 1
+    found["runs"] += deeper
+    (axes,) = qa_report.draw(found).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["adaptive"].get_xdata()) == [0.5, 2]
+    assert list(lines["adaptive, escalating"].get_xdata()) == [1.5, 3]

@@ -591,7 +591,7 @@ def test_a_newer_format_is_refused(index: Path) -> None:
     with pytest.raises(ValueError, match="format version 3, and this hopgate reads 2: update"):
         Index.open(index)
     edit_manifest(index, lambda manifest: manifest.update(format_version=1))
-    with pytest.raises(ValueError, match="old format version 1, .*: build the index again"):
+    with pytest.raises(ValueError, match=r"old format version 1, .*: build the index again"):
         Index.open(index)
 
 

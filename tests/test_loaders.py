@@ -20,6 +20,12 @@ STYLES = (
 )
 
 
+POLISH = (
+    "Latarnia została zbudowana w 1811 roku, a jej strażnicy mieszkali na wyspie przez całą zimę, "
+    "paląc ogień każdej nocy."
+)
+
+
 def paragraph(text: str, style: str = "") -> str:
     named = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
     return f"<w:p>{named}<w:r><w:t>{text}</w:t></w:r></w:p>"
@@ -138,7 +144,7 @@ def test_another_csv_becomes_a_passage_a_row(tmp_path: Path) -> None:
         ("灯台は1811年に建てられた。守り人は島に住み、毎晩火を灯した。", "shift_jis"),
         ("灯塔建于1811年。看守人住在岛上，每晚点亮灯火。", "gb18030"),
         ("Der Leuchtturm wurde später für größere Schiffe erhöht – naïve Sätze fehlen.", "cp1252"),
-        ("Latarnia została zbudowana w 1811 roku, a strażnicy mieszkali na wyspie.", "cp1250"),
+        (POLISH, "cp1250"),
         ("“Naïve” pricing: five crowns.", "cp1252"),
         ("Füße", "utf-16"),
     ],

@@ -77,7 +77,7 @@ def test_names_are_read_and_bad_ones_refused() -> None:
     assert parse("qdrant:docs") == ("qdrant", "docs", "minilm")
     assert parse("pgvector:docs@org/model") == ("pgvector", "docs", "org/model")
     for name in ("qdrant:", "pgvector:a;drop table b", "qdrant:a/b"):
-        with pytest.raises(ValueError, match="index is .*give ENGINE:NAME"):
+        with pytest.raises(ValueError, match=r"index is .*give ENGINE:NAME"):
             parse(name)
 
 
