@@ -33,7 +33,7 @@ FILE = click.Path(path_type=Path)
 RETRIEVALQA_GATES = ("ta-are", "always", "never")
 SPEC = (
     "GATE[:key=value,…], repeatable. Keys: date=yes|no, demos=N, pool=FILE, threshold=X, "
-    "layout=inline|turns."
+    "layout=inline|turns, invalid=retrieve|direct."
 )
 
 

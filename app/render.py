@@ -412,6 +412,11 @@ def gate_calibrated(found: dict[str, Any], out: Path | None) -> None:
         _out.print(
             f"[yellow]![/] {found['invalid']} replies were neither Yes nor No; they retrieve"
         )
+    if interval["auc"][0] <= 0.5:
+        _out.print(
+            "[yellow]![/] these questions do not show that the gate tells them apart (an AUC of "
+            "0.5 is no signal); use no threshold from here"
+        )
     table = Table()
     for column in (
         "",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopgate.nodes.folders import write_whole
+
 
 def check_folder(out: Path) -> None:
     """Refuse, before any work, a folder that could not be written into.
@@ -24,7 +26,7 @@ def check_folder(out: Path) -> None:
 def json_bytes(document: Mapping[str, Any]) -> bytes:
     """A document as a JSON file."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
-    return (text + "\n").encode()
+    return (text + "\n").encode(errors="backslashreplace")  # of a path that is no UTF-8
 
 
 def write_files(out: Path, files: Mapping[str, bytes]) -> None:
@@ -40,11 +42,6 @@ def write_files(out: Path, files: Mapping[str, bytes]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            partial = out / f".{name}.{os.getpid()}"
-            try:
-                partial.write_bytes(content)
-                partial.replace(out / name)
-            finally:
-                partial.unlink(missing_ok=True)
+            write_whole(out / name, content)
     except OSError as error:
         raise RuntimeError(f"{out} cannot be written to: {error}") from error

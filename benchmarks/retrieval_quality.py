@@ -18,6 +18,7 @@ are among the first k, so @1 is left out) and MRR@20 (of the first passage that 
 """
 
 import argparse
+import functools
 import json
 import math
 import re
@@ -29,7 +30,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.evaluation.metrics import match
 from hopgate.nodes.text import normalise
 from hopgate.retrievers import Passage, build_from_passages, load_index, make_passage
 from hopgate.retrievers.rerank import Reranked, load_reranker
@@ -99,7 +99,12 @@ def read_retrievalqa(path: Path, share: float) -> tuple[list[Passage], list[Ques
 
 def holding(passages: Sequence[Passage], answers: Sequence[str]) -> frozenset[str]:
     """Ids of the passages that hold one of the answers."""
-    return frozenset(p["id"] for p in passages if match(f"{p['title']} {p['text']}", answers))
+    golds = [gold for answer in answers if (gold := form(answer))]
+    texts = ((p["id"], form(f"{p['title']} {p['text']}")) for p in passages)
+    return frozenset(name for name, text in texts if any(gold in text for gold in golds))
+
+
+form = functools.cache(normalise)
 
 
 def scores(found: Sequence[str], wanted: frozenset[str], every: bool) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import TypedDict
@@ -13,9 +14,10 @@ from hopgate.evaluation.metrics import exact_match, f1, match
 from hopgate.evaluation.retrievalqa import Example
 from hopgate.evaluation.scores import Prediction
 from hopgate.graphs.adaptive import build_graph
-from hopgate.graphs.context import Context
+from hopgate.graphs.context import FIXED, Context
 from hopgate.graphs.decisions import gate_decision
 from hopgate.graphs.resources import Resources
+from hopgate.nodes.demonstrations import load_pool
 from hopgate.nodes.retrieve import search
 from hopgate.nodes.route import Strategy
 from hopgate.retrievers.base import Hit
@@ -59,6 +61,34 @@ class GivenPassages:
         return [list(_passages.get()[:k]) for _ in queries]
 
 
+class _Loaded:
+    """Uses what a context may need once, so that no question's time has its loading in it."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._contexts = set[Context]()
+        self._loading = asyncio.Lock()
+
+    async def wait(self, context: Context) -> None:
+        """Return when everything is loaded."""
+        async with self._loading:
+            if context not in self._contexts:
+                await self._load(context)
+                self._contexts.add(context)
+
+    async def _load(self, context: Context) -> None:
+        await self._resources.model(context)
+        if context.strategy != "none" and context.gate != "never":
+            retriever = await self._resources.retriever(context)
+            await search(retriever, "warm up", 1)
+        if context.strategy == "auto":
+            router = await self._resources.router(context)
+            await asyncio.to_thread(router.route, ["warm up"], context.alpha)
+        if context.demos != FIXED:
+            pool = await asyncio.to_thread(load_pool, Path(context.demos))
+            await asyncio.to_thread(pool.pick, "warm up", 2)
+
+
 class Examinee:
     """The graph as RetrievalQA asks it: gate, at most one retrieval, answer.
 
@@ -77,6 +107,7 @@ class Examinee:
             retriever=self._given, router=router
         )
         self.resources = Resources(given_retriever=self._given, given_router=router)
+        self._loaded = _Loaded(self.resources)
 
     async def answer(self, example: Example, context: Context) -> Prediction:
         """Ask one question and score the answer.
@@ -86,6 +117,7 @@ class Examinee:
         """
         if self._given:
             self._given.give(example.passages)
+        await self._loaded.wait(context)
         return scored(example, await _asked(self._graph, example, context))
 
 
@@ -109,8 +141,7 @@ class WholeGraph:
         """Compiles the graph."""
         self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph()
         self.resources = Resources()
-        self._warm = set[str]()
-        self._warming = asyncio.Lock()
+        self._loaded = _Loaded(self.resources)
 
     async def answer(self, example: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -118,26 +149,13 @@ class WholeGraph:
         Raises:
             RuntimeError: If the model or the retriever fails; the message names the question.
         """
-        async with self._warming:
-            if context.strategy not in self._warm:
-                await self._load(context)
-                self._warm.add(context.strategy)
+        await self._loaded.wait(context)
         result = await _asked(self._graph, example, context)
         strategy = result["decision"]["strategy"]
         prediction = scored(example, result)
         prediction["retrieve"] = strategy != "none"
         stop_reason = result["decision"]["stop_reason"]
         return Answered(**prediction, strategy=strategy, stop_reason=stop_reason)
-
-    async def _load(self, context: Context) -> None:
-        """Use what the path may need once, so that no question's time has its loading in it."""
-        await self.resources.model(context)
-        if context.strategy != "none":
-            retriever = await self.resources.retriever(context)
-            await search(retriever, "warm up", 1)
-        if context.strategy == "auto":
-            router = await self.resources.router(context)
-            await asyncio.to_thread(router.route, ["warm up"], context.alpha)
 
 
 async def _asked(

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from hopgate.nodes.folders import write_whole
+
 SHOWN_CHARS = 60
 """Of a setting's value in a message."""
 
@@ -104,7 +106,8 @@ class Journal:
                     f"{self.path} has rows, but {settings_path(self.path).name} is not beside it; "
                     "give --overwrite to start anew, or another --out"
                 )
-            _write(settings_path(self.path), settings)
+            text = json.dumps(settings, ensure_ascii=False, indent=1) + "\n"
+            write_whole(settings_path(self.path), text.encode("utf-8", "backslashreplace"))
         elif before != settings:
             raise ValueError(
                 f"{self.path} was made with other settings ({_difference(before, settings)}); "
@@ -172,15 +175,6 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _shown(settings: Mapping[str, Any], name: str) -> str:
     text = json.dumps(settings[name], ensure_ascii=False) if name in settings else "nothing"
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
-
-
-def _write(path: Path, settings: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", "utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _unwritable(path: Path, error: OSError) -> RuntimeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from hopgate.evaluation import charts
 from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.published import RETRIEVALQA
 from hopgate.evaluation.scores import ANSWERABLE, OUTCOMES
+from hopgate.nodes.folders import write_whole
 
 FORMAT = 1
 DOCUMENT, PAGE, GATES, FLOW = "results.json", "report.md", "gates.png", "flow.png"
@@ -38,7 +38,7 @@ _NOTES = """\
   no width, and says nothing of other questions.
 - In the flow, "I don't know" is never right.
 - Invalid: the gate's reply was neither Yes nor No. In the paper that means no retrieval; here it
-  is a setting of the run.
+  means retrieval, unless the run has `invalid=direct`.
 - Published figures are of the authors' 1,271 questions (GPT-4: 250 of them), prompts and parser.
 - Tokens, calls and cost count all that was sent and given back, the gate's call included.
   Milliseconds are of one question while others ran beside it."""
@@ -140,18 +140,9 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            _write(out / name, content)
+            write_whole(out / name, content)
     except OSError as error:
         raise RuntimeError(f"{out} cannot be written to: {error}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 # Comparing
@@ -165,7 +156,9 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"baseline {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"baseline {path} is not a JSON file: {error}") from error
     _scores_by_run(found, f"baseline {path}")
     return dict(found)

@@ -71,8 +71,10 @@ def read_price(path: Path, model: str) -> Price:
     """
     try:
         prices = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    except OSError as error:
+        raise ValueError(f"--prices {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--prices {path} is not a JSON file: {error}") from error
     if not isinstance(prices, dict):
         raise ValueError(f'{path} holds no JSON object; write {{"MODEL": {{"input": 0.15, …}}}}')
     name = next((each for each in (model, model.partition(":")[2]) if each in prices), None)

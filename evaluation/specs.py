@@ -60,7 +60,8 @@ def parse_spec(text: str) -> Spec:
     """Read one spec, such as `ta-are:date=no,demos=0`.
 
     The keys: `date=yes|no` and `demos=N` (the prompt's date and number of demonstrations),
-    `pool=FILE` (where they are picked from), `threshold=X`, `layout=inline|turns`.
+    `pool=FILE` (where they are picked from), `threshold=X`, `layout=inline|turns`,
+    `invalid=retrieve|direct` (what a reply that is neither Yes nor No means; direct: the paper).
 
     Raises:
         ValueError: If the gate, a key or a value is not known, or the gate has no use for it.
@@ -130,10 +131,17 @@ def _layout(value: str) -> str:
     return value
 
 
+def _invalid(value: str) -> str:
+    if value not in ("retrieve", "direct"):
+        raise ValueError
+    return value
+
+
 KEYS = {
     "date": Key("yes|no", _yes_or_no, "gate_date", PROMPTED),
     "demos": Key("N, an even number from 0 to 12", _count, "gate_demos", PROMPTED),
     "pool": Key("FILE, one that is there", _file, "demos", PROMPTED),
     "threshold": Key("X from 0 to 1", _share, "gate_threshold", ("auto", "confidence", "draft")),
     "layout": Key("inline|turns", _layout, "layout", GATES),
+    "invalid": Key("retrieve|direct", _invalid, "gate_invalid", (*PROMPTED, "vanilla")),
 }

@@ -6,10 +6,9 @@ is the embedded one.
 """
 
 import hashlib
+import io
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -117,7 +116,8 @@ def _retrieve(row: dict[str, Any], where: str) -> bool | None:
         return "zero" not in correct
     steps, match = row.get("retrieval_steps"), row.get("match")
     if isinstance(steps, int) and isinstance(match, bool):
-        return None if steps else not match
+        # The match metric finds gold "no" in "I don't know".
+        return None if steps else not (match and row.get("known", True))
     raise ValueError(
         f"{where}: the row has neither `answer` (Yes or No) nor `correct`, and is no prediction "
         "with `retrieval_steps` and `match`"
@@ -231,14 +231,10 @@ def _keep_vectors(file: Path, vectors: "Vectors") -> None:
     """Write vectors whole or not at all; a folder that cannot be written costs only time."""
     import numpy as np
 
-    partial = None
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, vectors, allow_pickle=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as handle:
-            partial = Path(handle.name)
-            np.lib.format.write_array(handle, vectors, allow_pickle=False)
-        os.replace(partial, file)
+        folders.write_whole(file, buffer.getvalue())
     except OSError as error:
         log.info("the pool's vectors are not kept in %s: %s", file.parent, error)
-        if partial is not None:
-            partial.unlink(missing_ok=True)

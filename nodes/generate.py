@@ -107,7 +107,9 @@ def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMe
         if layout == "inline":
             instruction += prompts.CITE
     else:
-        asked = f"Question: {question}" if layout == "inline" else question
+        asked = prompts.inert(question)
+        if layout == "inline":
+            asked = f"Question: {asked}"
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
     if layout == "inline":
         asked += "\nAnswer:"

@@ -156,7 +156,7 @@ def load_faiss() -> ModuleType:
     return faiss
 
 
-def _make(factory: str, dimension: int) -> faiss.Index:
+def _make(factory: str, dimension: int) -> Any:
     faiss = load_faiss()
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
@@ -167,8 +167,7 @@ def _make(factory: str, dimension: int) -> faiss.Index:
         ) from error
     if isinstance(index, faiss.IndexFlat) and factory != FLAT:
         raise ValueError(f"factory {factory!r} is exact search: call it {FLAT}")
-    made: faiss.Index = index
-    return made
+    return index
 
 
 def write(
@@ -217,15 +216,18 @@ def write(
 
 
 def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Vectors:
-    """Write the vectors into a file, and give them mapped from there."""
-    exact = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
-    start = 0
-    for block in blocks:
-        if not np.isfinite(block).all():
-            raise RuntimeError("the encoder gave vectors that are not finite: nothing was changed")
-        exact[start : start + len(block)] = block
-        start += len(block)
-    exact.flush()
+    """Write the vectors into a file, and give them mapped from there.
+
+    Written through the file, since a full disk kills a process that writes through a mapping.
+    """
+    with file.open("wb") as handle:
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(handle, header)
+        for block in blocks:
+            if not np.isfinite(block).all():
+                raise RuntimeError("the encoder gave vectors that are not finite: nothing changed")
+            handle.write(block.astype("<f4", copy=False).tobytes())
+    exact: Vectors = np.load(file, mmap_mode="r")
     return exact
 
 
@@ -294,7 +296,7 @@ def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
     truth = _others(exact_search(exact, queries, wide)[0], sample)
     found: dict[str, Any] = {}
     for settings in _ladder(index):
-        near = Searcher(index, exact, settings).search(queries, wide)[0]
+        near = Searcher(index, exact, settings)._nearest(queries, wide, None)[0]
         recall = _recall(_others(near, sample), truth)
         found = settings | {"recall": round(recall, 4), "queries": len(queries)}
         if recall >= TUNED_RECALL:
@@ -409,12 +411,20 @@ class Searcher:
             near, scores = exact_search(self._exact[allowed], queries, min(k, len(allowed)))
             return allowed[near], scores
         k = min(k, len(self) if allowed is None else len(allowed))
+        near, scores = self._nearest(queries, k, allowed)
+        short = (near < 0).any(axis=1)  # too few lists were looked at
+        if short.any():
+            near[short], scores[short] = self._exhaustive(queries[short], k, allowed)
+        return near, scores
+
+    def _nearest(
+        self, queries: Vectors, k: int, allowed: Positions | None
+    ) -> tuple[Positions, Vectors]:
+        """Search with the settings; what is not found is position -1."""
         wide = min(k * self._settings.get("oversample", 1), len(self))
         candidates, scores = self._candidates(queries, wide, allowed)
         if self._settings:
-            candidates, scores = self._rescored(queries, candidates, k)
-        if (candidates[:, :k] < 0).any():  # too few lists were looked at
-            return self._exhaustive(queries, k, allowed)
+            return self._rescored(queries, candidates, k)
         return candidates, scores
 
     def _candidates(
@@ -427,11 +437,11 @@ class Searcher:
             scores, near = self._index.search(queries, k, params=self._parameters(k, allowed))
         return near, scores
 
-    def _parameters(self, k: int, allowed: Positions | None) -> faiss.SearchParameters | None:
+    def _parameters(self, k: int, allowed: Positions | None) -> Any:
         """Give the settings of one search; a filter makes it look further."""
         faiss = load_faiss()
         options: dict[str, Any] = {}
-        found: faiss.SearchParameters | None = None
+        found = None
         further = 1.0
         if allowed is not None:
             mask = np.zeros(len(self), dtype=bool)

@@ -59,6 +59,7 @@ class Index:
         vectors: Searcher,
         store: PassageStore,
         encoder: Encoder,
+        words: Bm25,
     ) -> None:
         """Hold parts that were opened and checked, see `Index.open`."""
         self.path = path
@@ -66,8 +67,7 @@ class Index:
         self.encoder = encoder
         self._vectors = vectors
         self._store = store
-        self._words: Bm25 | None = None
-        self._opening_words = Lock()
+        self._words = words
 
     @classmethod
     def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
@@ -96,13 +96,14 @@ class Index:
         try:
             vectors = Searcher.open(version, manifest["search"])
             store = PassageStore(version / PASSAGES)
-            passages = len(store)
+            words = Bm25.open(version / WORDS)
+            counts = {len(vectors), len(store), len(words)}
         except (RuntimeError, ValueError, OSError, sqlite3.DatabaseError) as error:
             raise damaged(folder, str(error).splitlines()[0]) from error
-        if not passages == len(vectors) == manifest["passages"]:
+        if counts != {manifest["passages"]}:
             store.close()
-            raise damaged(folder, "vectors and passages differ in number")
-        return cls(folder, manifest, vectors, store, loaded)
+            raise damaged(folder, "vectors, passages and BM25 differ in number")
+        return cls(folder, manifest, vectors, store, loaded, words)
 
     def __len__(self) -> int:
         """Count the passages."""
@@ -153,7 +154,7 @@ class Index:
         if allowed is not None:
             mask = np.zeros(len(self), dtype=bool)
             mask[allowed] = True
-        return _rankings(*self._bm25_index().search(queries, k, mask))
+        return _rankings(*self._words.search(queries, k, mask))
 
     def _hybrid(
         self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
@@ -166,16 +167,6 @@ class Index:
             fuse([[position for position, _ in ranking] for ranking in rankings], k)
             for rankings in both
         ]
-
-    def _bm25_index(self) -> Bm25:
-        """Open BM25 when it is first asked for."""
-        with self._opening_words:
-            if self._words is None:
-                words = Bm25.open(version_folder(self.path, self.manifest) / WORDS)
-                if len(words) != len(self):
-                    raise damaged(self.path, "BM25 and passages differ in number")
-                self._words = words
-            return self._words
 
     def _hits(self, ranking: _Ranking) -> list[Hit]:
         passages = self._store.get([position for position, _ in ranking])
@@ -209,7 +200,7 @@ def _while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
         before = _stat(folder / MANIFEST)
         try:
             return look()
-        except ValueError:
+        except (ValueError, OSError):
             if _stat(folder / MANIFEST) == before:
                 raise
     return look()

@@ -121,7 +121,7 @@ def _load(name: str, folder: Path) -> CrossEncoder:
 
     with quiet_loading():
         try:
-            model = CrossEncoder(
+            model: CrossEncoder = CrossEncoder(
                 str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
             )
         except Exception as error:  # torch, safetensors and tokenizers fail each in its own way

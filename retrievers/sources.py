@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import get_args
 
-from hopgate.retrievers import stores, web
+from hopgate.retrievers import web
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index import Index, check_index, load_index
@@ -19,6 +19,7 @@ from hopgate.retrievers.rerank import Reranked, check_reranker, load_reranker
 
 SAMPLE = "sample"
 AUTO = "auto"
+STORES = ("qdrant", "pgvector")
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
@@ -43,7 +44,9 @@ def check_source(name: str, mode: str = AUTO, rerank: str = "") -> None:
     if engine == "web":
         _check_web(name)
     elif engine:
-        stores.check_store(name)
+        from hopgate.retrievers.stores import check_store
+
+        check_store(name)
     else:
         check_index(index_path(name))
     if rerank:
@@ -68,7 +71,9 @@ def open_source(name: str, mode: str = AUTO, rerank: str = "") -> Retriever:
     if engine == "web":
         found: Retriever = _web(name)
     elif engine:
-        found = stores.open_store(name)
+        from hopgate.retrievers.stores import open_store
+
+        found = open_store(name)
     else:
         chosen = next((each for each in MODES if each == mode), None)
         found = InMode(load_index(index_path(name)), chosen)
@@ -96,7 +101,7 @@ class InMode:
 def _outside(name: str) -> str:
     """Give the engine of a name such as `web:…`; empty for an index of hopgate's."""
     engine = name.partition(":")[0] if ":" in name else ""
-    return engine if engine in ("web", *stores.ENGINES) else ""
+    return engine if engine in ("web", *STORES) else ""
 
 
 def _check_web(name: str) -> None:

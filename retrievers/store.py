@@ -46,6 +46,8 @@ CREATE TABLE repeats (
 """
 _INDEXES = "CREATE INDEX passages_by_source ON passages (source, position);"
 _COLUMNS = ", ".join(FIELDS)
+_MAPPED = 1 << 40
+"""Bytes of the file that may be memory-mapped: all of it, or as much as SQLite was built for."""
 _LOOKUP_CHUNK = 500
 """Positions asked for in one statement; SQLite's oldest limit on parameters is 999."""
 
@@ -236,6 +238,7 @@ class PassageStore:
     def __init__(self, path: Path) -> None:
         """Open the file."""
         self._connection = sqlite3.connect(_uri(path), uri=True, check_same_thread=False)
+        self._connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
         self._lock = Lock()
 
     def __len__(self) -> int:

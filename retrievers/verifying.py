@@ -36,6 +36,9 @@ TOLERANCE = 1e-3
 the vector's length: other batches, threads and processors round otherwise."""
 
 
+_CHANGED = "has changed since it was written"
+
+
 @dataclass(frozen=True)
 class VerifyReport:
     """What `verify` found.
@@ -78,9 +81,10 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
     folder = Path(path).expanduser()
     try:
         manifest = info(folder)
+        changed = changed_files(folder, manifest)
     except DamagedError as error:
-        return VerifyReport(str(folder), 0, 0, 0, 0, [str(error)])
-    problems = [f"{name} has changed since it was written" for name in _changed(folder, manifest)]
+        return VerifyReport(str(folder), 0, 0, 0, 0, [*_of_manifest(folder), str(error)])
+    problems = _of_manifest(folder) + [f"{name} {_CHANGED}" for name in changed]
     sampled = 0
     if not problems:
         loaded = matching_encoder(folder, manifest, encoder)
@@ -96,10 +100,14 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
     )
 
 
-def _changed(folder: Path, manifest: Manifest) -> list[str]:
+def _of_manifest(folder: Path) -> list[str]:
+    """Give what is wrong with the manifest as a file."""
     found = (folder / MANIFEST).read_bytes()
-    own = [] if found == to_bytes(json.loads(found)) else [MANIFEST]
-    return own + changed_files(folder, manifest)
+    try:
+        whole = found == to_bytes(json.loads(found))
+    except ValueError:
+        whole = False
+    return [] if whole else [f"{MANIFEST} {_CHANGED}"]
 
 
 def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> Iterator[str]:

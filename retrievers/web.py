@@ -139,8 +139,9 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
         raise _failed("Wikipedia", f"it answered {error.response.status_code}") from None
     except (httpx.HTTPError, ValueError, AttributeError) as error:
         raise _failed("Wikipedia", _cause(error)) from None
-    if error := answer.get("error"):
-        refusal = error.get("info") if isinstance(error, dict) else error
+    if refusal := answer.get("error"):
+        if isinstance(refusal, dict):
+            refusal = refusal.get("info")
         raise _failed("Wikipedia", _line(str(refusal)))
     pages = sorted(pages, key=lambda page: page["index"])
     return [

@@ -55,6 +55,7 @@ def write(tmp_path: Path) -> Any:
         ({"correct": [], "label": None}, True),
         ({"retrieval_steps": 0, "match": True}, False),
         ({"retrieval_steps": 0, "match": False, "known": False}, True),
+        ({"retrieval_steps": 0, "match": True, "known": False}, True),  # gold "no", "I don't know"
     ],
 )
 def test_a_row_says_whether_its_question_needs_retrieval(

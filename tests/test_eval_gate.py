@@ -409,6 +409,16 @@ def test_replies_without_a_value_retrieve_at_every_threshold(
     assert found["curve"][-1]["known"] >= 0.2
 
 
+def test_a_gate_that_tells_nothing_apart_is_not_recommended(
+    run: Callable[..., Ran], fake: FakeOpenAI, labels: Path
+) -> None:
+    fake.answers(lambda _: Reply("[No]", logprobs=[{"Yes": -1.0, "No": -0.5}]))
+    common = ("calibrate", "--gate", "confidence", "--labels", labels, "--model", "openai:fake")
+    ran = run(*common)
+    assert ran.code == 0, ran.err
+    assert "do not show that the gate tells them apart" in " ".join(ran.out.split())
+
+
 def test_labels_without_one_kind_cost_nothing(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from hopgate.evaluation.asking import Examinee, GivenPassages
 from hopgate.evaluation.journal import Journal
 from hopgate.evaluation.retrievalqa import Example, read_examples
 from hopgate.evaluation.specs import parse_spec, parse_specs
+from hopgate.models import chat
 from hopgate.retrievers import sample_path
 
 run = test_cli.run
@@ -567,6 +568,32 @@ def test_a_pool_that_is_none_is_refused_before_anything_is_asked(
 
 
 # Specs
+
+
+@pytest.mark.parametrize(("invalid", "retrieved"), [("retrieve", True), ("direct", False)])
+def test_a_spec_says_what_an_invalid_reply_means(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, invalid: str, retrieved: bool
+) -> None:
+    fake.answers(by_task(gate="maybe", direct="x", answer="x"))
+    ran = evaluate("--gate", f"vanilla:invalid={invalid}", "--limit", "1")
+    assert ran.code == 0, ran.err
+    (kept,) = predictions(out, parse_spec(f"vanilla:invalid={invalid}").slug)
+    assert (kept["verdict"], kept["retrieve"]) == ("invalid", retrieved)
+
+
+def test_no_questions_time_has_loading_in_it(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = chat._make
+
+    def slowly(name: str) -> chat.ChatModel:
+        time.sleep(3)
+        return make(name)
+
+    monkeypatch.setattr(chat, "_make", slowly)
+    fake.answers(reads_the_passage)
+    assert evaluate("--gate", "never").code == 0
+    assert max(each["ms"] for each in predictions(out, "never")) < 3000
 
 
 def test_a_spec_sets_the_context() -> None:

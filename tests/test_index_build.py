@@ -582,7 +582,7 @@ def test_the_check_downloads_nothing(index: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_parts_that_do_not_belong_together_are_refused(index: Path) -> None:
     edit_manifest(index, lambda manifest: manifest.update(passages=4))
-    with pytest.raises(ValueError, match="vectors and passages differ in number"):
+    with pytest.raises(ValueError, match="vectors, passages and BM25 differ in number"):
         Index.open(index)
 
 

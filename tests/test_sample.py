@@ -127,4 +127,4 @@ def test_one_retrieval_misses_support_for_most_multi_questions(index: Index) -> 
     complete = [
         r["id"] for r, hits in zip(rows, found, strict=True) if set(r["titles"]) <= set(hits)
     ]
-    assert len(complete) <= len(rows) / 3
+    assert len(complete) < len(rows) / 2

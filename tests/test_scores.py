@@ -229,7 +229,7 @@ def test_a_bad_price_file_is_named(tmp_path: Path, content: str, part: str) -> N
 
 
 def test_a_missing_price_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere\.json"):
+    with pytest.raises(ValueError, match=r"nowhere\.json cannot be read: No such file"):
         read_price(tmp_path / "nowhere.json", "small")
 
 

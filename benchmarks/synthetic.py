@@ -1,0 +1,108 @@
+"""A collection without an encoder: clustered vectors, and passages whose title is their number."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.encoders import EncodeProgress, Encoder
+
+DIMENSION = 384
+PER_CLUSTER = 500
+SPREAD = 0.7
+"""Length of what sets a vector apart within its cluster, relative to the cluster's centre: two of a
+cluster have a cosine of about 0.67."""
+DIRECTIONS = 32
+"""Most of that lies in so few directions, the first the most: embeddings of text fill few of their
+dimensions, and evenly spread noise in all 384 would leave no neighbour nearer than the rest."""
+NOISE = 0.1
+"""Length of the noise in all dimensions, relative to the centre."""
+QUERY_SPREAD = 0.5
+"""Length of the noise that sets a query apart from the vector it is drawn from."""
+WORDS = 80
+"""Words of a passage, about 600 characters."""
+_BLOCK = 50_000
+
+
+def vectors(count: int, seed: int = 0) -> Iterator[NDArray[np.float32]]:
+    """Yield clustered vectors of length 1, in blocks."""
+    random = np.random.default_rng(seed)
+    shape = (max(1, count // PER_CLUSTER), DIMENSION)
+    centres = random.normal(size=shape).astype(np.float32)
+    spectrum = 1 / np.sqrt(np.arange(1, DIRECTIONS + 1))
+    spectrum *= SPREAD / np.linalg.norm(spectrum)
+    directions = (spectrum[:, None] * random.normal(size=(DIRECTIONS, DIMENSION))).astype(
+        np.float32
+    )
+    for start in range(0, count, _BLOCK):
+        size = min(_BLOCK, count - start)
+        rows = centres[random.integers(len(centres), size=size)]
+        rows += random.standard_normal((size, DIRECTIONS), dtype=np.float32) @ directions
+        rows += random.standard_normal((size, DIMENSION), dtype=np.float32) * NOISE
+        yield _unit(rows)
+
+
+def queries(drawn_from: NDArray[np.float32], count: int, seed: int = 1) -> NDArray[np.float32]:
+    """Give vectors near some of the collection, but not of it."""
+    random = np.random.default_rng(seed)
+    near = drawn_from[np.sort(random.integers(len(drawn_from), size=count))]
+    scale = QUERY_SPREAD / np.sqrt(DIMENSION)
+    noise = random.standard_normal(near.shape, dtype=np.float32) * scale
+    return _unit(near + noise)
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    unit: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def passages(start: int, stop: int, source: str = "") -> Iterator[Passage]:
+    """Yield passages of words drawn as in a language: a few often, most seldom."""
+    for number in range(start, stop):
+        ranks = np.random.default_rng(number).zipf(1.3, size=WORDS) % 50_000
+        text = " ".join(f"w{rank}" for rank in ranks)
+        yield make_passage(str(number), text, source or f"{number // 20}.txt")
+
+
+class StoredEncoder(Encoder):
+    """Looks vectors up: a passage's by the number in its title, a query's by its number.
+
+    Args:
+        folder: holds `vectors.npy` and `queries.npy`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Map the files."""
+        self._passages = np.load(folder / "vectors.npy", mmap_mode="r")
+        self._queries = np.load(folder / "queries.npy")
+        self.name, self.fingerprint, self.dimension = "stored", "0" * 64, DIMENSION
+        self.pooling, self.normalize, self.max_tokens = "none", True, 0
+
+    def __getattr__(self, name: str) -> None:
+        """Other things that an encoder is described by are not set."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Look up queries."""
+        return self._queries[[int(text) for text in texts]]
+
+    def encode_passages(
+        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
+    ) -> NDArray[np.float32]:
+        """Look up passages."""
+        return np.asarray(self._passages[[int(passage["title"]) for passage in passages]])
+
+
+def write(folder: Path, count: int, queried: int, extra: int = 0) -> None:
+    """Write the vectors of `count + extra` passages, and queries near the first `count`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "vectors.npy").open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count + extra, DIMENSION)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in vectors(count + extra):
+            file.write(block.tobytes())
+    drawn = queries(np.load(folder / "vectors.npy", mmap_mode="r")[:count], queried)
+    np.save(folder / "queries.npy", drawn)

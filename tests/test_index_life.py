@@ -1,0 +1,446 @@
+"""Changing an index: what is kept, what goes, and what a fault at any moment leaves."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import indexing
+import numpy as np
+import pytest
+from indexing import MOMENTS, HashEncoder, stamped
+
+from hopgate.retrievers import (
+    Index,
+    add,
+    add_passages,
+    build_from_passages,
+    build_index,
+    delete,
+    info,
+    load_index,
+    make_passage,
+    verify,
+)
+from hopgate.retrievers.base import Hit, Passage
+from hopgate.retrievers.encoders import Encoder
+from hopgate.retrievers.versions import writing
+
+
+@pytest.fixture
+def encoder() -> HashEncoder:
+    return HashEncoder()
+
+
+@pytest.fixture
+def index(tmp_path: Path, encoder: HashEncoder) -> Path:
+    build_from_passages(stamped(0), tmp_path / "index", encoder)
+    encoder.encoded = 0
+    return tmp_path / "index"
+
+
+def texts(index: Path, encoder: Encoder) -> list[str]:
+    """All texts of an index, by way of a search."""
+    (hits,) = Index.open(index, encoder).search(["stamp"], k=1000, mode="dense")
+    return sorted(hit["text"] for hit in hits)
+
+
+def files(index: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(index)): file.read_bytes()
+        for file in index.rglob("*")
+        if file.is_file() and file.name != ".lock"
+    }
+
+
+# What a change does
+
+
+def test_building_again_changes_nothing_and_encodes_nothing(
+    index: Path, encoder: HashEncoder
+) -> None:
+    before = files(index)
+    report = build_from_passages(reversed(stamped(0)), index, encoder)
+    assert (report.changed, report.version, report.encoded, report.added) == (False, 1, 0, 0)
+    assert files(index) == before
+    assert encoder.encoded == 0
+
+
+def test_a_changed_document_replaces_its_passages_and_the_rest_keeps_its_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "index"
+    (docs / "deep").mkdir(parents=True)
+    (docs / "mill.txt").write_text("The mill grinds barley.")
+    (docs / "deep" / "ferry.txt").write_text("The ferry is red.")
+    first = build_index([docs], out)
+    (docs / "deep" / "ferry.txt").write_text("The ferry is blue.")
+    (docs / "new.md").write_text("# Lamp\n\nThe lamp burns oil.")
+    second = add([docs / "deep" / "ferry.txt", docs / "new.md"], out)
+    assert (first.passages, second.passages) == (2, 3)
+    assert (second.added, second.removed, second.encoded, second.version) == (2, 1, 2, 2)
+    found = {hit["text"]: hit for hit in load_index(out).search(["colour"], k=9, mode="dense")[0]}
+    assert found.keys() == {"The mill grinds barley.", "The ferry is blue.", "The lamp burns oil."}
+    assert found["The ferry is blue."]["source"] == "deep/ferry.txt"
+    assert not add([docs], out).changed
+    assert verify(out).problems == []
+
+
+def test_a_build_of_other_documents_takes_over_the_vectors_it_can(
+    index: Path, encoder: HashEncoder
+) -> None:
+    passages = [*stamped(0)[2:], make_passage("New", "entirely new", "new.txt")]
+    report = build_from_passages(passages, index, encoder)
+    assert (report.added, report.removed, report.encoded) == (1, 2, 1)
+    ((best,),) = Index.open(index, encoder).search(["Doc 3 stamp 0 of document 3"], 1, "dense")
+    assert best["source"] == "3.txt"
+    assert verify(index, encoder).problems == []
+
+
+def test_an_index_of_another_encoder_is_encoded_anew(index: Path) -> None:
+    report = build_from_passages(stamped(0), index, HashEncoder(dimension=8))
+    assert (report.changed, report.encoded) == (True, 5)
+    with pytest.raises(ValueError, match="built with dimension 8, and encoder hash here has 16"):
+        Index.open(index, HashEncoder())
+
+
+def test_documents_are_deleted_by_name_and_by_pattern(index: Path, encoder: HashEncoder) -> None:
+    report = delete(index, ["0.txt", "[12].txt"])
+    assert (report.removed, report.passages) == (3, 2)
+    assert texts(index, encoder) == ["stamp 0 of document 3", "stamp 0 of document 4"]
+    assert delete(index, ids=[stamped(0)[4]["id"]]).passages == 1
+    assert verify(index, encoder).problems == []
+
+
+def test_what_is_deleted_is_gone_from_the_disk(index: Path) -> None:
+    add_passages([make_passage("Secret", "xyzzyplugh", "secret.txt")], index, HashEncoder())
+    assert any(b"xyzzyplugh" in content for content in files(index).values())
+    delete(index, ["secret.txt"])
+    assert not any(b"xyzzyplugh" in content for content in files(index).values())
+
+
+def test_content_of_two_documents_goes_with_the_last_of_them(
+    index: Path, encoder: HashEncoder
+) -> None:
+    shared = [make_passage("Same", "the same words", name) for name in ("a.txt", "b.txt")]
+    assert add_passages(shared, index, encoder).duplicates == 1
+    for name in ("a.txt", "b.txt"):
+        (hits,) = Index.open(index, encoder).search(["words"], 9, "dense", {"source": name})
+        assert [hit["text"] for hit in hits] == ["the same words"]
+    assert delete(index, ["a.txt"]).removed == 0
+    (hits,) = Index.open(index, encoder).search(["words"], 9, "dense", {"title": "Same"})
+    assert [hit["source"] for hit in hits] == ["b.txt"]
+    assert delete(index, ["b.txt"]).removed == 1
+
+
+def test_what_cannot_be_deleted_is_named_and_nothing_changes(index: Path) -> None:
+    before = files(index)
+    for sources, ids, message in (
+        (["gone.txt"], [], "has no source 'gone.txt'"),
+        ([], ["0123456789abcdef"], "has no passage with the id '0123456789abcdef'"),
+        (["*"], [], "nothing would be left"),
+        ([], [], "nothing named to delete"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            delete(index, sources, ids)
+    assert files(index) == before
+
+
+def test_a_change_of_no_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no index at"):
+        add_passages(stamped(0), tmp_path / "gone")
+    with pytest.raises(ValueError, match="there is no index at"):
+        delete(tmp_path / "gone", ["a"])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_damaged_index_is_not_built_upon(index: Path, encoder: HashEncoder) -> None:
+    flip(index / "v000001" / "faiss.index")
+    with pytest.raises(ValueError, match=r"faiss\.index has changed since it was built"):
+        add_passages(stamped(1), index, encoder)
+    assert build_from_passages(stamped(0), index, encoder).encoded == 5
+    assert verify(index, encoder).problems == []
+
+
+def test_at_most_the_version_before_is_kept(index: Path, encoder: HashEncoder) -> None:
+    for stamp in range(1, 5):
+        add_passages(stamped(stamp), index, encoder)
+    kept = sorted(path.name for path in index.iterdir())
+    assert kept == [".lock", "manifest.json", "v000004", "v000005"]
+
+
+# Verifying
+
+
+def flip(file: Path, at: int = -1) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF2,SQ8"])
+def test_verify_finds_a_flipped_byte_in_every_file(
+    tmp_path: Path, encoder: HashEncoder, factory: str
+) -> None:
+    index = tmp_path / "index"
+    passages = [make_passage("T", f"text {number}") for number in range(100)]
+    build_from_passages(passages, index, encoder, factory=factory)
+    assert verify(index, encoder).problems == []
+    paths = sorted(file for file in index.rglob("*") if file.is_file() and file.name != ".lock")
+    assert len(paths) == len(info(index)["files"]) + 1
+    for file in paths:
+        for at in (0, file.stat().st_size // 2, -1):
+            flip(file, at)
+            problems = verify(index, encoder).problems
+            assert any(file.name in problem for problem in problems), (file, at)
+            flip(file, at)
+    assert verify(index, encoder).problems == []
+
+
+def test_verify_finds_vectors_of_other_passages(index: Path, encoder: HashEncoder) -> None:
+    class Other(HashEncoder):
+        def encode_queries(self, texts: object) -> np.ndarray:
+            return HashEncoder.encode_queries(encoder, [f"{text}!" for text in texts])
+
+    problems = verify(index, Other()).problems
+    assert len(problems) == 5
+    assert "is not what its encoder gives" in problems[0]
+
+
+# Faults
+
+
+def start(index: Path, moment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, indexing.__file__, str(index), moment], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_writer_killed_at_a_moment_leaves_the_old_index(
+    index: Path, encoder: HashEncoder, moment: str
+) -> None:
+    before = texts(index, encoder)
+    writer = start(index, moment)
+    assert writer.wait(timeout=60) == -signal.SIGKILL
+    assert texts(index, encoder) == before
+    assert verify(index, encoder).problems == []
+    report = add_passages(stamped(1), index, encoder)
+    assert (report.version, report.added, report.removed) == (2, 5, 5)
+    assert not any(path.name.startswith(".w") for path in index.iterdir())
+
+
+def test_a_writer_killed_at_any_time_leaves_the_old_or_the_new(
+    index: Path, encoder: HashEncoder
+) -> None:
+    chance = random.Random(6)
+    seen = set()
+    for _ in range(6):
+        writer = start(index, "never")
+        assert writer.stdout is not None
+        for _ in range(chance.randint(1, 4)):
+            writer.stdout.readline()
+        time.sleep(chance.uniform(0, 0.1))
+        writer.kill()
+        writer.wait(timeout=60)
+        found = texts(index, encoder)
+        stamps = {text.split()[1] for text in found}
+        assert len(stamps) == 1
+        assert len(found) == 5
+        assert verify(index, encoder).problems == []
+        seen |= stamps
+    assert len(seen) > 1
+
+
+def test_a_killed_build_goes_on_where_it_was(tmp_path: Path, encoder: HashEncoder) -> None:
+    passages = [make_passage("T", f"text {number}") for number in range(1200)]
+
+    class Dies(HashEncoder):
+        def encode_passages(self, *given: object) -> np.ndarray:
+            if self.encoded >= 1000:
+                raise KeyboardInterrupt
+            return super().encode_passages(*given)
+
+    with pytest.raises(KeyboardInterrupt):
+        build_from_passages(passages, tmp_path / "index", Dies())
+    with pytest.raises(ValueError, match="is not an index"):
+        info(tmp_path / "index")
+    (work,) = (tmp_path / "index" / ".work").iterdir()
+    with work.open("ab") as file:
+        file.write(b"half a row")
+    report = build_from_passages(passages, tmp_path / "index", encoder)
+    assert (report.passages, report.encoded, encoder.encoded) == (1200, 176, 176)
+    assert not (tmp_path / "index" / ".work").exists()
+    assert verify(tmp_path / "index", encoder).problems == []
+
+
+def test_a_second_writer_is_told_who_is_first(index: Path, encoder: HashEncoder) -> None:
+    with (
+        writing(index.resolve(), "index build"),
+        pytest.raises(RuntimeError, match=rf"changed by `index build` \(process {os.getpid()} on"),
+    ):
+        add_passages(stamped(1), index, encoder)
+    assert add_passages(stamped(1), index, encoder).version == 2
+
+
+def test_readers_go_on_during_changes_and_see_one_version_each(
+    index: Path, encoder: HashEncoder
+) -> None:
+    faults: list[BaseException] = []
+    seen: list[set[str]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                opened = Index.open(index, encoder)
+                for mode in ("dense", "bm25", "hybrid"):
+                    (hits,) = opened.search(["stamp document"], k=9, mode=mode)
+                    assert len(hits) == 5
+                    seen.append({hit["text"].split()[1] for hit in hits})
+        except BaseException as error:
+            faults.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for stamp in range(1, 13):
+        add_passages(stamped(stamp), index, encoder)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert faults == []
+    assert all(len(stamps) == 1 for stamps in seen)
+    assert len(set().union(*seen)) > 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)])
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_leaves_the_old_index(small_disk: Path, encoder: HashEncoder) -> None:
+    index = small_disk / "index"
+    build_from_passages(stamped(0), index, encoder)
+    before = texts(index, encoder)
+    for count, words in ((2500, 150), (5000, 1), (3500, 1)):  # full at another file each time
+        many = [make_passage("T", f"{n} " * words, "many.txt") for n in range(count)]
+        with pytest.raises(RuntimeError, match=r"there is no room to write the index at .* free"):
+            add_passages(many, index, encoder)
+        assert texts(index, encoder) == before
+        assert verify(index, encoder).problems == []
+    assert add_passages(stamped(1), index, encoder).version == 2
+
+
+# Filters and factories
+
+
+def of(hits: list[Hit]) -> list[str]:
+    return [hit["text"] for hit in hits]
+
+
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_a_filter_lets_through_only_what_it_names(
+    index: Path, encoder: HashEncoder, mode: str
+) -> None:
+    opened = Index.open(index, encoder)
+    (hits,) = opened.search(["stamp document"], 9, mode, {"source": "3.txt"})
+    assert of(hits) == ["stamp 0 of document 3"]
+    assert opened.search(["stamp"], 9, mode, {"source": "3.txt", "title": "Doc 4"}) == [[]]
+    with pytest.raises(ValueError, match="where names 'colour': passages are filtered by id, "):
+        opened.search(["stamp"], 9, mode, {"colour": "red"})
+
+
+def test_an_unknown_mode_is_refused(index: Path, encoder: HashEncoder) -> None:
+    with pytest.raises(ValueError, match="mode is 'fuzzy': use dense, bm25, hybrid"):
+        Index.open(index, encoder).search(["stamp"], 3, "fuzzy")
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Passage]:
+    return [make_passage("T", f"text {n}", f"{n % 3}.txt") for n in range(1500)]
+
+
+@pytest.mark.parametrize("factory", ["HNSW8,SQ8", "IVF16,SQ8", "IVF8,PQ4x4", "PCAR16,IVF16,SQ8"])
+def test_a_factory_finds_what_exact_search_finds(
+    tmp_path: Path,
+    many: list[Passage],
+    encoder: HashEncoder,
+    factory: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hopgate.retrievers.factory._GATHER_UP_TO", 0)
+    build_from_passages(many, tmp_path / "exact", encoder)
+    build_from_passages(many, tmp_path / "index", encoder, factory=factory)
+    add_passages([make_passage("T", "text added", "added.txt")], tmp_path / "exact", encoder)
+    add_passages([make_passage("T", "text added", "added.txt")], tmp_path / "index", encoder)
+    delete(tmp_path / "exact", ids=[many[7]["id"]])
+    delete(tmp_path / "index", ids=[many[7]["id"]])
+    assert info(tmp_path / "index")["search"]["recall"] >= 0.95
+    exact, index = (Index.open(tmp_path / name, encoder) for name in ("exact", "index"))
+    queries = [f"question {n}" for n in range(20)]
+    for where in (None, {"source": "1.txt"}):
+        wanted = exact.search(queries, 1500, "dense", where)
+        found = index.search(queries, 10, "dense", where)
+        shared = [len(set(of(w[:10])) & set(of(f))) for w, f in zip(wanted, found, strict=True)]
+        assert np.mean(shared) >= 9
+        for every, hits in zip(wanted, found, strict=True):
+            scores = {hit["id"]: hit["score"] for hit in every}
+            assert [h["score"] for h in hits] == pytest.approx([scores[h["id"]] for h in hits])
+    assert verify(tmp_path / "index", encoder).problems == []
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("Cube", "factory 'Cube' is none that FAISS can make for 16 dimensions"),
+        ("IVF64,PQ5", "factory 'IVF64,PQ5' is none that FAISS can make"),
+        ("IVF64,SQ8", "factory IVF64,SQ8 cannot be trained on 5 vectors"),
+    ],
+)
+def test_a_factory_that_does_not_suit_is_refused(
+    index: Path, encoder: HashEncoder, factory: str, message: str
+) -> None:
+    before = files(index)
+    with pytest.raises(ValueError, match=message):
+        build_from_passages(stamped(0), index, encoder, factory=factory)
+    assert files(index) == before
+
+
+def test_the_factory_follows_size_and_memory() -> None:
+    from hopgate.retrievers.factory import choose
+
+    gib = 2**30
+    assert choose(200_000, 384, 8 * gib).factory == "Flat"
+    assert choose(300_000, 384, 8 * gib).factory == "HNSW32,SQ8"
+    assert choose(1_000_000, 384, 8 * gib).factory == "IVF4096,SQ8"
+    assert choose(20_000_000, 384, 8 * gib).factory == "IVF16384,PQ48"
+    plan = choose(1_000_000, 384, 8 * gib)
+    assert 392_000_000 <= plan.memory <= 400_000_000
+    assert "1,000,000 vectors" in str(plan)
+
+
+def test_what_is_built_is_announced_before_it_starts(index: Path, encoder: HashEncoder) -> None:
+    said: list[str] = []
+    add_passages(stamped(1), index, encoder, announce=said.append)
+    assert said == ["Flat: 5 vectors, few enough for exact search; about 0 MiB of memory"]
+
+
+def test_the_manifest_tells_the_whole_story(index: Path) -> None:
+    manifest = json.loads((index / "manifest.json").read_text())
+    assert manifest["format_version"] == 2
+    assert (manifest["sources"], manifest["passages"], manifest["auto"]) == (5, 5, True)
+    assert len(manifest["checksum"]) == 64

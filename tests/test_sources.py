@@ -1,0 +1,96 @@
+"""What a request searches and in which mode, from its settings to its citations."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from test_rerank import save_cross_encoder
+
+from hopgate.graphs.context import Context
+from hopgate.graphs.resources import Resources
+from hopgate.nodes.generate import read
+from hopgate.nodes.retrieve import search
+from hopgate.retrievers import build_index, load_index
+from hopgate.retrievers.base import Hit
+from hopgate.retrievers.rerank import Reranked
+from hopgate.retrievers.sources import check_source, open_source
+
+ROWS = (
+    '{"title": "Part 7731", "text": "Holds the lamp."}\n'
+    '{"title": "Bakery", "text": "Loaves are sold before dawn."}\n'
+    '{"title": "Ferry", "text": "Crosses twice a day."}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "rows.jsonl").write_text(ROWS)
+    (folder / "light.md").write_text("# Light\n\nOld.\n\n## History\n\nIt was first lit in 1811.\n")
+    build_index([folder / "rows.jsonl", folder / "light.md"], folder / "index")
+    return folder
+
+
+def test_each_mode_finds_what_it_is_for(folder: Path) -> None:
+    index = str(folder / "index")
+    words, meaning = "7731", "Where can I buy bread in the morning?"
+    found = {
+        mode: [hits[0]["title"] if hits else "" for hits in open_source(index, mode).search(
+            [words, meaning], 1)]
+        for mode in ("dense", "bm25", "hybrid", "auto")
+    }  # fmt: skip
+    assert found["bm25"] == ["Part 7731", ""]
+    assert found["dense"][1] == "Bakery"
+    assert found["hybrid"] == ["Part 7731", "Bakery"]
+    assert found["auto"] == found["hybrid"]
+
+
+def test_auto_is_the_mode_of_the_index(folder: Path) -> None:
+    index = folder / "index"
+    assert open_source(str(index)).search(["lit"], 3) == load_index(index).search(["lit"], 3)
+    assert open_source("sample").search(["lighthouse"], 1)[0]
+
+
+def test_a_request_can_be_reranked(folder: Path, tmp_path: Path) -> None:
+    encoder = str(save_cross_encoder(tmp_path / "cross-encoder"))
+    reranked = open_source(str(folder / "index"), "bm25", encoder)
+    assert isinstance(reranked, Reranked)
+    (hits,) = reranked.search(["lit lamp"], k=2)
+    assert {hit["title"] for hit in hits} == {"Light > History", "Part 7731"}
+    assert hits == sorted(hits, key=lambda hit: -hit["score"])
+
+
+async def test_what_cannot_be_used_is_refused_before_anything_is_paid_for(folder: Path) -> None:
+    index = str(folder / "index")
+    for context, message in (
+        (Context(index=index, rerank="no such thing"), "unknown cross-encoder"),
+        (Context(index="web:bing"), "index is 'web:bing'"),
+        (Context(index=str(folder / "gone")), "there is no index"),
+        (Context(index="web:wikipedia", mode="dense"), "web ranks in its own way"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            await Resources().check(context)
+    with pytest.raises(ValueError, match="mode is 'sparse': use auto, dense, bm25, hybrid"):
+        check_source(index, "sparse")
+    with pytest.raises(ValidationError, match="mode"):
+        Context(mode="sparse")  # type: ignore[arg-type]
+
+
+async def test_citations_say_where_a_passage_stands(folder: Path) -> None:
+    retriever = await Resources().retriever(Context(index=str(folder / "index"), mode="bm25"))
+    (hit,) = await search(retriever, "When was it first lit?", 1)
+    assert (hit["source"], hit["section"]) == ("light.md", "History")
+    answer = read("It was lit in 1811 [1].", [hit])
+    assert answer.citations == [
+        {
+            "id": hit["id"],
+            "title": "Light > History",
+            "quote": "It was first lit in 1811.",
+            "source": "light.md",
+            "section": "History",
+        }
+    ]
+    paged = Hit(id="1", title="T", text="Lit in 1811.", score=1.0, source="a.pdf", page=3)
+    assert read("1811 [1]", [paged]).citations[0]["page"] == 3
+    bare = Hit(id="1", title="T", text="Lit in 1811.", score=1.0)
+    assert read("1811 [1]", [bare]).citations[0].keys() == {"id", "title", "quote"}
