@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from hopgate.graphs.context import FIXED, Context
 from hopgate.graphs.decisions import gate_decision
 from hopgate.graphs.resources import Resources
 from hopgate.nodes.demonstrations import load_pool
-from hopgate.nodes.retrieve import search
+from hopgate.nodes.retrieve import RetrievalFailed, search
 from hopgate.nodes.route import Strategy
 from hopgate.retrievers.base import Hit
 
@@ -80,7 +81,8 @@ class _Loaded:
         await self._resources.model(context)
         if context.strategy != "none" and context.gate != "never":
             retriever = await self._resources.retriever(context)
-            await search(retriever, "warm up", 1)
+            with suppress(RetrievalFailed):  # which the question's own search says better
+                await search(retriever, "warm up", 1)
         if context.strategy == "auto":
             router = await self._resources.router(context)
             await asyncio.to_thread(router.route, ["warm up"], context.alpha)

@@ -40,7 +40,8 @@ _NOTES = """\
 - Invalid: the gate's reply was neither Yes nor No. In the paper that means no retrieval; here it
   means retrieval, unless the run has `invalid=direct`.
 - Published figures are of the authors' 1,271 questions (GPT-4: 250 of them), prompts and parser.
-- Tokens, calls and cost count all that was sent and given back, the gate's call included.
+- Tokens, calls and cost count all that was sent and given back, the gate's call included. Where
+  there are calls and 0 tokens, the endpoint does not count them, and there is no cost.
   Milliseconds are of one question while others ran beside it."""
 
 

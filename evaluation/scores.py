@@ -110,7 +110,8 @@ def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> 
         - `tokens`: `prompt`, `completion` and `total`, and the same in `per_question`; the gate's
           call is included.
         - `llm_calls`, `retrieval_steps`: per question.
-        - `cost`: `total` and `per_question`; None without a price.
+        - `cost`: `total` and `per_question`; None without a price, or where the
+          endpoint counts no tokens.
         - `ms`: `mean`, `p50` and `p95` of a question's time.
         - `by_source`, `by_kind` (new-world and long-tail; other sources are in neither) and
           `by_need` (must-retrieve and answerable): `headline` of each part that occurs.
@@ -241,10 +242,11 @@ def token_sums(predictions: Sequence[Prediction]) -> dict[str, Any]:
 
 
 def money(predictions: Sequence[Prediction], price: Price | None) -> dict[str, float] | None:
-    """What the tokens cost: `total` and `per_question`; None without a price."""
-    if price is None:
-        return None
+    """What the tokens cost: `total` and `per_question`; None without a price or counts."""
     tokens = token_sums(predictions)
+    uncounted = not tokens["total"] and any(row["llm_calls"] for row in predictions)
+    if price is None or uncounted:
+        return None
     total = (tokens["prompt"] * price.input + tokens["completion"] * price.output) / 1e6
     return {"total": total, "per_question": total / len(predictions)}
 

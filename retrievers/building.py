@@ -296,6 +296,8 @@ class _Change:
         announce: Announce | None,
     ) -> None:
         load_faiss()
+        if encoder is not None and factory is not None:
+            given(factory, 1, encoder.dimension)
         self._writer = writer
         self._progress = progress
         self._announce = announce

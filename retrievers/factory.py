@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -227,8 +227,7 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
             if not np.isfinite(block).all():
                 raise RuntimeError("the encoder gave vectors that are not finite: nothing changed")
             handle.write(block.astype("<f4", copy=False).tobytes())
-    exact: Vectors = np.load(file, mmap_mode="r")
-    return exact
+    return _mapped(file)
 
 
 def _started(plan: Plan, exact: Vectors, old: OldVectors | None) -> tuple[faiss.Index, int]:
@@ -473,8 +472,8 @@ class Searcher:
             scores = np.einsum("qd,qcd->qc", queries[part], self._exact[named])
             scores[named < 0] = -np.inf
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-            near[part] = np.take_along_axis(named, order, axis=1)
-            best[part] = np.take_along_axis(scores, order, axis=1)
+            rows = np.arange(len(named))[:, None]
+            near[part], best[part] = named[rows, order], scores[rows, order]
         return near, best
 
     def _exhaustive(
@@ -486,9 +485,20 @@ class Searcher:
         return allowed[near], scores
 
 
+reading_headers = RLock()
+"""Held where numpy reads a file's header, which it has Python parse: now and then CPython 3.11 fails
+to in two threads at once (SystemError, AST constructor recursion depth mismatch)."""
+
+
+def _mapped(file: Path) -> Vectors:
+    with reading_headers:
+        vectors: Vectors = np.load(file, mmap_mode="r")
+    return vectors
+
+
 def _exact(folder: Path, index: faiss.Index) -> Vectors:
     if (folder / EXACT).exists():
-        vectors: Vectors = np.load(folder / EXACT, mmap_mode="r")
+        vectors = _mapped(folder / EXACT)
         if vectors.shape != (index.ntotal, index.d):
             raise ValueError(f"{EXACT} is of shape {vectors.shape}, not {index.ntotal} × {index.d}")
         return vectors

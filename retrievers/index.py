@@ -17,7 +17,7 @@ import numpy as np
 from hopgate.retrievers.base import Hit, Passage, check_k
 from hopgate.retrievers.bm25 import Bm25
 from hopgate.retrievers.encoders import Encoder, find_encoder, load_encoder, resolve_encoder
-from hopgate.retrievers.factory import Searcher, load_faiss
+from hopgate.retrievers.factory import Searcher, load_faiss, reading_headers
 from hopgate.retrievers.hybrid import CANDIDATES, DEFAULT_MODE, Mode, fuse
 from hopgate.retrievers.manifest import (
     MANIFEST,
@@ -96,7 +96,8 @@ class Index:
         try:
             vectors = Searcher.open(version, manifest["search"])
             store = PassageStore(version / PASSAGES)
-            words = Bm25.open(version / WORDS)
+            with reading_headers:
+                words = Bm25.open(version / WORDS)
             counts = {len(vectors), len(store), len(words)}
         except (RuntimeError, ValueError, OSError, sqlite3.DatabaseError) as error:
             raise damaged(folder, str(error).splitlines()[0]) from error

@@ -587,7 +587,7 @@ async def test_an_app_s_vector_store_is_searched(fake: FakeOpenAI) -> None:
 
 
 async def test_the_sample_collection_answers_with_the_embedded_model(embedded: str) -> None:
-    context = Context(model=embedded, strategy="single", top_k=2)
+    context = Context(model=embedded, strategy="single", top_k=2, mode="dense")
     graph = build_graph(router=FixedRouter("B"))
     result = await graph.ainvoke({"question": "When was Skerrane Light lit?"}, context=context)
     assert "1858" in result["answer"]

@@ -418,6 +418,16 @@ def test_a_factory_that_does_not_suit_is_refused(
     with pytest.raises(ValueError, match=message):
         build_from_passages(stamped(0), index, encoder, factory=factory)
     assert files(index) == before
+    assert not (index / "v000002").exists()
+
+
+def test_a_wrong_factory_is_refused_before_anything_is_encoded(
+    tmp_path: Path, encoder: HashEncoder
+) -> None:
+    with pytest.raises(ValueError, match="is none that FAISS can make"):
+        build_from_passages(stamped(0), tmp_path / "index", encoder, factory="Cube")
+    assert encoder.encoded == 0
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_factory_follows_size_and_memory() -> None:

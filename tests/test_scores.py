@@ -228,6 +228,15 @@ def test_a_bad_price_file_is_named(tmp_path: Path, content: str, part: str) -> N
     assert str(path) in str(caught.value) and part in str(caught.value)
 
 
+def test_calls_without_counted_tokens_have_no_cost() -> None:
+    price = Price(1, 1)
+    assert (
+        summarise([row(prompt_tokens=0, completion_tokens=0, llm_calls=2)], price)["cost"] is None
+    )
+    free = summarise([row(prompt_tokens=0, completion_tokens=0, llm_calls=0)], price)["cost"]
+    assert free == {"total": 0, "per_question": 0}
+
+
 def test_a_missing_price_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere\.json cannot be read: No such file"):
         read_price(tmp_path / "nowhere.json", "small")
