@@ -90,7 +90,9 @@ def retrievalqa(
     _check_questions(data, asked.values())
     summary = data_summary(data, len(asked), len(bad))
     names = [spec.name for spec in specs]
-    before = _baseline(comparison, summary, names, report.RETRIEVALQA_RUN) if comparison else None
+    before = (
+        _baseline(out, comparison, summary, names, report.RETRIEVALQA_RUN) if comparison else None
+    )
     passages = "given" if index is None else searched(index)
     fixed = {"data": summary["sha256"], "passages": passages}
     plans = _plans(specs, out / PREDICTIONS, asking, fixed, index)
@@ -159,7 +161,7 @@ def qa(
     asked = {example.id: example for example in examples[:limit]}
     summary = data_summary(data, len(asked), len(bad))
     names = [system.name for system in systems]
-    before = _baseline(comparison, summary, names, report.QA_RUN) if comparison else None
+    before = _baseline(out, comparison, summary, names, report.QA_RUN) if comparison else None
     passages = searched(index)
     fixed = {"data": summary["sha256"], "passages": passages}
     plans = [_system_plan(system, out / PREDICTIONS, asking, fixed, index) for system in systems]
@@ -377,7 +379,11 @@ def _ask_gates(
 
 
 def _baseline(
-    comparison: Comparison, summary: Mapping[str, Any], names: Sequence[str], benchmark: str
+    out: Path,
+    comparison: Comparison,
+    summary: Mapping[str, Any],
+    names: Sequence[str],
+    benchmark: str,
 ) -> dict[str, Any]:
     """An earlier `results.json`, refused before any work if it cannot be compared with.
 
@@ -386,6 +392,11 @@ def _baseline(
     """
     from hopgate.evaluation import report
 
+    if comparison.baseline.resolve() == (out / "results.json").resolve():
+        raise ValueError(
+            f"--baseline {comparison.baseline} would be written over; copy it to another place, "
+            "or give another --out"
+        )
     before = report.read_results(comparison.baseline)
     runs = [run for run in before["runs"] if run["name"] in names]
     later = {**before, "benchmark": benchmark, "data": summary, "runs": runs}

@@ -402,8 +402,8 @@ class _Change:
         dimension = described["dimension"]
         new = np.flatnonzero(origins < 0)
         cache = _Encoded(self._writer.work, described)
-        encoded = self._encode(draft, new, cache)
-        ids = [passage["id"] for passage in draft.read(new.tolist())]
+        ids = draft.ids()[new]
+        encoded = self._encode(draft, new[~cache.has(ids)], len(new), cache)
         fresh = cache.rows(ids)
         draft.finish()
         old = self._old
@@ -435,23 +435,18 @@ class _Change:
         assert self._old is not None
         return dict(self._old.manifest["encoder"])
 
-    def _encode(self, draft: Draft, new: NDArray[np.int64], cache: _Encoded) -> int:
+    def _encode(self, draft: Draft, waiting: NDArray[np.int64], total: int, cache: _Encoded) -> int:
         """Encode what has no vector yet, keeping each batch."""
-        waiting = [
-            position
-            for position, passage in zip(new.tolist(), draft.read(new.tolist()), strict=True)
-            if passage["id"] not in cache
-        ]
-        if not waiting:
+        if not len(waiting):
             return 0
         encoder = self._encoder or self._matching()
-        stage, done = self.stage("encode"), len(new) - len(waiting)
+        stage, done = self.stage("encode"), total - len(waiting)
         for start in range(0, len(waiting), _BATCH):
-            batch = list(draft.read(waiting[start : start + _BATCH]))
+            batch = list(draft.read(waiting[start : start + _BATCH].tolist()))
             cache.keep([passage["id"] for passage in batch], encoder.encode_passages(batch))
             done += len(batch)
             if stage:
-                stage(done, len(new))
+                stage(done, total)
         return len(waiting)
 
     def _matching(self) -> Encoder:
@@ -532,7 +527,6 @@ class _Encoded:
         whole = self._rows() * self._row.itemsize
         if self._file.exists():
             os.truncate(self._file, whole)
-        self._known = set(self._table()["id"].tolist())
 
     def _rows(self) -> int:
         return self._file.stat().st_size // self._row.itemsize if self._file.exists() else 0
@@ -543,8 +537,9 @@ class _Encoded:
             return np.empty(0, dtype=self._row)
         return np.memmap(self._file, dtype=self._row, mode="r", shape=(count,))
 
-    def __contains__(self, identity: str) -> bool:
-        return identity.encode() in self._known
+    def has(self, ids: NDArray[np.bytes_]) -> NDArray[np.bool_]:
+        """Tell which passages have been encoded."""
+        return np.isin(ids, self._table()["id"])
 
     def keep(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Append a batch."""
@@ -561,14 +556,13 @@ class _Encoded:
         vectors: NDArray[np.float32] = self._table()["vector"]
         return vectors
 
-    def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Find the rows of passages that have been encoded."""
-        if not ids:
+    def rows(self, ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """Find the rows of passages, all of which have been encoded."""
+        if not len(ids):
             return np.empty(0, dtype=np.int64)
         held = np.asarray(self._table()["id"])
         order = np.argsort(held)
-        wanted = np.array([identity.encode() for identity in ids], dtype="S16")
-        return np.asarray(order[np.searchsorted(held, wanted, sorter=order)], dtype=np.int64)
+        return np.asarray(order[np.searchsorted(held, ids, sorter=order)], dtype=np.int64)
 
 
 def _blocks(

@@ -486,8 +486,10 @@ class Searcher:
 
 
 reading_headers = RLock()
-"""Held where numpy reads a file's header, which it has Python parse: now and then CPython 3.11 fails
-to in two threads at once (SystemError, AST constructor recursion depth mismatch)."""
+"""Held where numpy reads a file's header, which Python parses for it.
+
+In two threads at once, CPython 3.11 fails now and then: SystemError, AST constructor recursion
+depth mismatch."""
 
 
 def _mapped(file: Path) -> Vectors:

@@ -195,6 +195,11 @@ class Draft:
         )
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=self._count)
 
+    def ids(self) -> NDArray[np.bytes_]:
+        """Give the id of each passage, in the order of their positions."""
+        rows = self._connection.execute("SELECT id FROM passages ORDER BY position")
+        return np.fromiter((row[0].encode() for row in rows), dtype="S16", count=self._count)
+
     def read(self, positions: Iterable[int]) -> Iterator[Passage]:
         """Read passages that were put, one after the other."""
         sql = f"SELECT {_COLUMNS} FROM passages WHERE position = ?"

@@ -386,7 +386,7 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_a_half_written_index_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
     half = shutil.copytree(sample_path(), tmp_path / "half")
-    (half / "faiss.index").unlink()
+    (half / "v000001" / "faiss.index").unlink()
     one_line(run("search", "x", "--index", half), 2, str(half), "faiss.index is missing")
 
 
@@ -403,7 +403,7 @@ def test_ask_refuses_a_half_written_index_too(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, strategy: str
 ) -> None:
     half = shutil.copytree(sample_path(), tmp_path / "half")
-    (half / "passages.sqlite").write_bytes(b"")
+    (half / "v000001" / "passages.sqlite").write_bytes(b"")
     ran = run("ask", QUESTION, "--index", half, "--strategy", strategy, "--json")
     one_line(ran, 2, str(half), "passages.sqlite")
 
@@ -539,7 +539,8 @@ def test_index_build_names_the_broken_file_to_people_too(
     ran = run("index", "build", documents, "--out", tmp_path / "index")
     assert ran.code == 0
     assert "broken.pdf" in ran.err
-    assert "2 passages of 2 files" in ran.out
+    assert "2 passages → " in ran.out
+    assert "2 files read" in ran.out
     assert "minilm" in run("index", "info", tmp_path / "index").out
 
 
@@ -551,6 +552,31 @@ def test_a_folder_of_broken_files_leaves_no_index(
     assert ran.out == ""
     assert "broken.pdf" in ran.err
     assert not (tmp_path / "index").exists()
+
+
+def test_an_index_is_changed_and_verified_from_the_command_line(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "index"
+    docs.mkdir()
+    (docs / "mill.txt").write_text("The mill grinds barley.")
+    assert run("index", "build", docs, "--out", out).code == 0
+    assert "nothing changed" in run("index", "build", docs, "--out", out).out
+    (docs / "mill.txt").write_text("The mill grinds oats.")
+    (docs / "ferry.txt").write_text("The ferry is red.")
+    added = json.loads(run("index", "add", docs, "--index", out, "--json").out)
+    assert (added["version"], added["added"], added["removed"]) == (2, 2, 1)
+    deleted = json.loads(run("index", "delete", "ferry*", "--index", out, "--json").out)
+    assert (deleted["version"], deleted["removed"], deleted["passages"]) == (3, 1, 1)
+    assert "oats" in run("search", "mill", "--index", out).out
+    one_line(run("index", "delete", "ferry*", "--index", out), 2, str(out), "'ferry*'")
+    assert json.loads(run("index", "verify", out, "--json").out)["problems"] == []
+    with (out / "v000003" / "faiss.index").open("r+b") as file:
+        file.seek(60)
+        file.write(b"x")
+    ran = run("index", "verify", out)
+    assert (ran.code, ran.out) == (1, "")
+    assert "v000003/faiss.index has changed" in ran.err
 
 
 # Routing

@@ -471,6 +471,15 @@ def test_a_baseline_that_cannot_be_compared_with_is_refused_first(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_baseline_that_the_run_would_write_over_is_refused(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(reads_the_passage)
+    assert evaluate("--gate", "always").code == 0
+    again = evaluate("--gate", "always", "--baseline", out / "results.json")
+    one_line(again, 2, "baseline", "written over")
+
+
 # Bad input
 
 
