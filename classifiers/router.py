@@ -259,7 +259,9 @@ class Router:
         with torch.no_grad():
             network = network_from(self._architecture, self._config, self._shared | mixed)
             network.requires_grad_(False)
-            return ServedT5(network) if isinstance(network, T5Network) else network.features
+            if isinstance(network, T5Network):
+                return ServedT5(network, half=self.one_pass)
+            return network.features
 
     def _moved(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}

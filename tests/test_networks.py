@@ -44,17 +44,22 @@ def test_served_t5_gives_what_transformers_gives(settings: dict[str, Any]) -> No
     tokens, mask = padded([[5, 9, 1], list(range(2, 50)), [7]])
     with torch.no_grad():
         expected = network.features(tokens, mask)
-        served = ServedT5(network)(tokens, mask)
+        served = ServedT5(network, half=True)(tokens, mask)
     assert (served - expected).norm() < 2e-3 * expected.norm()
 
 
-def test_served_t5_without_half_precision_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_has_half_precision", lambda weight: False)
+@pytest.mark.parametrize("half", [True, False])
+def test_served_t5_without_half_precision_is_exact(
+    half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if half:
+        monkeypatch.setattr(serving, "_has_half_precision", lambda weight: False)
     network = small_t5(feed_forward_proj="gated-gelu", num_decoder_layers=2)
     tokens, mask = padded([[5, 9, 1], list(range(2, 50)), [7]])
     with torch.no_grad():
         expected = network.features(tokens, mask)
-        torch.testing.assert_close(ServedT5(network)(tokens, mask), expected, atol=2e-5, rtol=1e-4)
+        served = ServedT5(network, half)(tokens, mask)
+        torch.testing.assert_close(served, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_network_is_rebuilt_from_its_state() -> None:
