@@ -1,6 +1,7 @@
 """What every test shares: a clean environment, the fake endpoint, the embedded model."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,3 +66,9 @@ def embedded() -> str:
 
     local.serve()
     return "local:smollm2"
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the commands that tests start, also where a shell runs all of this behind."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
