@@ -69,6 +69,6 @@ def embedded() -> str:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the commands that tests start, also where a shell runs all of this behind."""
+    """Let Ctrl-C reach the commands that tests start, also from a job in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
