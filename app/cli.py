@@ -25,7 +25,6 @@ from hopgate.options import (
     ask_again_option,
     asking_options,
     concurrency_option,
-    index_folder,
     index_option,
     json_option,
     limit_option,
@@ -354,11 +353,12 @@ def label(
     Killed and started again with the same options, it goes on where it was.
     """
     from hopgate import labelling, render
+    from hopgate.retrievers.sources import index_path
 
     with render.stages() as advance:
         report = labelling.label(
             questions,
-            index_folder(index),
+            index_path(index),
             out,
             judge,
             cli_eval.asking(model, concurrency, None, overwrite, advance),

@@ -11,7 +11,6 @@ import click
 from hopgate.options import (
     GATES,
     asking_options,
-    index_folder,
     index_option,
     json_option,
     limit_option,
@@ -25,7 +24,7 @@ from hopgate.options import (
 if TYPE_CHECKING:
     from datetime import date
 
-    from hopgate.evaluating import Evaluated
+    from hopgate.evaluating import Evaluated, Scoring
     from hopgate.plans import Asking
 
 ASKING = ("model", "concurrency", "today", "overwrite")
@@ -130,11 +129,8 @@ def retrievalqa(
             gates,
             out,
             asking(model, concurrency, today, overwrite, advance),
-            index=index,
-            limit=limit,
-            skip_bad_rows=skip_bad_rows,
-            prices=prices,
-            comparison=evaluating.Comparison(baseline, tolerance) if baseline else None,
+            scoring(limit, skip_bad_rows, prices, baseline, tolerance),
+            index,
         )
     if as_json:
         print_json(evaluated.results)
@@ -208,6 +204,7 @@ def qa(
     """
     from hopgate import evaluating, render
     from hopgate.evaluation.qa import systems
+    from hopgate.retrievers.sources import index_path
 
     with render.stages() as advance:
         evaluated = evaluating.qa(
@@ -215,11 +212,8 @@ def qa(
             systems(strategies, alphas, gate, router, profile, escalate),
             out,
             asking(model, concurrency, today, overwrite, advance),
-            index=index_folder(index),
-            limit=limit,
-            skip_bad_rows=skip_bad_rows,
-            prices=prices,
-            comparison=evaluating.Comparison(baseline, tolerance) if baseline else None,
+            scoring(limit, skip_bad_rows, prices, baseline, tolerance),
+            index_path(index),
         )
     if as_json:
         print_json(evaluated.results)
@@ -293,3 +287,17 @@ def asking(
 
     command = shlex.join(["hopgate", *sys.argv[1:]])
     return Asking(model, concurrency, today, overwrite, command, advance)
+
+
+def scoring(
+    limit: int | None,
+    skip_bad_rows: bool,
+    prices: Path | None,
+    baseline: Path | None,
+    tolerance: float,
+) -> "Scoring":
+    """What answers are held against, from the options of `scoring_options`."""
+    from hopgate.evaluating import Comparison, Scoring
+
+    comparison = Comparison(baseline, tolerance) if baseline else None
+    return Scoring(limit, skip_bad_rows, prices, comparison)

@@ -5,17 +5,17 @@ when the same command is given again.
 """
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hopgate.evaluation.writing import check_folder, json_bytes, write_files
 from hopgate.plans import Asking, Plan, ask, check, digest, endpoint, make_plan, searched
-from hopgate.writing import check_folder, json_bytes, write_files
 
 if TYPE_CHECKING:
-    from hopgate.evaluation.asking import Question
+    from hopgate.evaluation.asking import Examinee, Question, WholeGraph
     from hopgate.evaluation.qa import System
     from hopgate.evaluation.report import Drop
     from hopgate.evaluation.retrievalqa import Example
@@ -46,17 +46,29 @@ class Evaluated(NamedTuple):
     new: list[str]
 
 
+class Scoring(NamedTuple):
+    """Which questions are asked, and what their answers are held against.
+
+    Attributes:
+        limit: Ask only so many questions, the first ones.
+        skip_bad_rows: Go on without rows that cannot be used.
+        prices: JSON of prices per million tokens.
+        comparison: What to compare with.
+    """
+
+    limit: int | None = None
+    skip_bad_rows: bool = False
+    prices: Path | None = None
+    comparison: Comparison | None = None
+
+
 def retrievalqa(
     data: Path,
     gates: Sequence[str],
     out: Path,
     asking: Asking,
-    *,
+    scoring: Scoring,
     index: Path | None = None,
-    limit: int | None = None,
-    skip_bad_rows: bool = False,
-    prices: Path | None = None,
-    comparison: Comparison | None = None,
 ) -> Evaluated:
     """Runs gates on RetrievalQA and writes the report into `out`.
 
@@ -65,58 +77,30 @@ def retrievalqa(
         gates: Specs, see `hopgate.evaluation.specs`.
         out: Folder to write into; it is made if it is not there.
         asking: The model and how it is asked.
+        scoring: Which questions are asked, prices and baseline.
         index: What is searched; None: each question's own passages.
-        limit: Ask only so many questions, the first ones.
-        skip_bad_rows: Go on without rows that cannot be used.
-        prices: JSON of prices per million tokens.
-        comparison: What to compare with.
 
     Raises:
         ValueError: If an input is wrong, or what is in `out` was made with other settings.
         RuntimeError: If the model fails; the message says what is kept, and where.
     """
     from hopgate.evaluation import report, scores
-    from hopgate.evaluation import retrievalqa as dataset
     from hopgate.evaluation.asking import Examinee
     from hopgate.evaluation.plots import require_matplotlib
-    from hopgate.evaluation.rows import data_summary
+    from hopgate.evaluation.retrievalqa import read_examples
     from hopgate.evaluation.specs import parse_specs
 
     check_folder(out)
     require_matplotlib()
     specs = parse_specs(gates)
-    examples, bad = dataset.read_examples(data, skip_bad_rows)
-    asked = {example.id: example for example in examples[:limit]}
-    _check_questions(data, asked.values())
-    summary = data_summary(data, len(asked), len(bad))
-    names = [spec.name for spec in specs]
-    before = (
-        _baseline(out, comparison, summary, names, report.RETRIEVALQA_RUN) if comparison else None
-    )
-    passages = "given" if index is None else searched(index)
-    fixed = {"data": summary["sha256"], "passages": passages}
-    plans = _plans(specs, out / PREDICTIONS, asking, fixed, index)
-    model = plans[0].context.model
-    price = scores.read_price(prices, model) if prices else None
+    run = _read(report.RETRIEVALQA_RUN, read_examples, data, out, asking, scoring, index)
+    _check_questions(data, run.asked.values())
+    before = _baseline(run, [spec.name for spec in specs])
+    plans = _plans(specs, out / PREDICTIONS, asking, run.fixed, index)
     examinee = Examinee(given=index is None)
-    check(plans, examinee.resources)
-    answered = ask(plans, asked, examinee.answer, asking, out / PREDICTIONS)
-    runs = [
-        report.Run(plan.name, plan.shown, scores.summarise(rows, price))
-        for plan, rows in zip(plans, answered, strict=True)
-    ]
-    results = report.results_document(
-        summary,
-        model,
-        runs,
-        passages=passages,
-        endpoint=endpoint(model),
-        command=asking.command,
-        date=date.today().isoformat(),
-        version=version("hopgate"),
-    )
+    results = _answered(run, plans, examinee, scores.summarise)
     report.write_report(out, results)
-    return _compared(results, before, comparison)
+    return _compared(results, before, scoring.comparison)
 
 
 def qa(
@@ -124,12 +108,8 @@ def qa(
     systems: Sequence["System"],
     out: Path,
     asking: Asking,
-    *,
+    scoring: Scoring,
     index: Path,
-    limit: int | None = None,
-    skip_bad_rows: bool = False,
-    prices: Path | None = None,
-    comparison: Comparison | None = None,
 ) -> Evaluated:
     """Runs strategies on questions over an index and writes the report into `out`.
 
@@ -138,60 +118,103 @@ def qa(
         systems: What to run.
         out: Folder to write into; it is made if it is not there.
         asking: The model and how it is asked.
+        scoring: Which questions are asked, prices and baseline.
         index: What is searched.
-        limit: Ask only so many questions, the first ones.
-        skip_bad_rows: Go on without rows that cannot be used.
-        prices: JSON of prices per million tokens.
-        comparison: What to compare with.
 
     Raises:
         ValueError: If an input is wrong, or what is in `out` was made with other settings.
         RuntimeError: If the model fails; the message says what is kept, and where.
     """
     from hopgate.evaluation import qa as answering
-    from hopgate.evaluation import qa_report, report, scores
+    from hopgate.evaluation import qa_report, report
     from hopgate.evaluation.asking import WholeGraph
     from hopgate.evaluation.plots import require_matplotlib
     from hopgate.evaluation.questions import read_questions
-    from hopgate.evaluation.rows import data_summary
 
     check_folder(out)
     require_matplotlib()
-    examples, bad = read_questions(data, skip_bad_rows)
-    asked = {example.id: example for example in examples[:limit]}
+    run = _read(report.QA_RUN, read_questions, data, out, asking, scoring, index)
+    before = _baseline(run, [system.name for system in systems])
+    folder = out / PREDICTIONS
+    plans = [_system_plan(system, folder, asking, run.fixed, index) for system in systems]
+    results = _answered(run, plans, WholeGraph(), answering.summarise)
+    qa_report.write_report(out, results)
+    return _compared(results, before, scoring.comparison)
+
+
+class _Run(NamedTuple):
+    """A benchmark on its questions.
+
+    Attributes:
+        benchmark: Its name in `results.json`.
+        asked: The questions, by id.
+        summary: Of the data.
+        passages: What is searched, as reports name it.
+        out: Where results go.
+        asking: How the model is asked.
+        scoring: What answers are held against.
+    """
+
+    benchmark: str
+    asked: dict[str, "Example"]
+    summary: dict[str, Any]
+    passages: str
+    out: Path
+    asking: Asking
+    scoring: Scoring
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What every plan's answers depend on."""
+        return {"data": self.summary["sha256"], "passages": self.passages}
+
+
+def _read(
+    benchmark: str,
+    read: Callable[[Path, bool], tuple[list["Example"], list[Any]]],
+    data: Path,
+    out: Path,
+    asking: Asking,
+    scoring: Scoring,
+    index: Path | None,
+) -> _Run:
+    from hopgate.evaluation.rows import data_summary
+
+    examples, bad = read(data, scoring.skip_bad_rows)
+    asked = {example.id: example for example in examples[: scoring.limit]}
     summary = data_summary(data, len(asked), len(bad))
-    names = [system.name for system in systems]
-    before = _baseline(out, comparison, summary, names, report.QA_RUN) if comparison else None
-    passages = searched(index)
-    fixed = {"data": summary["sha256"], "passages": passages}
-    plans = [_system_plan(system, out / PREDICTIONS, asking, fixed, index) for system in systems]
+    passages = "given" if index is None else searched(index)
+    return _Run(benchmark, asked, summary, passages, out, asking, scoring)
+
+
+def _answered(
+    run: _Run,
+    plans: Sequence[Plan],
+    examinee: "Examinee | WholeGraph",
+    summarise: Callable[..., dict[str, Any]],
+) -> dict[str, Any]:
+    """Asks everything and gives the content of `results.json`."""
+    from hopgate.evaluation import report, scores
+
     model = plans[0].context.model
+    prices = run.scoring.prices
     price = scores.read_price(prices, model) if prices else None
-    graph = WholeGraph()
-    check(plans, graph.resources)
-    answered = ask(plans, asked, graph.answer, asking, out / PREDICTIONS)
-    runs = [
-        report.Run(plan.name, plan.shown, answering.summarise(rows, price))
-        for plan, rows in zip(plans, answered, strict=True)
-    ]
-    results = report.results_document(
-        summary,
+    check(plans, examinee.resources)
+    answers = ask(plans, run.asked, examinee.answer, run.asking, run.out / PREDICTIONS)
+    return report.results_document(
+        run.summary,
         model,
-        runs,
-        passages=passages,
+        [
+            report.Run(plan.name, plan.shown, summarise(rows, price))
+            for plan, rows in zip(plans, answers, strict=True)
+        ],
+        passages=run.passages,
         endpoint=endpoint(model),
-        command=asking.command,
+        command=run.asking.command,
         date=date.today().isoformat(),
         version=version("hopgate"),
-        benchmark=report.QA_RUN,
+        benchmark=run.benchmark,
     )
-    files = {
-        qa_report.PICTURE: qa_report.png(results),
-        qa_report.PAGE: qa_report.page(results).encode(errors="backslashreplace"),
-        qa_report.DOCUMENT: json_bytes(results),
-    }
-    write_files(out, files)
-    return _compared(results, before, comparison)
 
 
 def _system_plan(
@@ -378,13 +401,7 @@ def _ask_gates(
     return ask(plans, {each.id: each for each in questions}, alone.decide, asking, kept)
 
 
-def _baseline(
-    out: Path,
-    comparison: Comparison,
-    summary: Mapping[str, Any],
-    names: Sequence[str],
-    benchmark: str,
-) -> dict[str, Any]:
+def _baseline(run: _Run, names: Sequence[str]) -> dict[str, Any] | None:
     """An earlier `results.json`, refused before any work if it cannot be compared with.
 
     Raises:
@@ -392,14 +409,17 @@ def _baseline(
     """
     from hopgate.evaluation import report
 
-    if comparison.baseline.resolve() == (out / "results.json").resolve():
+    comparison = run.scoring.comparison
+    if comparison is None:
+        return None
+    if comparison.baseline.resolve() == (run.out / report.DOCUMENT).resolve():
         raise ValueError(
             f"--baseline {comparison.baseline} would be written over; copy it to another place, "
             "or give another --out"
         )
     before = report.read_results(comparison.baseline)
-    runs = [run for run in before["runs"] if run["name"] in names]
-    later = {**before, "benchmark": benchmark, "data": summary, "runs": runs}
+    runs = [each for each in before["runs"] if each["name"] in names]
+    later = {**before, "benchmark": run.benchmark, "data": run.summary, "runs": runs}
     report.compare(before, later, comparison.tolerance)
     return before
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from hopgate.evaluation.writing import check_folder, write_files
 from hopgate.plans import Asking, Row, going_on, searched
-from hopgate.writing import check_folder, write_files
 
 if TYPE_CHECKING:
     from hopgate.evaluation.journal import Journal

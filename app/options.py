@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import click
@@ -48,13 +47,6 @@ model_option = click.option(
 
 
 GATES = ("auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off")
-
-
-def index_folder(index: str) -> Path:
-    """The folder that `--index` names."""
-    from hopgate import retrievers
-
-    return retrievers.sample_path() if index == "sample" else Path(index)
 
 
 def print_json(document: Any) -> None:

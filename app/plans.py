@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hopgate.writing import json_bytes
+from hopgate.evaluation.writing import json_bytes
 
 if TYPE_CHECKING:
     from hopgate.evaluation.journal import Journal

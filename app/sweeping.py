@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hopgate.writing import check_folder, json_bytes, write_files
+from hopgate.evaluation.writing import check_folder, json_bytes, write_files
 
 if TYPE_CHECKING:
     from hopgate.evaluation.calibration import Goal

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.progress import track
 
+from hopgate.evaluation.gates import auc
 from hopgate.models import chat
 from hopgate.nodes import prompts
 from hopgate.nodes.gate import CONFIDENCE_TOKENS, probability_of_yes
@@ -27,10 +28,9 @@ def rows(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def auc(needed: list[float], known: list[float]) -> float:
-    """Share of pairs in which the question that needs retrieval has the higher P(Yes)."""
-    wins = sum((n > k) + 0.5 * (n == k) for n in needed for k in known)
-    return wins / (len(needed) * len(known))
+def against_none(found: dict[str, list[float]], group: str) -> float:
+    needed, known = found[group], found["none"]
+    return auc([*needed, *known], [True] * len(needed) + [False] * len(known))
 
 
 async def p_yes(
@@ -64,7 +64,7 @@ async def main() -> None:
         found = {group: await p_yes(questions, demos, group) for group, questions in groups.items()}
         needed = [group for group in groups if group != "none"]
         print(f"\n## {name}\n\nAUC against none: ", end="")
-        print(", ".join(f"{group} {auc(found[group], found['none']):.3f}" for group in needed))
+        print(", ".join(f"{group} {against_none(found, group):.3f}" for group in needed))
         print("\n| P(Yes) at least | " + " | ".join(found) + " |\n|" + " --- |" * (len(found) + 1))
         for threshold in THRESHOLDS:
             shares = [sum(p >= threshold for p in ps) / len(ps) for ps in found.values()]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from rich.progress import track
 
+from hopgate.evaluation import gates
 from hopgate.evaluation.metrics import match
 from hopgate.models import chat
 from hopgate.nodes import gate
@@ -42,11 +43,8 @@ async def drafted(questions: list[tuple[str, str, list[str]]]) -> list[Drafted]:
 
 
 def auc(drafts: list[Drafted]) -> float:
-    """Share of pairs of a wrong and a right answer in which the wrong one is less sure."""
-    right = [each.uncertainty for each in drafts if each.right]
-    wrong = [each.uncertainty for each in drafts if not each.right]
-    wins = sum((w > r) + 0.5 * (w == r) for w in wrong for r in right)
-    return wins / (len(wrong) * len(right))
+    """How well uncertainty tells wrong answers from right ones."""
+    return gates.auc([each.uncertainty for each in drafts], [not each.right for each in drafts])
 
 
 def rows(path: Path) -> list[dict[str, object]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.plots import DPI, ROUTERS, beside, require_matplotlib
 from hopgate.evaluation.qa import STATIC
+from hopgate.evaluation.report import DOCUMENT, PAGE
+from hopgate.evaluation.writing import json_bytes, write_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 Runs = Sequence[Mapping[str, Any]]
 
-PICTURE, PAGE, DOCUMENT = "qa.png", "report.md", "results.json"
+PICTURE = "qa.png"
 
 _NOTES = """\
 - Match, the accuracy of the picture: an accepted answer stands somewhere in the answer, both
@@ -29,6 +32,24 @@ _NOTES = """\
   no width, and says nothing of other questions.
 - Tokens, calls and cost count all that was sent and given back. Milliseconds are of one question
   while others ran beside it."""
+
+
+def write_report(out: Path, results: Mapping[str, Any]) -> None:
+    """Writes `results.json`, `report.md` and `qa.png`, each whole or not at all.
+
+    Args:
+        out: Folder to write into; it is made if it is not there.
+        results: The content of `results.json`.
+
+    Raises:
+        RuntimeError: If matplotlib is missing, or `out` cannot be written to.
+    """
+    files = {
+        PICTURE: png(results),
+        PAGE: page(results).encode(errors="backslashreplace"),  # of a path that is no UTF-8
+        DOCUMENT: json_bytes(results),
+    }
+    write_files(out, files)
 
 
 def page(results: Mapping[str, Any]) -> str:

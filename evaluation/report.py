@@ -12,7 +12,7 @@ from hopgate.evaluation import charts
 from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.published import RETRIEVALQA
 from hopgate.evaluation.scores import ANSWERABLE, OUTCOMES
-from hopgate.nodes.folders import write_whole
+from hopgate.evaluation.writing import json_bytes, write_files
 
 FORMAT = 1
 DOCUMENT, PAGE, GATES, FLOW = "results.json", "report.md", "gates.png", "flow.png"
@@ -131,19 +131,13 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
     Raises:
         RuntimeError: If matplotlib is missing, or `out` cannot be written to.
     """
-    document = json.dumps(results, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     files = {
         GATES: charts.gates_png(results),
         FLOW: charts.flow_png(results),
-        PAGE: page(results).encode(errors="backslashreplace"),
-        DOCUMENT: document.encode(errors="backslashreplace"),  # of a path that is no UTF-8
+        PAGE: page(results).encode(errors="backslashreplace"),  # of a path that is no UTF-8
+        DOCUMENT: json_bytes(results),
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_whole(out / name, content)
-    except OSError as error:
-        raise RuntimeError(f"{out} cannot be written to: {error}") from error
+    write_files(out, files)
 
 
 # Comparing

@@ -53,4 +53,6 @@ __all__ = [
 
 def sample_path() -> Path:
     """Give the folder of the sample index that ships with the package."""
-    return Path(__file__).parent / "sample" / "index"
+    from hopgate.retrievers.sources import SAMPLE, index_path
+
+    return index_path(SAMPLE)

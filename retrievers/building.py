@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -181,12 +181,7 @@ def build_from_passages(
     folder = _target(out)
     with writing(folder, "index build") as writer:
         change = _Change(writer, _loaded(encoder), None, factory, progress, announce)
-        return change.build(_chain(first, rest), Documents())
-
-
-def _chain(first: Iterable[Passage], rest: Iterable[Passage]) -> Iterator[Passage]:
-    yield from first
-    yield from rest
+        return change.build(chain(first, rest), Documents())
 
 
 def add(

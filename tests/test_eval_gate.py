@@ -4,7 +4,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,13 @@ from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, 
 from hypothesis import given
 from hypothesis import strategies as st
 from test_cli import Ran, one_line
+from test_label import write
 
 from hopgate.evaluation import gate_plots, gates
 from hopgate.evaluation.gates import Asked
 from hopgate.evaluation.paraphrases import read_groups
 
 run = test_cli.run
-
-
-def write(path: Path, rows: Sequence[Any]) -> Path:
-    lines = [each if isinstance(each, str) else json.dumps(each) for each in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 # The threshold

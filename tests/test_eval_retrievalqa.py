@@ -1,11 +1,9 @@
 """`hopgate eval retrievalqa`: gates on questions, through the command and the real graph."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +15,7 @@ import test_cli
 from doubles import by_task, task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from test_cli import Ran, one_line
+from test_label import started, write
 
 from hopgate import Context, evaluating
 from hopgate.evaluation.asking import Examinee, GivenPassages
@@ -39,12 +38,6 @@ def row(number: int, **fields: Any) -> dict[str, Any]:
         "ground_truth": [f"word{number}x"],
         "context": [{"title": f"Ship {number}", "text": f"Its code word is word{number}x."}],
     } | fields
-
-
-def write(path: Path, rows: list[Any]) -> Path:
-    lines = [each if isinstance(each, str) else json.dumps(each) for each in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -375,22 +368,15 @@ def test_a_second_process_on_the_same_folder_is_refused(
     assert fake.requests == []
 
 
-def started(fake: FakeOpenAI, data: Path, out: Path, answers: int) -> subprocess.Popen[str]:
+def begun(data: Path, out: Path, answers: int) -> subprocess.Popen[str]:
     """The command in a process of its own, at the moment when it has kept some answers."""
-    common = ["eval", "retrievalqa", "--data", str(data), "--model", "openai:fake"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hopgate", *common, "--out", str(out), "--gate", "always"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ.copy(),
+    common = ("eval", "retrievalqa", "--data", data, "--model", "openai:fake")
+    file = out / "predictions" / "always.jsonl"
+    return started(
+        (*common, "--out", out, "--gate", "always"),
+        lambda: file.exists() and len(file.read_bytes().splitlines()) >= answers,
+        seconds=60,
     )
-    file, limit = out / "predictions" / "always.jsonl", time.monotonic() + 60
-    while not file.exists() or len(file.read_bytes().splitlines()) < answers:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    return process
 
 
 def slow(messages: Messages) -> Reply:
@@ -404,7 +390,7 @@ def test_killed_and_started_again_it_goes_on(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, how: signal.Signals
 ) -> None:
     fake.answers(slow)
-    with started(fake, data, out, 2) as process:
+    with begun(data, out, 2) as process:
         process.send_signal(how)
         stdout, stderr = process.communicate(timeout=30)
     if how is signal.SIGINT:

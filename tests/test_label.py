@@ -37,7 +37,7 @@ def row(number: int, **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def write(path: Path, rows: list[Any]) -> Path:
+def write(path: Path, rows: Sequence[Any]) -> Path:
     lines = [each if isinstance(each, str) else json.dumps(each) for each in rows]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -245,7 +245,7 @@ def lines(path: Path) -> int:
 
 
 def started(
-    arguments: Sequence[str | Path], far_enough: Callable[[], bool]
+    arguments: Sequence[str | Path], far_enough: Callable[[], bool], seconds: float = 300
 ) -> "subprocess.Popen[str]":
     """A command in a process of its own, at the moment when it has come far enough."""
     process = subprocess.Popen(
@@ -255,7 +255,7 @@ def started(
         text=True,
         env=os.environ.copy(),
     )
-    limit = time.monotonic() + 300
+    limit = time.monotonic() + seconds
     while not far_enough():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < limit
