@@ -382,9 +382,14 @@ def label(
 )
 @click.option(
     "--reliability",
-    required=True,
     type=click.Path(path_type=Path),
-    help="Labels B (single-hop) and C (multi-hop).",
+    help="Labels B (single-hop) and C (multi-hop); required without --add-to.",
+)
+@click.option(
+    "--add-to",
+    metavar="ROUTER",
+    help="Leave this router (builtin or a folder) as it is and add your LLM to it: for labels of "
+    "a few hundred questions.",
 )
 @click.option(
     "--base",
@@ -422,26 +427,59 @@ def label(
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--overwrite", is_flag=True, help="Replace a router that is there.")
 @json_option
+@click.pass_context
 def train_router(
-    cost: tuple[str, ...], profile: str, notes: Path | None, as_json: bool, **options: Any
+    given: click.Context,
+    /,
+    cost: tuple[str, ...],
+    profile: str,
+    add_to: str | None,
+    reliability: Path | None,
+    notes: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Fine-tune a router's ends, α = 0 for each LLM and α = 1, from one base.
 
     Killed and started again with the same options, it goes on after its last whole epoch.
     """
-    from hopgate.classifiers import train
+    from hopgate.classifiers import add_profiles, train
 
-    text = ""
-    if notes is not None:
-        try:
-            text = notes.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--notes {notes} cannot be read as text: {error}") from error
-    training = train(_cost_files(cost, profile), notes=text, **options)
+    files = _cost_files(cost, profile)
+    text = _notes(notes)
+    if add_to is not None:
+        _refuse_with_add_to(given)
+        training = add_profiles(
+            add_to, files, options["out"], notes=text, overwrite=options["overwrite"]
+        )
+    elif reliability is None:
+        raise ValueError("give --reliability FILE, or --add-to ROUTER to add to a trained router")
+    else:
+        training = train(files, reliability, notes=text, **options)
     if as_json:
         print_json(training)
     else:
         click.echo(f'Use it: hopgate ask "…" --router {options["out"]}')
+
+
+def _notes(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--notes {path} cannot be read as text: {error}") from error
+
+
+def _refuse_with_add_to(given: click.Context) -> None:
+    """Raises ValueError if an option is given that only a training of the network has."""
+    for name in (
+        *("reliability", "base", "objective", "asked", "epochs", "batch_size", "learning_rate"),
+        "seed",
+    ):
+        if given.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is for training a network; leave it out with --add-to")
 
 
 def recorded_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -113,7 +113,7 @@ def train(
 
     out = out.expanduser()
     check_free(out, overwrite)
-    labels = {profile: _read_cost(profile, paths) for profile, paths in cost.items()}
+    labels = {profile: read_cost(profile, paths) for profile, paths in cost.items()}
     hops = _read_reliability(reliability)
     start = load_base(base, seed)
     objective = objective or _default_objective(start, labels)
@@ -299,7 +299,7 @@ class _Ends:
         )
 
 
-def _read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
+def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
     """The rows of all files of one LLM.
 
     Raises:

@@ -176,21 +176,39 @@ def label_heads(
         solved = torch.linalg.solve(gram, lead.T @ given.double()).float()
     right = solved[:, :-1].reshape(-1, len(profiles), len(STRATEGIES))
     mean = right.mean(1)
-    steps = torch.tensor(STEPS)
-    heads = {}
+    heads: dict[str, dict[str, Tensor]] = {}
     for at, profile in enumerate(profiles):
         scores = right[:, at].clone()
         gain = SHARED * (mean[:, 2] - mean[:, 1]) + (1 - SHARED) * (scores[:, 2] - scores[:, 1])
         scores[:, 2] = scores[:, 1] + gain
-        for part, price, sharpness in (
-            (COST + profile, COST_PRICE, COST_SHARPNESS),
-            (f"{RELIABILITY}-{profile}", RELIABILITY_PRICE, RELIABILITY_SHARPNESS),
-        ):
-            rows = scores.clone()
-            rows[-1] -= price * steps
-            rows *= sharpness
-            heads[part] = {
-                "head.weight": rows[:-1].T.contiguous(),
-                "head.bias": rows[-1].clone(),
-            }
+        heads |= ends_of(profile, scores)
     return heads
+
+
+def ends_of(profile: str, scores: Tensor) -> dict[str, dict[str, Tensor]]:
+    """The two ends of an LLM whose chances of being right are linear in the features.
+
+    Args:
+        profile: The LLM.
+        scores: For each strategy, the weights of P(right) and its bias: [width + 1, 3].
+
+    Returns:
+        As `label_heads`, for one LLM.
+    """
+    ends = {}
+    for part, price, sharpness in (
+        (COST + profile, COST_PRICE, COST_SHARPNESS),
+        (f"{RELIABILITY}-{profile}", RELIABILITY_PRICE, RELIABILITY_SHARPNESS),
+    ):
+        rows = scores.clone()
+        rows[-1] -= price * torch.tensor(STEPS)
+        rows *= sharpness
+        ends[part] = {"head.weight": rows[:-1].T.contiguous(), "head.bias": rows[-1].clone()}
+    return ends
+
+
+def chances_of(cost: Mapping[str, Tensor]) -> Tensor:
+    """P(right) as `ends_of` was given it, from the cost end that it made."""
+    rows = torch.cat([cost["head.weight"].T, cost["head.bias"][None]]) / COST_SHARPNESS
+    rows[-1] += COST_PRICE * torch.tensor(STEPS)
+    return rows

@@ -1,0 +1,98 @@
+"""Passages and questions for the whole pipeline: label, train-router, eval qa.
+
+Writes three files into --out: `passages.jsonl`, every passage of the three sets in --data;
+`train.jsonl` and `valid.jsonl`, parts of their questions and of `questions/common.jsonl`. No
+question is in both, and of XQuAD no paragraph either. Which ones is decided by the hash of the id,
+so that the same data gives the same files.
+
+    python benchmarks/pipeline_data.py --data ../shared/data --out build/pipeline
+"""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+SIZES = {"multihop": (34, 20), "retrievalqa": (60, 25), "xquad": (60, 25), "common": (40, 10)}
+"""Questions to train on and to validate on, of each set."""
+COMMON = Path(__file__).parent / "questions" / "common.jsonl"
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    write(options.out / "passages.jsonl", passages(options.data))
+    parts: dict[str, list[Row]] = {"train": [], "valid": []}
+    for name, rows in questions(options.data).items():
+        size, held = SIZES[name]
+        ordered = sorted(rows, key=lambda row: hashlib.sha256(row["id"].encode()).digest())
+        parts["train"] += ordered[:size]
+        taken = {row["group"] for row in parts["train"]}
+        parts["valid"] += [row for row in reversed(ordered) if row["group"] not in taken][:held]
+    for name, rows in parts.items():
+        fields = ("id", "dataset", "question", "answers")
+        write(options.out / f"{name}.jsonl", ({key: row[key] for key in fields} for row in rows))
+
+
+def passages(data: Path) -> Iterator[Row]:
+    """Each with title and text; RetrievalQA's may be plain strings, or have a title alone."""
+    for row in read(data / "xquad" / "en.dev.jsonl"):
+        yield {"title": row["title"].replace("_", " "), "text": row["context"]}
+    for name in ("multihop", "retrievalqa"):
+        for row in read(data / name / "dev.jsonl"):
+            for each in row["context"]:
+                passage = {"title": "", "text": each} if isinstance(each, str) else each
+                if text := passage.get("text"):
+                    yield {"title": passage.get("title") or "", "text": text}
+
+
+def questions(data: Path) -> dict[str, list[Row]]:
+    """By set; `group` is what must not be in both parts."""
+    return {
+        "multihop": [
+            question(row["id"], row["dataset"], row["question"], [row["answer"]])
+            for row in read(data / "multihop" / "dev.jsonl")
+        ],
+        "retrievalqa": [
+            question(row["question_id"], "retrievalqa", row["question"], row["ground_truth"])
+            for row in read(data / "retrievalqa" / "dev.jsonl")
+        ],
+        "xquad": [
+            question(each["id"], "xquad", each["question"], each["answers"]) | {"group": name}
+            for row in read(data / "xquad" / "en.dev.jsonl")
+            for name in [hashlib.sha256(row["context"].encode()).hexdigest()]
+            for each in row["qas"]
+        ],
+        "common": [
+            question(row["question_id"], "common", row["question"], row["ground_truth"])
+            for row in read(COMMON)
+        ],
+    }
+
+
+def question(key: str, dataset: str, text: str, answers: Any) -> Row:
+    return {"id": key, "dataset": dataset, "question": text, "answers": answers, "group": key}
+
+
+def read(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for count, row in enumerate(rows, 1):
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    print(f"{path}: {count}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Adding an LLM to a trained router: what it learns, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from hopgate.classifiers import Router, add_profiles, adding
+from hopgate.classifiers.adding import RIDGES, fit
+from hopgate.classifiers.checkpoint import BUILTIN, read
+from hopgate.cli import cli
+
+CAPITALS = [f"What is the capital of {place}?" for place in ("Japan", "Peru", "Chad", "Oman")]
+FILMS = [
+    f"Who is the {kin} of the director of the film {film}?"
+    for kin in ("mother", "father", "wife")
+    for film in ("Blue Harbour", "The Long Field", "Seven Bells", "Ashes", "Northwind")
+]
+DATES = [f"When was {thing} built?" for thing in ("Tower Bridge", "the Panama Canal", "Petra")]
+
+
+def labels(path: Path, correct: dict[str, list[str]], repeat: int = 4) -> Path:
+    """Rows in which the questions of each key are answered by its strategies."""
+    cheapest = {"zero": "A", "one": "B", "multiple": "C"}
+    rows = [
+        {
+            "id": f"{question} {number}",
+            "question": question,
+            "correct": strategies.split(),
+            "label": cheapest.get(strategies.split(" ")[0]),
+        }
+        for strategies, questions in correct.items()
+        for question in questions
+        for number in range(repeat)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def likeliest(router: Router, questions: list[str], alpha: float) -> str:
+    return "".join(max(p, key=p.__getitem__) for p in router.route(questions, alpha))
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The router that ships, and beside its LLMs three more."""
+    folder = tmp_path_factory.mktemp("added")
+    outcomes = {
+        "short": {"zero one": CAPITALS, "one": DATES, "one multiple": FILMS},
+        "long": {"zero one": CAPITALS, "one multiple": DATES, "multiple": FILMS},
+        "each": {"zero": CAPITALS, "one": DATES, "multiple": FILMS},
+    }
+    cost = {name: [labels(folder / name, correct)] for name, correct in outcomes.items()}
+    add_profiles("builtin", cost, folder / "router")
+    return folder / "router"
+
+
+def test_an_added_llm_decides_by_its_own_outcomes(added: Path) -> None:
+    questions = [*CAPITALS, *FILMS, *DATES]
+    assert "C" in likeliest(Router.load(profile="flan-t5-xl"), questions, 1)
+    assert "C" not in likeliest(Router.load(added, "short"), questions, 1)
+    assert likeliest(Router.load(added, "long"), FILMS, 1) == "C" * len(FILMS)
+    assert likeliest(Router.load(added, "long"), CAPITALS, 0.4) == "A" * len(CAPITALS)
+
+
+def test_the_other_llms_decide_as_before(added: Path) -> None:
+    for profile in read(BUILTIN).profiles:
+        before, after = (Router.load(at, profile) for at in (BUILTIN, added))
+        assert after.route(FILMS, 0.4) == before.route(FILMS, 0.4)
+    assert Router.load(added).profile == Router.load().profile
+
+
+def test_greater_alpha_never_takes_a_cheaper_strategy(added: Path) -> None:
+    router = Router.load(added, "each")
+    questions = [*CAPITALS, *DATES, *FILMS]
+    found = [likeliest(router, questions, at / 10) for at in range(11)]
+    assert len(set(found)) > 1
+    assert all("".join(sorted(of_one)) == "".join(of_one) for of_one in zip(*found, strict=True))
+
+
+def test_the_manifest_and_the_card_say_what_was_added(tmp_path: Path) -> None:
+    path = labels(tmp_path / "mine.jsonl", {"zero": CAPITALS, "one": DATES, "": FILMS})
+    out = tmp_path / "router"
+    add_profiles("builtin", {"mine": [path]}, out, notes="## Licence\n\nMIT")
+    add_profiles(out, {"other": [path]}, out, overwrite=True)
+    added = read(out).training["added"]
+    assert list(added) == ["mine", "other"]
+    assert added["mine"]["questions"] == 4 * (len(CAPITALS) + len(DATES) + len(FILMS))
+    assert added["mine"]["fits"]["zero"]["mean"] == pytest.approx(4 / 22, abs=1e-3)
+    card = (out / "README.md").read_text()
+    assert card.startswith((BUILTIN / "README.md").read_text().rstrip())
+    assert "## Added: mine" in card and "from 88 questions of mine.jsonl" in card
+    assert "## Licence" in card
+    files = json.loads((out / "manifest.json").read_text())["sha256"]
+    shipped = json.loads((BUILTIN / "manifest.json").read_text())["sha256"]
+    assert {name: files[name] for name in shipped} == shipped
+
+
+def test_a_fit_is_as_good_as_its_ridge_does_on_questions_left_out() -> None:
+    torch.manual_seed(0)
+    features = torch.randn(30, 6, dtype=torch.float64)
+    prior, true = torch.randn(2, 7, dtype=torch.float64)
+    target = features @ true[:-1] + true[-1] + 0.1 * torch.randn(30, dtype=torch.float64)
+    found = fit(features, target, prior)
+    assert found.inverse_ridge == max(RIDGES)  # nothing of the truth is in the prior
+    assert (features @ found.weights[:-1] + found.weights[-1] - target).square().mean() < 0.1
+    same = fit(features, features @ prior[:-1] + prior[-1], prior)
+    assert same.inverse_ridge == 0
+    torch.testing.assert_close(same.weights, prior, rtol=1e-4, atol=1e-4)
+
+
+def test_the_error_of_a_fit_is_that_of_leaving_each_question_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adding, "RIDGES", (0.0,))  # the prior's slope and a constant alone
+    torch.manual_seed(1)
+    features, target = torch.randn(12, 3, dtype=torch.float64), torch.rand(12, dtype=torch.float64)
+    prior = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+    found = fit(features, target, prior)
+    lines = torch.stack([features[:, 0], torch.ones(12, dtype=torch.float64)], 1)
+    errors = []
+    for left_out in range(12):
+        kept = torch.arange(12) != left_out
+        solved = torch.linalg.lstsq(lines[kept], target[kept]).solution
+        errors.append((target[left_out] - lines[left_out] @ solved).square())
+    assert found.error == pytest.approx(float(torch.stack(errors).mean()), rel=1e-4)
+
+
+def run(*options: Any) -> Any:
+    return CliRunner().invoke(cli, ["train-router", *map(str, options)], standalone_mode=False)
+
+
+def test_the_command_adds_and_says_how_to_use_it(tmp_path: Path) -> None:
+    path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
+    found = run("--add-to", "builtin", "--cost", f"mine={path}", "--out", tmp_path / "r")
+    assert found.exception is None, found.output
+    assert f"--router {tmp_path / 'r'}" in found.output
+    assert "mine" in read(tmp_path / "r").profiles
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give --reliability FILE, or --add-to"),
+        (["--add-to", "builtin", "--reliability", "b.jsonl"], "--reliability is for training"),
+        (["--add-to", "builtin", "--batch-size", "8"], "--batch-size is for training"),
+        (["--add-to", "builtin", "--out", "{there}"], "is not a router's folder"),
+        (["--add-to", "nowhere"], "nowhere is not a router's folder"),
+    ],
+)
+def test_unusable_options_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
+    (there := tmp_path / "there").mkdir()
+    (there / "mine.txt").write_text("keep me")
+    given = [option.format(there=there) for option in options]
+    out = [] if "--out" in given else ["--out", tmp_path / "r"]
+    found = run("--cost", f"mine={path}", "--overwrite", *given, *out)
+    assert message in str(found.exception)
+    assert not (tmp_path / "r").exists() and (there / "mine.txt").exists()
+
+
+def test_rows_without_outcomes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    path.write_text(
+        '{"id": "1", "question": "Who?", "label": "A"}\n'
+        '{"id": "2", "question": "When?", "label": "B"}\n'
+    )
+    with pytest.raises(ValueError, match="row '1' of profile mine has no `correct`; add it"):
+        add_profiles("builtin", {"mine": [path]}, tmp_path / "r")
+
+
+def test_a_router_whose_only_llm_is_replaced_is_refused(tmp_path: Path) -> None:
+    path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
+    every = {profile: [path] for profile in read(BUILTIN).profiles}
+    with pytest.raises(ValueError, match="no other LLM trained with the utility objective"):
+        add_profiles("builtin", every, tmp_path / "r")
