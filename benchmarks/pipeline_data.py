@@ -87,11 +87,9 @@ def read(path: Path) -> Iterator[Row]:
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for count, row in enumerate(rows, 1):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    print(f"{path}: {count}")
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+    print(f"{path}: {len(lines)}")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,16 @@ def milliseconds(act: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
+def in_a_row(rounds: int, **acts: Callable[[], object]) -> dict[str, list[float]]:
+    """Times of each act, all of one before the next, after one turn that does not count."""
+    return {name: [milliseconds(act) for _ in range(rounds + 1)][1:] for name, act in acts.items()}
+
+
 def side_by_side(rounds: int, **acts: Callable[[], object]) -> dict[str, list[float]]:
-    """Times of each act, taken in turns, after one turn that does not count."""
+    """Times of each act, taken in turns, after one turn that does not count.
+
+    Each finds the caches as the other left them.
+    """
     for act in acts.values():
         act()
     found: dict[str, list[float]] = {name: [] for name in acts}
@@ -96,11 +104,12 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
     tokenizer = router._tokenizer
     ids = [encoding.ids for encoding in tokenizer.encode_batch(QUESTIONS)]
     ours, theirs = cycle(QUESTIONS), cycle(ids)
-    one = side_by_side(
-        rounds,
-        hopgate=lambda: router.route([next(ours)], 0.4),
-        t5_large=lambda: as_published(large, [next(theirs)]),
-    )
+    one_question: dict[str, Callable[[], object]] = {
+        "hopgate": lambda: router.route([next(ours)], 0.4),
+        "t5_large": lambda: as_published(large, [next(theirs)]),
+    }
+    turns = side_by_side(rounds, **one_question)
+    row = in_a_row(rounds, **one_question)
     many = [f"{question} ({number})" for number in range(64) for question in QUESTIONS]
     many_ids = [encoding.ids for encoding in tokenizer.encode_batch(many)]
     batch = side_by_side(
@@ -132,8 +141,10 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
         )
     return {
         "threads": threads,
-        "one question, ms": {name: p50_p95(times) for name, times in one.items()},
-        "one question, times faster at p50": ratio(one, "t5_large", "hopgate"),
+        "one question after another, ms": {name: p50_p95(times) for name, times in row.items()},
+        "one question after another, times faster at p50": ratio(row, "t5_large", "hopgate"),
+        "one question, in turns, ms": {name: p50_p95(times) for name, times in turns.items()},
+        "one question, in turns, times faster at p50": ratio(turns, "t5_large", "hopgate"),
         "batch of 256, ms": {name: round(times[0], 1) for name, times in batch.items()},
         "batch of 256, times faster": ratio(batch, "t5_large", "hopgate"),
         "a decision at a new α, against one at a known α": ratio(change, "new", "same"),
