@@ -12,6 +12,9 @@ from hopgate import asking, live, render
 from hopgate.cli import explain_error
 
 ALPHA = 0.4
+PROFILE = "flan-t5-xl"
+"""The embedded model's own profile hardly ever loops, since the model gains nothing by it; with
+this one all three paths are seen."""
 QUESTIONS = {
     "What is the capital of Japan?": "Common knowledge: the gate should say No.",
     "In what year was Skerrane Light first lit?": "One passage has it: one retrieval.",
@@ -26,8 +29,11 @@ async def run() -> None:
 
     console = Console(highlight=False)
     model = await chat.load(chat.LOCAL)
-    context = Context(alpha=ALPHA, model=model.name)
-    console.print(f"[bold]hopgate[/] at α = {ALPHA}, model {model.name}, the sample collection.")
+    context = Context(alpha=ALPHA, model=model.name, profile=PROFILE)
+    console.print(
+        f"[bold]hopgate[/] at α = {ALPHA}, model {model.name}, router as for {PROFILE}, the sample "
+        "collection."
+    )
     console.print(
         "[yellow]This embedded model is tiny (135 million parameters): its decisions are real, "
         "its answers are often wrong.[/]"

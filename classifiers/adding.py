@@ -59,6 +59,8 @@ def add_profiles(
 ) -> dict[str, Any]:
     """Writes a router with more LLMs; all else in it stays.
 
+    Not so the α that `calibrate --save` named: they were chosen for the router as it was.
+
     Args:
         router: Folder of a router whose ends differ in the label head alone, or `builtin`.
         cost: Label files of each LLM, by the name of its profile, with `correct` in every row;

@@ -89,7 +89,7 @@ def test_the_manifest_and_the_card_say_what_was_added(tmp_path: Path) -> None:
     add_profiles("builtin", {"mine": [path]}, out, notes="## Licence\n\nMIT")
     add_profiles(out, {"other": [path]}, out, overwrite=True)
     added = read(out).training["added"]
-    assert list(added) == ["mine", "other"]
+    assert list(added)[-2:] == ["mine", "other"]
     assert added["mine"]["questions"] == 4 * (len(CAPITALS) + len(DATES) + len(FILMS))
     assert added["mine"]["fits"]["zero"]["mean"] == pytest.approx(4 / 22, abs=1e-3)
     card = (out / "README.md").read_text()
