@@ -1,22 +1,29 @@
 """An index of a million passages: what it takes to build, to open and to search.
 
-    python benchmarks/index_scale.py [--size 1000000] [--work DIR] > scale.json
+    python benchmarks/index_scale.py --work DIR [--size 1000000] [--threads 1] > scale.json
 
 Vectors are clustered and made without an encoder, so that the figures are those of the index. Each
-part runs in a process of its own, so that its peak memory is its own. Queries are asked one at a
-time from one or two threads; ours include the lookup of the passages, plain FAISS gives positions,
-LangChain's in-memory store gives its documents. Peak memory of a search counts the mapped pages
-that were touched.
+part runs in a process of its own. What a part found is kept in DIR: the same command, started
+again, goes on with what is missing, and another --threads finds the indexes built.
+
+Queries are asked one at a time from each thread. `ours` includes the lookup of the passages (in
+three modes), `plain` is FAISS alone with the same file and settings and gives positions, and
+`langchain` is LangChain's in-memory FAISS store, which gives its documents.
+
+`peak_mib` counts mapped pages that were touched, which the system can take back; `private_mib` is
+the most that was the process's own. `cpu_ms` is what a query took of a processor: on a machine
+that does other work, the better figure of the two.
 """
 
 import argparse
 import json
 import os
-import resource
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,25 +34,56 @@ import numpy as np
 import synthetic
 
 K = 10
-THREADS = (1, 2)
+EXTRA = 1000
+"""Vectors that are written for index_update.py to add."""
+EXACT_QUERIES = 200
+"""How many of the queries are asked where each looks at every vector."""
 
 
-def peak_mib() -> float:
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+class Memory:
+    """What this process has taken, watched by a thread of its own."""
+
+    def __init__(self) -> None:
+        """Begin to watch."""
+        self._most = 0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self._most = max(self._most, status("RssAnon"))
+            time.sleep(0.1)
+
+    def report(self) -> dict[str, int]:
+        """Say what it came to."""
+        return {"peak_mib": status("VmHWM") >> 10, "private_mib": self._most >> 10}
 
 
-def build(work: Path, size: int, factory: str) -> dict[str, Any]:
+def status(name: str) -> int:
+    """Read a figure of this process, in KiB."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def seconds_since_start() -> float:
+    """Give the age of this process."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+
+
+def build(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
     from hopgate.retrievers import build_from_passages
 
-    said: list[str] = []
+    memory, said = Memory(), list[str]()
     out = work / folder_name(factory)
-    seconds: dict[str, float] = {}
-    began = last = time.perf_counter()
+    stages: dict[str, list[float]] = {}
+    began, last = clocks(), clocks()
 
     def progress(stage: str, done: int, total: int) -> None:
         nonlocal last
-        now = time.perf_counter()
-        seconds[stage] = seconds.get(stage, 0) + now - last
+        now = clocks()
+        spent = stages.setdefault(stage, [0.0, 0.0])
+        stages[stage] = [s + n - b for s, n, b in zip(spent, now, last, strict=True)]
         last = now
 
     report = build_from_passages(
@@ -60,54 +98,72 @@ def build(work: Path, size: int, factory: str) -> dict[str, Any]:
     return {
         "factory": report.factory,
         "plan": said,
-        "seconds": round(time.perf_counter() - began, 1),
-        "seconds_until_stage_ended": {name: round(each, 1) for name, each in seconds.items()},
-        "peak_mib": peak_mib(),
+        **elapsed(began, clocks()),
+        "until_stage_ended": {name: elapsed((0, 0), spent) for name, spent in stages.items()},
+        **memory.report(),
         "search": manifest["search"],
         "mib": {
-            name: round(
-                sum(e["bytes"] for n, e in manifest["files"].items() if n.startswith(name)) / 2**20,
-                1,
-            )
+            name: sum(e["bytes"] for n, e in manifest["files"].items() if n.startswith(name)) >> 20
             for name in ("faiss.index", "vectors.npy", "passages.sqlite", "bm25")
         },
     }
 
 
-def cold(work: Path, size: int, factory: str) -> dict[str, Any]:
-    """Time from a new process, before faiss is imported, to the first answer.
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
-    The files are in the page cache, and the encoder is not part of it.
-    """
+
+def elapsed(began: Any, ended: Any) -> dict[str, float]:
+    names = ("seconds", "cpu_seconds")
+    return {n: round(e - b, 1) for n, b, e in zip(names, began, ended, strict=True)}
+
+
+def cold(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
+    """Time from the start of a process to its first answer, with the files not in memory."""
+    for file in work.joinpath(folder_name(factory)).rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return warm(work, size, factory, threads)
+
+
+def warm(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
+    """Time from the start of a process to its first answer; the encoder is not part of it."""
     from hopgate.retrievers import Index
 
-    encoder = synthetic.StoredEncoder(work)
-    began = time.perf_counter()
-    index = Index.open(work / folder_name(factory), encoder)
-    opened = time.perf_counter()
-    index.search(["0"], K, "dense")
+    imported = seconds_since_start()
+    index = Index.open(work / folder_name(factory), synthetic.StoredEncoder(work))
+    opened = seconds_since_start()
+    index.search([synthetic.query(0)], K)
     return {
-        "open_ms": round((opened - began) * 1000, 1),
-        "first_answer_ms": round((time.perf_counter() - began) * 1000, 1),
+        "imported_s": round(imported, 2),
+        "opened_s": round(opened, 2),
+        "answered_s": round(seconds_since_start(), 2),
     }
 
 
-def ours(work: Path, size: int, factory: str) -> dict[str, Any]:
+def ours(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
     from hopgate.retrievers import Index
+    from hopgate.retrievers.sources import MODES
 
+    memory = Memory()
     index = Index.open(work / folder_name(factory), synthetic.StoredEncoder(work))
+    modes = {}
+    for mode in MODES:
 
-    def ask(number: int) -> list[int]:
-        (hits,) = index.search([str(number)], K, "dense")
-        return [int(hit["title"]) for hit in hits]
+        def ask(text: str, mode: Any = mode) -> list[int]:
+            (hits,) = index.search([text], K, mode)
+            return [int(hit["title"]) for hit in hits]
 
-    return measured(work, ask)
+        modes[mode] = measured(work, ask, factory, threads, against_truth=mode == "dense")
+    return modes["dense"] | {mode: modes[mode] for mode in MODES[1:]} | memory.report()
 
 
-def plain(work: Path, size: int, factory: str) -> dict[str, Any]:
+def plain(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
     """The same FAISS file and settings, without passages and without scoring anew."""
     import faiss
 
+    memory = Memory()
     manifest = json.loads((work / folder_name(factory) / "manifest.json").read_text())
     version = work / folder_name(factory) / f"v{manifest['version']:06d}"
     index = faiss.read_index(str(version / "faiss.index"))
@@ -117,16 +173,16 @@ def plain(work: Path, size: int, factory: str) -> dict[str, Any]:
         parameters = faiss.SearchParametersIVF(nprobe=settings["nprobe"])
     elif "efSearch" in settings:
         parameters = faiss.SearchParametersHNSW(efSearch=settings["efSearch"])
-    queries = np.load(work / "queries.npy")
+    encoder = synthetic.StoredEncoder(work)
 
-    def ask(number: int) -> list[int]:
-        _, found = index.search(queries[number : number + 1], K, params=parameters)
+    def ask(text: str) -> list[int]:
+        _, found = index.search(encoder.encode_queries([text]), K, params=parameters)
         return list(found[0].tolist())
 
-    return measured(work, ask)
+    return measured(work, ask, factory, threads) | memory.report()
 
 
-def langchain(work: Path, size: int, factory: str) -> dict[str, Any]:
+def langchain(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
     """LangChain's in-memory FAISS store: exact search, documents in a dict."""
     import faiss
     from langchain_community.docstore.in_memory import InMemoryDocstore
@@ -139,10 +195,10 @@ def langchain(work: Path, size: int, factory: str) -> dict[str, Any]:
             raise NotImplementedError
 
         def embed_query(self, text: str) -> list[float]:
-            return list(queries[int(text)].tolist())
+            (vector,) = encoder.encode_queries([text]).tolist()
+            return list(vector)
 
-    queries = np.load(work / "queries.npy")
-    began = time.perf_counter()
+    memory, encoder, began = Memory(), synthetic.StoredEncoder(work), clocks()
     index = faiss.IndexFlatIP(synthetic.DIMENSION)
     index.add(np.load(work / "vectors.npy", mmap_mode="r")[:size])
     documents = {
@@ -154,75 +210,82 @@ def langchain(work: Path, size: int, factory: str) -> dict[str, Any]:
         for passage in synthetic.passages(0, size)
     }
     store = FAISS(Stored(), index, InMemoryDocstore(documents), dict(enumerate(documents)))
-    built = time.perf_counter() - began
+    built = elapsed(began, clocks())
 
-    def ask(number: int) -> list[int]:
-        found = store.similarity_search_with_score(str(number), k=K)
+    def ask(text: str) -> list[int]:
+        found = store.similarity_search_with_score(text, k=K)
         return [int(document.metadata["title"]) for document, _ in found]
 
-    return {"build_seconds": round(built, 1)} | measured(work, ask)
+    return built | measured(work, ask, factory, threads) | memory.report()
 
 
-def measured(work: Path, ask: Callable[[int], list[int]]) -> dict[str, Any]:
-    """Ask every query from one thread and from two; give speed, recall and peak memory."""
+def measured(
+    work: Path,
+    ask: Callable[[str], list[int]],
+    factory: str,
+    threads: int,
+    against_truth: bool = True,
+) -> dict[str, Any]:
+    """Ask every query, once to warm up and once by the clock; give speed and recall."""
     import faiss
 
     faiss.omp_set_num_threads(1)
     truth = np.load(work / "truth.npy")
-    found = [ask(number) for number in range(len(truth))]  # warms up, too
-    shares = [
-        len(set(near) & set(row.tolist())) / K for near, row in zip(found, truth, strict=True)
-    ]
-    speed = {}
-    for threads in THREADS:
-        with ThreadPoolExecutor(threads) as pool:
-            began = time.perf_counter()
-            list(pool.map(ask, range(len(truth))))
-            speed[f"qps_{threads}"] = round(len(truth) / (time.perf_counter() - began), 1)
-    return {"recall_at_10": round(float(np.mean(shares)), 4), **speed, "peak_mib": peak_mib()}
+    truth = truth[:EXACT_QUERIES] if factory == "Flat" else truth
+    texts = [synthetic.query(number) for number in range(len(truth))]
+    found = [ask(text) for text in texts]
+    with ThreadPoolExecutor(threads) as pool:
+        began = clocks()
+        list(pool.map(ask, texts))
+        wall, cpu = (e - b for b, e in zip(began, clocks(), strict=True))
+    shares = [len(set(n) & set(t.tolist())) / K for n, t in zip(found, truth, strict=True)]
+    recall = {"recall_at_10": round(float(np.mean(shares)), 4)} if against_truth else {}
+    speed = {"qps": len(texts) / wall, "cpu_ms": cpu / len(texts) * 1000}
+    return recall | {name: round(value, 2) for name, value in speed.items()}
 
 
-PARTS: dict[str, Callable[[Path, int, str], dict[str, Any]]] = {
-    "build": build,
-    "cold": cold,
-    "ours": ours,
-    "plain": plain,
-    "langchain": langchain,
-}
+Part = Callable[[Path, int, str, int], dict[str, Any]]
+ONCE: dict[str, Part] = {"build": build, "cold": cold, "warm": warm}
+SEARCHES: dict[str, Part] = {"ours": ours, "plain": plain, "langchain": langchain}
 
 
 def folder_name(factory: str) -> str:
     return "index-" + factory.replace(",", "-")
 
 
-def apart(part: str, work: Path, size: int, factory: str) -> dict[str, Any]:
-    """Run a part in a process of its own."""
-    print(f"{part} {factory}", file=sys.stderr)
-    command = [sys.executable, __file__, "--part", part, "--factory", factory]
-    done = subprocess.run(
-        [*command, "--size", str(size), "--work", str(work)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")},
-    )
-    return dict(json.loads(done.stdout))
+def apart(part: str, work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
+    """Run a part in a process of its own, unless what it finds is known."""
+    each = "" if part in ONCE else f"-{threads}"
+    kept = work / f"{part}-{folder_name(factory)}{each}.json"
+    if not kept.exists():
+        print(kept.stem, file=sys.stderr)
+        command = [sys.executable, __file__, "--part", part, "--factory", factory]
+        command += ["--size", str(size), "--work", str(work), "--threads", str(threads)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        kept.write_text(done.stdout)
+    return dict(json.loads(kept.read_text()))
 
 
-def all_parts(work: Path, size: int, queried: int, factory: str) -> dict[str, Any]:
+def prepare(work: Path, size: int, queried: int) -> None:
+    """Write vectors, queries, and which of the vectors are nearest to each."""
     from hopgate.retrievers.factory import exact_search
 
-    synthetic.write(work, size, queried)
-    vectors = np.load(work / "vectors.npy", mmap_mode="r")
+    if (work / "truth.npy").exists():
+        return
+    synthetic.write(work, size, queried, EXTRA)
+    vectors = np.load(work / "vectors.npy", mmap_mode="r")[:size]
     np.save(work / "truth.npy", exact_search(vectors, np.load(work / "queries.npy"), K)[0])
-    result: dict[str, Any] = {"size": size, "dimension": synthetic.DIMENSION, "queries": queried}
+
+
+def all_parts(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
+    result: dict[str, Any] = {"size": size, "dimension": synthetic.DIMENSION, "threads": threads}
     for each in ("Flat", factory):
-        result[each] = {p: apart(p, work, size, each) for p in ("build", "cold", "ours", "plain")}
-    result["langchain"] = apart("langchain", work, size, "Flat")
+        parts = [*ONCE, "ours", "plain"]
+        result[each] = {part: apart(part, work, size, each, threads) for part in parts}
+    result["langchain"] = apart("langchain", work, size, "Flat", threads)
     exact, chosen = result["Flat"]["ours"], result[factory]["ours"]
     result["ratios"] = {
-        f"{name}, {threads} threads": round(one[f"qps_{threads}"] / other[f"qps_{threads}"], 3)
-        for threads in THREADS
+        name: {figure: round(one[figure] / other[figure], 3) for figure in ("qps", "cpu_ms")}
         for name, one, other in (
             ("ours exact / langchain", exact, result["langchain"]),
             ("ours exact / plain", exact, result["Flat"]["plain"]),
@@ -238,17 +301,20 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--factory", default="auto", help="what is compared with exact search")
+    parser.add_argument("--threads", type=int, default=1, help="that ask at once")
     parser.add_argument(
         "--work", type=Path, help="folder for about 8 KB a passage; default: temporary"
     )
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=[*ONCE, *SEARCHES], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
-        print(json.dumps(PARTS[given.part](given.work, given.size, given.factory)))
+        part = (ONCE | SEARCHES)[given.part]
+        print(json.dumps(part(given.work, given.size, given.factory, given.threads)))
         return
     work = given.work or Path(tempfile.mkdtemp())
     try:
-        print(json.dumps(all_parts(work, given.size, given.queries, given.factory), indent=1))
+        prepare(work, given.size, given.queries)
+        print(json.dumps(all_parts(work, given.size, given.factory, given.threads), indent=1))
     finally:
         if not given.work:
             shutil.rmtree(work)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.bm25 import STOP_WORDS
 from hopgate.retrievers.encoders import EncodeProgress, Encoder
 
 DIMENSION = 384
@@ -21,8 +22,13 @@ NOISE = 0.1
 """Length of the noise in all dimensions, relative to the centre."""
 QUERY_SPREAD = 0.5
 """Length of the noise that sets a query apart from the vector it is drawn from."""
-WORDS = 80
+WORDS = 100
 """Words of a passage, about 600 characters."""
+QUERY_WORDS = 10
+VOCABULARY = 200_000
+_SHARES = 1 / (np.arange(VOCABULARY) + 2.7) ** 1.15
+"""How often each word comes, as in a language (Zipf and Mandelbrot): four in ten are stop words."""
+_UP_TO = np.cumsum(_SHARES / _SHARES.sum())
 _BLOCK = 50_000
 
 
@@ -61,13 +67,25 @@ def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 def passages(start: int, stop: int, source: str = "") -> Iterator[Passage]:
     """Yield passages of words drawn as in a language: a few often, most seldom."""
     for number in range(start, stop):
-        ranks = np.random.default_rng(number).zipf(1.3, size=WORDS) % 50_000
-        text = " ".join(f"w{rank}" for rank in ranks)
+        text = _words(np.random.default_rng(number), WORDS)
         yield make_passage(str(number), text, source or f"{number // 20}.txt")
 
 
+def query(number: int) -> str:
+    """Give the text of a query: its number, by which its vector is known, and some words."""
+    return f"{number} {_words(np.random.default_rng([number, 1]), QUERY_WORDS)}"
+
+
+def _words(random: np.random.Generator, count: int) -> str:
+    ranks = np.searchsorted(_UP_TO, random.random(count)).tolist()
+    return " ".join(_STOP[rank] if rank < len(_STOP) else f"w{rank:06d}" for rank in ranks)
+
+
+_STOP = sorted(STOP_WORDS)
+
+
 class StoredEncoder(Encoder):
-    """Looks vectors up: a passage's by the number in its title, a query's by its number.
+    """Looks vectors up: a passage's by the number in its title, a query's by its first word.
 
     Args:
         folder: holds `vectors.npy` and `queries.npy`.
@@ -79,6 +97,7 @@ class StoredEncoder(Encoder):
         self._queries = np.load(folder / "queries.npy")
         self.name, self.fingerprint, self.dimension = "stored", "0" * 64, DIMENSION
         self.pooling, self.normalize, self.max_tokens = "none", True, 0
+        self.query_prefix = self.passage_prefix = ""
 
     def __getattr__(self, name: str) -> None:
         """Other things that an encoder is described by are not set."""
@@ -87,7 +106,7 @@ class StoredEncoder(Encoder):
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Look up queries."""
-        return self._queries[[int(text) for text in texts]]
+        return self._queries[[int(text.split()[0]) for text in texts]]
 
     def encode_passages(
         self, passages: Sequence[Passage], progress: EncodeProgress | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NotRequired, Protocol
 
@@ -62,6 +63,14 @@ class Retriever(Protocol):
         ...
 
 
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def encodable(text: str) -> str:
+    """Put U+FFFD in the place of halves of surrogate pairs, which UTF-8 has no bytes for."""
+    return _LONE.sub("\ufffd", text)
+
+
 def passage_id(title: str, text: str) -> str:
     """Give the id of a passage: 16 hex digits (64 bits) of the SHA-256 of its title and text.
 
@@ -77,8 +86,12 @@ def make_passage(
     page: int | None = None,
     section: str | None = None,
 ) -> Passage:
-    """Build a passage with its content-hash id; white space around title and text is dropped."""
-    title, text = title.strip(), text.strip()
+    """Build a passage with its content-hash id.
+
+    White space around title and text is dropped; half a surrogate pair, which no file can hold,
+    becomes U+FFFD.
+    """
+    title, text = (encodable(each.strip()) for each in (title, text))
     passage = Passage(id=passage_id(title, text), title=title, text=text, source=source)
     if page is not None:
         passage["page"] = page

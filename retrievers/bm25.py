@@ -1,20 +1,23 @@
 """BM25 over the passages of an index: words in common, weighed by how rare they are.
 
-Built by bm25s, which computes every term's score in every passage beforehand (Lù 2024), and
-opened memory-mapped. A folder of plain numpy and JSON files, without pickles.
+As in bm25s, every term's score in every passage is computed beforehand (Lù 2024), and bm25s opens
+what is built here, memory-mapped. A folder of plain numpy and JSON files, without pickles.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+
+from hopgate.retrievers.factory import reading_headers
 
 if TYPE_CHECKING:
     from bm25s import BM25
@@ -38,9 +41,41 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"\w+")
 _REPORT_EVERY = 2048
 """Texts between two reports of progress."""
+_SCORED_AT_A_TIME = 1 << 22
+
+_COUNTS = "counts.npy"
+"""How often each term is in each text that has it, in the order of bm25s' own files."""
+_LENGTHS = "lengths.npy"
+"""How many terms each text has."""
+_TEXT = 0xFFFFFFFF
+"""The bits of a posting that are its text; those above are its term."""
 
 Bm25Progress = Callable[[int, int], None]
 """Called with the texts read so far and their total."""
+
+
+class Texts(Protocol):
+    """Texts that can be counted and read one after the other."""
+
+    def __len__(self) -> int:
+        """Count them."""
+        ...
+
+    def __iter__(self) -> Iterator[str]:
+        """Read them."""
+        ...
+
+
+class Kept(NamedTuple):
+    """What a new index takes over from one that is there.
+
+    Attributes:
+        folder: of the index that is there.
+        origins: for each text of the new index its position in that one, or -1.
+    """
+
+    folder: Path
+    origins: NDArray[np.int64]
 
 
 class Bm25:
@@ -55,22 +90,38 @@ class Bm25:
         self._index = index
 
     @staticmethod
-    def build(texts: Sequence[str], folder: Path, progress: Bm25Progress | None = None) -> None:
+    def build(
+        texts: Texts,
+        folder: Path,
+        progress: Bm25Progress | None = None,
+        kept: Kept | None = None,
+    ) -> None:
         """Index texts into a new folder; a text's position is its place in `texts`.
 
-        The same texts give the same files, byte for byte.
+        The same texts give the same files, byte for byte, if nothing is kept.
 
         Args:
             texts: at least one; usually title, space, text.
             folder: made if it is not there.
             progress: called about every 2,000 texts, and at the end.
+            kept: takes over texts of another index, whose terms are known; `texts` are then
+                the others, those of origin -1.
         """
         from bm25s import BM25
 
+        postings = _Postings.of(kept) if kept else _Postings.none(len(texts))
+        postings.add(texts, progress)
         index = BM25(k1=K1, b=B, method="lucene")
-        with np.errstate(invalid="ignore"):  # texts without any word have a mean length of 0
-            index.index(_numbered(texts, progress), show_progress=False)
+        index.nonoccurrence_array = None
+        index.scores, index.vocab_dict = postings.scored(), postings.vocabulary
         index.save(folder, show_progress=False)
+        np.save(folder / _COUNTS, postings.counts)
+        np.save(folder / _LENGTHS, postings.lengths)
+
+    @staticmethod
+    def can_keep(folder: Path) -> bool:
+        """Tell whether a folder has what `build` takes over."""
+        return (folder / _COUNTS).exists() and (folder / _LENGTHS).exists()
 
     @classmethod
     def open(cls, folder: Path) -> Bm25:
@@ -82,7 +133,8 @@ class Bm25:
         from bm25s import BM25
 
         try:
-            return cls(BM25.load(folder, mmap=True, show_progress=False, verbosity=0))
+            with reading_headers:
+                return cls(BM25.load(folder, mmap=True, show_progress=False, verbosity=0))
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise ValueError(
                 f"the BM25 files in {folder} are damaged ({error}): build the index again"
@@ -125,34 +177,160 @@ class Bm25:
 
 def words(text: str) -> list[str]:
     """Give the terms of a text: lower case, stop words left out, stems."""
-    found = [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
-    return [_stem(word) for word in found]
+    return [_stem(word) for word in _split(text) if word not in STOP_WORDS]
 
 
-def _numbered(
-    texts: Sequence[str], progress: Bm25Progress | None
-) -> tuple[list[array[int]], dict[str, int]]:
-    """Give the terms of each text as numbers, and the number of each term.
+def _split(text: str) -> list[str]:
+    """Give the words of a text; ligatures, full-width and combined letters become plain ones."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return _WORD.findall(text.lower())
 
-    The empty term stands for texts without any.
+
+class _Numbers(dict[str, int]):
+    """The number of each word's term, given when the word is first seen; -1 for stop words.
+
+    Args:
+        terms: the number of each term; new ones are put into it.
     """
-    vocabulary = {"": 0}
-    numbered: list[array[int]] = []
-    for done, text in enumerate(texts, start=1):
-        terms = (vocabulary.setdefault(word, len(vocabulary)) for word in words(text))
-        numbered.append(array("i", terms))
-        if progress and (done % _REPORT_EVERY == 0 or done == len(texts)):
-            progress(done, len(texts))
-    return numbered, vocabulary
+
+    def __init__(self, terms: dict[str, int]) -> None:
+        """Know the stop words only."""
+        super().__init__(dict.fromkeys(STOP_WORDS, -1))
+        self._terms = terms
+
+    def __missing__(self, word: str) -> int:
+        """Number a word."""
+        number = self[word] = self._terms.setdefault(_stem(word), len(self._terms))
+        return number
+
+
+class _Postings:
+    """Which terms are in which texts.
+
+    Attributes:
+        vocabulary: the number of each term. The empty term comes first: bm25s wants one.
+        pairs: a term and a text that has it, as `term << 32 | text`, ascending.
+        counts: how often, for each pair.
+        lengths: how many terms each text has.
+    """
+
+    def __init__(
+        self,
+        vocabulary: dict[str, int],
+        pairs: NDArray[np.int64],
+        counts: NDArray[np.unsignedinteger],
+        lengths: NDArray[np.int32],
+        new: NDArray[np.int64],
+    ) -> None:
+        """Hold the parts; `new` are the positions of the texts that are still to be added."""
+        self.vocabulary, self.lengths = vocabulary, lengths
+        self.pairs, self.counts = pairs, counts
+        self._new = new
+
+    @classmethod
+    def none(cls, texts: int) -> _Postings:
+        """Begin without any text."""
+        empty, lengths = np.empty(0, np.int64), np.zeros(texts, np.int32)
+        return cls({"": 0}, empty, empty.astype(np.uint8), lengths, np.arange(texts))
+
+    @classmethod
+    def of(cls, kept: Kept) -> _Postings:
+        """Begin with the texts of another index, without terms that no text has any more."""
+        old = Bm25.open(kept.folder)._index
+        indptr, texts = old.scores["indptr"], old.scores["indices"]
+        was_there = kept.origins >= 0
+        before = kept.origins[was_there]
+        now = np.full(old.scores["num_docs"], -1, dtype=np.int32)
+        now[before] = np.flatnonzero(was_there)
+        at = now[texts]
+        stays = at >= 0
+        term = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))[stays]
+        lives = np.zeros(len(indptr) - 1, dtype=bool)
+        lives[0] = True
+        lives[term] = True
+        pairs = ((lives.cumsum() - 1)[term] << 32) | at[stays]
+        del at, term
+        counts = _mapped(kept.folder / _COUNTS)[stays]
+        words = [word for word, is_alive in zip(old.vocab_dict, lives, strict=True) if is_alive]
+        lengths = np.zeros(len(kept.origins), np.int32)
+        lengths[was_there] = _mapped(kept.folder / _LENGTHS)[before]
+        if np.any(np.diff(before) < 0):  # texts have changed their order
+            order = np.argsort(pairs)
+            pairs, counts = pairs[order], counts[order]
+        numbered = {word: number for number, word in enumerate(words)}
+        return cls(numbered, pairs, counts, lengths, np.flatnonzero(~was_there))
+
+    def add(self, texts: Texts, progress: Bm25Progress | None) -> None:
+        """Read the texts that are missing."""
+        terms, lengths = self._read(texts, progress)
+        self.lengths[self._new] = lengths
+        pairs = (terms.astype(np.int64) << 32) | np.repeat(self._new, lengths)
+        pairs.sort()
+        begins = np.ones(len(pairs), dtype=bool)
+        np.not_equal(pairs[1:], pairs[:-1], out=begins[1:])
+        first = np.flatnonzero(begins)
+        counts = np.diff(first, append=len(pairs))
+        self._merge(pairs[first], counts.astype(np.min_scalar_type(counts.max(initial=0))))
+
+    def _read(
+        self, texts: Texts, progress: Bm25Progress | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Give the numbers of the terms of all texts, one after the other, and their lengths."""
+        numbers = _Numbers(self.vocabulary)
+        terms, lengths = array("i"), array("i")
+        for done, text in enumerate(texts, start=1):
+            before = len(terms)
+            terms.extend([each for each in map(numbers.__getitem__, _split(text)) if each >= 0])
+            lengths.append(len(terms) - before)
+            if progress and (done % _REPORT_EVERY == 0 or done == len(texts)):
+                progress(done, len(texts))
+        return np.asarray(terms, np.int32), np.asarray(lengths, np.int32)
+
+    def _merge(self, pairs: NDArray[np.int64], counts: NDArray[np.unsignedinteger]) -> None:
+        if not len(self.pairs):
+            self.pairs, self.counts = pairs, counts
+            return
+        at = np.searchsorted(self.pairs, pairs)
+        wide = np.promote_types(self.counts.dtype, counts.dtype)
+        self.counts = np.insert(self.counts.astype(wide, copy=False), at, counts)
+        self.pairs = np.insert(self.pairs, at, pairs)
+
+    def scored(self) -> dict[str, object]:
+        """Score each pair, as bm25s' own (much slower) `index` does.
+
+        Returns:
+            Scores and texts sorted by term, where each term's begin, and the number of texts.
+        """
+        pairs, total = self.pairs, len(self.lengths)
+        among = np.bincount(pairs >> 32, minlength=len(self.vocabulary))
+        rarity = np.log(1 + (total - among + 0.5) / (among + 0.5)).astype(np.float32)
+        norm = K1 * (1 - B + B * self.lengths / (self.lengths.mean() or 1))
+        scores = np.empty(len(pairs), dtype=np.float32)
+        for start in range(0, len(pairs), _SCORED_AT_A_TIME):
+            part = slice(start, start + _SCORED_AT_A_TIME)
+            term, text = pairs[part] >> 32, pairs[part] & _TEXT
+            often = self.counts[part].astype(np.float32)
+            scores[part] = rarity[term] * (often / (norm[text] + often))
+        return {
+            "data": scores,
+            "indices": (pairs & _TEXT).astype(np.int32),
+            "indptr": np.concatenate([[0], among.cumsum()]),
+            "num_docs": total,
+        }
+
+
+def _mapped(file: Path) -> NDArray[Any]:
+    with reading_headers:
+        return np.asarray(np.load(file, mmap_mode="r"))
 
 
 def _best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Give the positions of the `k` highest scores above 0, best first, ties by position."""
-    if k < len(scores):
-        least = np.partition(scores, -k)[-k]
-        found = np.flatnonzero((scores >= least) & (scores > 0))
-    else:
-        found = np.flatnonzero(scores > 0)
+    found = np.flatnonzero(scores)
+    if k < len(found):
+        among = scores[found]
+        found = found[among >= np.partition(among, -k)[-k]]
     return found[np.argsort(-scores[found], kind="stable")][:k]
 
 
@@ -169,4 +347,4 @@ def _stem(word: str) -> str:
 def _stemmer() -> Stemmer:
     from Stemmer import Stemmer
 
-    return Stemmer("english")
+    return Stemmer("english", 0)  # its own cache slows it down on many words

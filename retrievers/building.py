@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hopgate.retrievers.base import Passage
-from hopgate.retrievers.bm25 import Bm25
+from hopgate.retrievers.bm25 import Bm25, Kept
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder, passage_text
 from hopgate.retrievers.factory import (
     FLAT,
@@ -405,7 +405,7 @@ class _Change:
         plan, reusable = self._plan(len(draft), dimension)
         if self._announce:
             self._announce(str(plan))
-        searcher = Searcher.open(old.folder, {}) if old else None
+        searcher = Searcher.open(old.folder, {}) if old else None  # its vectors live as it does
         blocks = _blocks(origins, searcher.exact if searcher else None, cache.vectors, fresh)
         settings = write(
             self._writer.version,
@@ -420,9 +420,18 @@ class _Change:
             self._announce(f"recall@10 is {settings['recall']:.3f} at most: give another factory")
         store = PassageStore(self._writer.version / PASSAGES)
         with closing(store):
-            Bm25.build(_Texts(store), self._writer.version / WORDS, self.stage("words"))
+            self._write_words(store, origins)
             sources = store.sources()
         return self._manifest(described, plan, settings, len(draft), sources), encoded
+
+    def _write_words(self, store: PassageStore, origins: NDArray[np.int64]) -> None:
+        """Index the words, of new passages only where those of the others are known."""
+        kept, missing = None, np.arange(len(origins))
+        if self._old and Bm25.can_keep(self._old.folder / WORDS):
+            kept = Kept(self._old.folder / WORDS, origins)
+            missing = np.flatnonzero(origins < 0)
+        folder = self._writer.version / WORDS
+        Bm25.build(_Texts(store, missing), folder, self.stage("words"), kept)
 
     def _described(self) -> dict[str, Any]:
         if self._encoder is not None:
@@ -483,26 +492,18 @@ class _Change:
         }
 
 
-class _Texts(Sequence[str]):
-    """The texts of a store, read as they are needed."""
+class _Texts:
+    """The texts of passages of a store, read as they are needed."""
 
-    def __init__(self, store: PassageStore) -> None:
+    def __init__(self, store: PassageStore, positions: NDArray[np.int64]) -> None:
         self._store = store
+        self._positions = positions
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._positions)
 
     def __iter__(self) -> Iterator[str]:
-        return map(passage_text, self._store)
-
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            return [self[position] for position in range(*at.indices(len(self)))]
-        return passage_text(self._store.get([at])[0])
+        return map(passage_text, self._store.read(self._positions.tolist()))
 
 
 class _Encoded:

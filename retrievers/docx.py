@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-MAX_PART_BYTES = 64 << 20
-"""Most bytes of an unpacked part: a text of some ten thousand pages."""
+MAX_PART_BYTES = 32 << 20
+"""Most bytes of an unpacked part: a text of some thousands of pages."""
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_PARAGRAPH = f"{_WORD}p"
 _TITLE = "{http://purl.org/dc/elements/1.1/}title"
+_BODY = "word/document.xml"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 _SPACES = {f"{_WORD}tab": "\t", f"{_WORD}br": "\n", f"{_WORD}cr": "\n"}
@@ -37,20 +40,24 @@ def read_docx(file: Path) -> tuple[str, list[Paragraph]]:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            body = _part(archive, "word/document.xml")
+            body = _part(archive, _BODY)
             styles = _part(archive, "word/styles.xml")
             core = _part(archive, "docProps/core.xml")
     except zipfile.BadZipFile as error:
         raise ValueError(f"it is not a .docx file: {error}") from error
     if body is None:
-        raise ValueError("it is not a .docx file: it has no word/document.xml")
-    levels = _levels(styles)
-    title = core.findtext(_TITLE) if core is not None else None
-    paragraphs = [_paragraph(each, levels) for each in body.iter(f"{_WORD}p")]
-    return (title or "").strip(), [each for each in paragraphs if each.text]
+        raise ValueError(f"it is not a .docx file: it has no {_BODY}")
+    try:
+        levels = _levels(ElementTree.fromstring(styles) if styles else None)
+        title = ElementTree.fromstring(core).findtext(_TITLE) if core else None
+        read = (_paragraph(each, levels) for top in _outermost(body) for each in _all(top))
+        paragraphs = [each for each in read if each.text]
+    except ElementTree.ParseError as error:
+        raise ValueError(f"its XML is broken: {error}") from error
+    return (title or "").strip(), paragraphs
 
 
-def _part(archive: zipfile.ZipFile, name: str) -> ElementTree.Element | None:
+def _part(archive: zipfile.ZipFile, name: str) -> bytes | None:
     if name not in archive.namelist():
         return None
     with archive.open(name) as part:
@@ -59,10 +66,35 @@ def _part(archive: zipfile.ZipFile, name: str) -> ElementTree.Element | None:
         raise ValueError(f"{name} unpacks to over {MAX_PART_BYTES >> 20} MB: it may be a zip bomb")
     if b"<!DOCTYPE" in data or b"<\x00!\x00D\x00O\x00C\x00T\x00Y\x00P\x00E" in data:
         raise ValueError(f"{name} has a document type, which no .docx needs")
-    try:
-        return ElementTree.fromstring(data)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"{name} is broken: {error}") from error
+    return data
+
+
+def _outermost(body: bytes) -> Iterator[ElementTree.Element]:
+    """Yield the paragraphs that are in no other; all else is forgotten as it is read."""
+    above: list[ElementTree.Element] = []
+    paragraphs = 0
+    for event, element in ElementTree.iterparse(BytesIO(body), ("start", "end")):
+        if event == "start":
+            above.append(element)
+            paragraphs += element.tag == _PARAGRAPH
+            continue
+        above.pop()
+        paragraphs -= element.tag == _PARAGRAPH
+        if paragraphs:
+            continue
+        if element.tag == _PARAGRAPH:
+            yield element
+        if above:
+            above[-1].clear()
+
+
+def _all(element: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Yield a paragraph and those within it (text boxes), but not what old programs are shown."""
+    if element.tag == _PARAGRAPH:
+        yield element
+    for child in element:
+        if child.tag != _FALLBACK:
+            yield from _all(child)
 
 
 def _levels(styles: ElementTree.Element | None) -> dict[str, int]:
@@ -91,5 +123,5 @@ def _texts(element: ElementTree.Element) -> Iterator[str]:
             yield child.text or ""
         elif child.tag in _SPACES:
             yield _SPACES[child.tag]
-        elif child.tag not in (f"{_WORD}p", _FALLBACK):
+        elif child.tag not in (_PARAGRAPH, _FALLBACK):
             yield from _texts(child)

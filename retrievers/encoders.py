@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +42,8 @@ CONTRIEVER_MAX_TOKENS = 512
 HUB_TIMEOUT_S = 10.0
 """How long the first answer of the model hub may take before it counts as out of reach."""
 
+_FAMILIES = {r"intfloat/(multilingual-)?e5-(?!.*instruct)": ("query: ", "passage: ")}
+"""Prefixes of models that do not bring their own: E5's are from its model cards."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
 _BATCH = 32
@@ -77,10 +80,15 @@ class Encoder:
         normalize: whether vectors have length 1. Contriever's have not: normalising them
             changes the ranking.
         max_tokens: longer texts are cut here.
+        query_prefix: what is put before a search text, such as E5's `query: `; often empty.
+        passage_prefix: what is put before a passage.
     """
 
     def __init__(self, source: EncoderSource) -> None:
         """Load the weights.
+
+        The prefixes are the model's own (sentence-transformers' prompts `query` and `document` or
+        `passage`), else those that its family is known to want.
 
         Raises:
             RuntimeError: the files are not those of an encoder.
@@ -93,6 +101,19 @@ class Encoder:
         self.pooling = _pooling(self._model)
         self.normalize = any(type(m).__name__ == "Normalize" for m in self._model)
         self.max_tokens = int(self._model.max_seq_length or 0)
+        self.query_prefix, self.passage_prefix = _prefixes(self._model, source.name)
+
+    def with_prefixes(self, query: str | None = None, passage: str | None = None) -> Encoder:
+        """Give this encoder with other prefixes (None: as they are); the weights are shared."""
+        wanted = (
+            self.query_prefix if query is None else query,
+            self.passage_prefix if passage is None else passage,
+        )
+        if wanted == (self.query_prefix, self.passage_prefix):
+            return self
+        other = copy(self)
+        other.query_prefix, other.passage_prefix = wanted
+        return other
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode search texts.
@@ -102,7 +123,10 @@ class Encoder:
         """
         with self._lock:
             vectors = self._model.encode_query(
-                list(texts), batch_size=_BATCH, show_progress_bar=False
+                list(texts),
+                prompt=self.query_prefix,
+                batch_size=_BATCH,
+                show_progress_bar=False,
             )
         return self._shaped(vectors)
 
@@ -124,7 +148,10 @@ class Encoder:
             end = start + len(texts)
             with self._lock:
                 vectors[start:end] = self._model.encode_document(
-                    texts, batch_size=_BATCH, show_progress_bar=False
+                    texts,
+                    prompt=self.passage_prefix,
+                    batch_size=_BATCH,
+                    show_progress_bar=False,
                 )
             if progress:
                 progress(end, len(passages))
@@ -143,7 +170,9 @@ _loaded: dict[str, Encoder] = {}
 _loading = Lock()
 
 
-def load_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
+def load_encoder(
+    name: str = DEFAULT_ENCODER, query_prefix: str | None = None, passage_prefix: str | None = None
+) -> Encoder:
     """Load an encoder, once per process.
 
     Args:
@@ -151,6 +180,8 @@ def load_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
             or `contriever-msmarco` (mean pooling, not normalised, 512 tokens), a model id of the
             hub, or a folder. A folder with a modules.json is read as sentence-transformers
             reads it, any other as Contriever.
+        query_prefix: what is put before search texts; by default what the model wants.
+        passage_prefix: what is put before passages.
 
     Raises:
         ValueError: there is no such encoder.
@@ -159,7 +190,7 @@ def load_encoder(name: str = DEFAULT_ENCODER) -> Encoder:
     with _loading:
         if name not in _loaded:
             _loaded[name] = Encoder(resolve_encoder(name))
-        return _loaded[name]
+        return _loaded[name].with_prefixes(query_prefix, passage_prefix)
 
 
 def resolve_encoder(name: str) -> EncoderSource:
@@ -339,6 +370,14 @@ def _load_contriever(folder: Path) -> SentenceTransformer:
     )
     pooling = Pooling(transformer.get_embedding_dimension(), "mean")
     return SentenceTransformer(modules=[transformer, pooling])
+
+
+def _prefixes(model: SentenceTransformer, name: str) -> tuple[str, str]:
+    """Give what a model wants before queries and before passages."""
+    own = [model.prompts.get(key) or "" for key in ("query", "document", "passage", "corpus")]
+    query, passage = own[0], next(filter(None, own[1:]), "")
+    family = next((known for stem, known in _FAMILIES.items() if re.match(stem, name)), ("", ""))
+    return (query, passage) if query or passage else family
 
 
 def _pooling(model: SentenceTransformer) -> str:

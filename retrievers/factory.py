@@ -211,8 +211,19 @@ def write(
             if progress:
                 progress(index.ntotal, count)
         settings = tune(index, exact)
-    load_faiss().write_index(index, str(folder / VECTORS))
+    write_index(index, folder / VECTORS)
     return settings
+
+
+def write_index(index: faiss.Index, file: Path) -> None:
+    """Write FAISS's index; through Python, since FAISS itself closes a file of a full disk silently.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    faiss = load_faiss()
+    with file.open("wb") as handle:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(handle.write))
 
 
 def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Vectors:

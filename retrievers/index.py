@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 import numpy as np
 
-from hopgate.retrievers.base import Hit, Passage, check_k
+from hopgate.retrievers.base import Hit, Passage, check_k, encodable
 from hopgate.retrievers.bm25 import Bm25
 from hopgate.retrievers.encoders import Encoder, find_encoder, load_encoder, resolve_encoder
-from hopgate.retrievers.factory import Searcher, load_faiss, reading_headers
+from hopgate.retrievers.factory import Searcher, load_faiss
 from hopgate.retrievers.hybrid import CANDIDATES, DEFAULT_MODE, Mode, fuse
 from hopgate.retrievers.manifest import (
     MANIFEST,
@@ -96,8 +96,7 @@ class Index:
         try:
             vectors = Searcher.open(version, manifest["search"])
             store = PassageStore(version / PASSAGES)
-            with reading_headers:
-                words = Bm25.open(version / WORDS)
+            words = Bm25.open(version / WORDS)
             counts = {len(vectors), len(store), len(words)}
         except (RuntimeError, ValueError, OSError, sqlite3.DatabaseError) as error:
             raise damaged(folder, str(error).splitlines()[0]) from error
@@ -130,9 +129,12 @@ class Index:
             For each query, in order, its hits, best first.
 
         Raises:
-            ValueError: `k` is below 1, or there is no such mode or field.
+            ValueError: `k` is below 1, `queries` is one text, or there is no such mode or field.
         """
         check_k(k)
+        if isinstance(queries, str):
+            raise ValueError("queries is one text: give a list of texts")
+        queries = [encodable(query) for query in queries]
         mode = mode or DEFAULT_MODE
         if mode not in get_args(Mode):
             raise ValueError(f"mode is {mode!r}: use {', '.join(get_args(Mode))}")
@@ -268,19 +270,19 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
     Raises:
         ValueError: it is another.
     """
+    built_with = manifest["encoder"]
     if isinstance(encoder, Encoder):
         loaded, name = encoder, encoder.name
         _check_fingerprint(folder, manifest, name, encoder.fingerprint)
     else:
         name = encoder or manifest["encoder"]["name"]
         _check_fingerprint(folder, manifest, name, resolve_encoder(name).fingerprint)
-        loaded = load_encoder(name)
-    built_with = manifest["encoder"]
+        loaded = load_encoder(name, built_with["query_prefix"], built_with["passage_prefix"])
     for key, value in describe(loaded).items():
         if key != "name" and value != built_with.get(key):
             raise ValueError(
-                f"the index at {folder} was built with {key} {built_with.get(key)}, and encoder "
-                f"{name} here has {value}: build it again"
+                f"the index at {folder} was built with {key} {built_with.get(key)!r}, and encoder "
+                f"{name} has {value!r}: build it again"
             )
     return loaded
 

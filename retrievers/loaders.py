@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, TextIO
 
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.docx import read_docx
@@ -31,12 +31,14 @@ OVERLAP_CHARACTERS = 100
 MAX_FILE_BYTES = 128 << 20
 """Largest file of a kind that is read whole; .csv and .jsonl are read row by row, at any size."""
 MAX_ROW_CHARACTERS = 16 << 20
-"""Longest row of a .jsonl file."""
+"""Longest line of a .csv or .jsonl file."""
 
 _STREAMED = (".csv", ".jsonl")
 _BLOCK_BYTES = 1 << 20
 _GUESS_BYTES = 1 << 18
 """How much of a file is looked at to guess its encoding."""
+_GOOD_TO_BAD = 10
+"""So many letters beyond ASCII for each broken byte make a text UTF-8, with some bytes broken."""
 _FOREIGN = 0.3
 """Share of bytes beyond ASCII from which a text is of another script than Latin."""
 _COHERENT = 0.7
@@ -149,9 +151,11 @@ def find_files(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
 
     Returns:
         Each file with its source: its path relative to the folder that was given, or its name.
+        Bytes of it that are not UTF-8 are escaped.
 
     Raises:
-        ValueError: a path does not exist or is of another kind, or a folder has no such file.
+        ValueError: a path does not exist, is no file or folder or of another kind, or a folder has
+            no such file.
     """
     if not paths:
         raise ValueError("no paths given: name files or folders to index")
@@ -168,12 +172,22 @@ def _expand(path: Path) -> list[tuple[Path, str]]:
         files = sorted(_walk(path))
         if not files:
             raise ValueError(f"{path} holds no file that can be read ({kinds})")
-        return [(file, file.relative_to(path).as_posix()) for file in files]
+        return [(file, _readable(file.relative_to(path))) for file in files]
     if not path.exists():
         raise ValueError(f"{path} does not exist: give files or folders")
+    if not path.is_file():
+        raise ValueError(f"{path} is no file: give files or folders")
     if path.suffix.lower() not in _READERS:
         raise ValueError(f"{path} is of a kind that cannot be read: give {kinds}")
-    return [(path, path.name)]
+    return [(path, _readable(Path(path.name)))]
+
+
+def _readable(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _stem(source: str) -> str:
+    return PurePosixPath(source).stem
 
 
 def _walk(top: Path) -> Iterator[Path]:
@@ -226,9 +240,13 @@ def _encoding(file: Path) -> str:
 
 
 def _guessed(start: bytes) -> str:
-    """Guess the encoding of bytes that are not UTF-8."""
+    """Guess the encoding of bytes that are not UTF-8, or not all of them."""
     from charset_normalizer import from_bytes
 
+    text = start.decode(errors="replace")
+    broken = text.count("\ufffd")
+    if sum(letter > "\x7f" for letter in text) > (1 + _GOOD_TO_BAD) * broken:
+        return "utf-8-sig"
     best = from_bytes(start).best()
     foreign = sum(byte > 127 for byte in start) / max(1, len(start))
     if best and (foreign >= _FOREIGN or best.coherence >= _COHERENT):
@@ -237,7 +255,7 @@ def _guessed(start: bytes) -> str:
 
 
 def _txt(file: Path, source: str) -> Iterator[Passage]:
-    return _split(file.stem, _unwrap(_read_text(file)), source)
+    return _split(_stem(source), _unwrap(_read_text(file)), source)
 
 
 def _markdown(file: Path, source: str) -> Iterator[Passage]:
@@ -246,7 +264,7 @@ def _markdown(file: Path, source: str) -> Iterator[Passage]:
 
     for section in MarkdownHeaderTextSplitter(_HEADINGS).split_text(_read_text(file)):
         headings = [section.metadata[key] for _, key in _HEADINGS if key in section.metadata]
-        yield from _section(headings or [file.stem], section.page_content, source)
+        yield from _section(headings or [_stem(source)], section.page_content, source)
 
 
 def _html(file: Path, source: str) -> Iterator[Passage]:
@@ -259,17 +277,22 @@ def _html(file: Path, source: str) -> Iterator[Passage]:
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for tag in soup(["script", "style", "template", "noscript", "title"]):
         tag.decompose()
-    for tag in soup(["h1", "h2", "h3", "h4", "h5", "h6"]):
+    for string in soup(string=re.compile(_MARK)):
+        string.replace_with(type(string)(string.replace(_MARK, " ")))
+    within: set[int] = set()
+    for tag in soup(_HTML_HEADINGS):
+        if id(tag) in within:
+            continue
+        within.update(map(id, tag(_HTML_HEADINGS)))
         heading = " ".join(tag.get_text(" ").split())
         tag.replace_with(f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else "")
-    text = soup.get_text("\n")
-    lines = [(None, text)] if _MARK not in text else _marked(text)
-    for headings, part in _sections(title or file.stem, lines):
+    for headings, part in _sections(title or _stem(source), _marked(soup.get_text("\n"))):
         yield from _section(headings, _SPACE_BEFORE_MARK.sub("", _unwrap(part)), source)
 
 
+_HTML_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _MARK = "\x1e"
-"""Stands around a heading while HTML is made text: a control character that no page has."""
+"""Stands around a heading while HTML is made text; taken out of the page before."""
 
 
 def _marked(text: str) -> Iterator[tuple[int | None, str]]:
@@ -312,14 +335,14 @@ def _pdf(file: Path, source: str) -> Iterator[Passage]:
     except ImportError as error:
         raise _missing(".pdf", error) from error
     for number, page in enumerate(PdfReader(file).pages, start=1):
-        yield from _split(file.stem, _unwrap(page.extract_text()), source, page=number)
+        yield from _split(_stem(source), _unwrap(page.extract_text()), source, page=number)
 
 
 def _docx(file: Path, source: str) -> Iterator[Passage]:
     """Split at headings, under the document's title."""
     title, paragraphs = read_docx(file)
     if not title:
-        title = next((text for text, level in paragraphs if level == 0), file.stem)
+        title = next((text for text, level in paragraphs if level == 0), _stem(source))
     parts = ((level, text) for text, level in paragraphs)
     for headings, text in _sections(title, parts):
         yield from _section(headings, text, source)
@@ -330,7 +353,8 @@ def _csv(file: Path, source: str) -> Iterator[Passage]:
     with file.open(encoding=_encoding(file), errors="replace", newline="") as lines:
         first = lines.readline(_GUESS_BYTES)
         lines.seek(0)
-        rows = csv.reader(lines, delimiter=max(",;\t|", key=first.count))
+        csv.field_size_limit(max(MAX_ROW_CHARACTERS, csv.field_size_limit()))
+        rows = csv.reader(_lines(lines), delimiter=max(",;\t|", key=first.count))
         names = [name.strip() for name in next(rows, [])]
         lower = [name.lower() for name in names]
         for row in rows:
@@ -343,19 +367,25 @@ def _csv(file: Path, source: str) -> Iterator[Passage]:
                 for name, key in zip(names, lower, strict=True)
                 if cells.get(key)
             )
-            yield from _split(file.stem, ". ".join(named), source)
+            yield from _split(_stem(source), ". ".join(named), source)
 
 
 def _jsonl(file: Path, source: str) -> Iterator[Passage]:
     with file.open(encoding=_encoding(file), errors="replace", newline="\n") as lines:
-        number = 0
-        while line := lines.readline(MAX_ROW_CHARACTERS):
-            number += 1
-            if len(line) == MAX_ROW_CHARACTERS:
-                raise ValueError(f"line {number} is over {MAX_ROW_CHARACTERS} characters long")
+        for number, line in enumerate(_lines(lines), start=1):
             if line.strip():
                 title, text = _row(line, number)
                 yield from _split(title, text, source)
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file, none of which may be endless."""
+    number = 0
+    while line := file.readline(MAX_ROW_CHARACTERS):
+        number += 1
+        if len(line) == MAX_ROW_CHARACTERS:
+            raise ValueError(f"line {number} is over {MAX_ROW_CHARACTERS} characters long")
+        yield line
 
 
 def _row(line: str, number: int) -> tuple[str, str]:

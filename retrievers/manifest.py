@@ -43,6 +43,7 @@ _FIELDS: dict[str, type] = {
     "files": dict,
 }
 _ENCODER_FIELDS: dict[str, type] = {"name": str, "fingerprint": str}
+_PREFIXES = ("query_prefix", "passage_prefix")
 _FILE_FIELDS: dict[str, type] = {"bytes": int, "sha256": str}
 
 
@@ -70,11 +71,11 @@ def info(path: Path | str) -> Manifest:
 
     Returns:
         `format_version`, `version` (counted from 1), `encoder` (`name`, `dimension`, `pooling`,
-        `normalize`, `max_tokens`, `fingerprint`), `metric`, `factory`, `auto` (whether the
-        factory was chosen for the collection), `search` (FAISS's settings for a search, and the
-        recall they were measured to have), `passages` and `sources` (how many), `roots` (folders
-        that were indexed), `created` (UTC, ISO 8601), `files` (name → `bytes` and `sha256`) and
-        `checksum` (of all the rest).
+        `normalize`, `max_tokens`, `query_prefix`, `passage_prefix`, `fingerprint`), `metric`,
+        `factory`, `auto` (whether the factory was chosen for the collection), `search` (FAISS's
+        settings for a search, and the recall they were measured to have), `passages` and `sources`
+        (how many), `roots` (folders that were indexed), `created` (UTC, ISO 8601), `files` (name →
+        `bytes` and `sha256`) and `checksum` (of all the rest).
 
     Raises:
         ValueError: the folder is missing, is no index, is half-written, or is of another format
@@ -97,11 +98,7 @@ def _read(folder: Path) -> Manifest:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
     _check_fields(folder, "", manifest, {"format_version": int})
     version = manifest["format_version"]
-    if version > FORMAT_VERSION:
-        raise ValueError(
-            f"the index at {folder} has format version {version}, and this hopgate reads "
-            f"{FORMAT_VERSION}: update hopgate or build the index again"
-        )
+    check_not_newer(folder, version)
     if version < FORMAT_VERSION:
         raise ValueError(
             f"the index at {folder} has the old format version {version}, and this hopgate reads "
@@ -109,8 +106,19 @@ def _read(folder: Path) -> Manifest:
         )
     _check_fields(folder, "", manifest, _FIELDS)
     _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
+    for name in _PREFIXES:
+        manifest["encoder"].setdefault(name, "")  # the first indexes of this format had none
     _check_fields(folder, "files.", manifest["files"], {VECTORS: dict, PASSAGES: dict})
     return dict(manifest)
+
+
+def check_not_newer(folder: Path, version: int) -> None:
+    """Refuse an index of a newer format with a ValueError."""
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"the index at {folder} has format version {version}, and this hopgate reads "
+            f"{FORMAT_VERSION}: update hopgate, or build the index again into a new folder"
+        )
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
@@ -174,18 +182,23 @@ def changed_files(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def looks_like_one(folder: Path) -> bool | None:
-    """Tell whether a folder's manifest is that of an index; None if it has none."""
+    """Tell whether a folder's manifest is that of an index; None if it has none.
+
+    Raises:
+        ValueError: it is that of an index of a newer format.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
         return False
-    return (
-        isinstance(manifest, dict)
-        and isinstance(manifest.get("format_version"), int)
-        and isinstance(manifest.get("encoder"), dict)
-    )
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("encoder"), dict):
+        return False
+    if not isinstance(version := manifest.get("format_version"), int):
+        return False
+    check_not_newer(folder, version)
+    return True
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:
@@ -196,6 +209,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         "pooling": encoder.pooling,
         "normalize": encoder.normalize,
         "max_tokens": encoder.max_tokens,
+        **{name: getattr(encoder, name) for name in _PREFIXES},
         "fingerprint": encoder.fingerprint,
     }
 

@@ -6,7 +6,7 @@ A name is `sample`, the folder of an index, `web:ENGINE`, or an outside store su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -53,7 +53,9 @@ def check_source(name: str, mode: str = AUTO, rerank: str = "") -> None:
         check_reranker(rerank)
 
 
-def open_source(name: str, mode: str = AUTO, rerank: str = "") -> Retriever:
+def open_source(
+    name: str, mode: str = AUTO, rerank: str = "", where: Mapping[str, str] | None = None
+) -> Retriever:
     """Open what a request searches; what is heavy is loaded once per process.
 
     Args:
@@ -61,13 +63,16 @@ def open_source(name: str, mode: str = AUTO, rerank: str = "") -> Retriever:
             `qdrant:NAME[@ENCODER]` or `pgvector:NAME[@ENCODER]`.
         mode: `dense`, `bm25` or `hybrid`, or `auto`: the best that was measured.
         rerank: a cross-encoder that orders the hits, see `load_reranker`; empty: none.
+        where: field → value that hits must have, see `Index.search`.
 
     Raises:
-        ValueError: as `check_source`.
+        ValueError: as `check_source`, or only an index of hopgate's can be filtered.
         RuntimeError: an extra, a model or an engine is missing.
     """
     check_source(name, mode, rerank)
     engine = _outside(name)
+    if engine and where:
+        raise ValueError(f"where names {next(iter(where))!r}, and {engine} is not filtered here")
     if engine == "web":
         found: Retriever = _web(name)
     elif engine:
@@ -76,7 +81,7 @@ def open_source(name: str, mode: str = AUTO, rerank: str = "") -> Retriever:
         found = open_store(name)
     else:
         chosen = next((each for each in MODES if each == mode), None)
-        found = InMode(load_index(index_path(name)), chosen)
+        found = InMode(load_index(index_path(name)), chosen, where)
     return Reranked(found, load_reranker(rerank)) if rerank else found
 
 
@@ -86,16 +91,20 @@ class InMode:
     Args:
         index: what is searched.
         mode: how; None: the index's default.
+        where: field → value that hits must have; None: all may be found.
     """
 
-    def __init__(self, index: Index, mode: Mode | None) -> None:
-        """Hold both."""
+    def __init__(
+        self, index: Index, mode: Mode | None, where: Mapping[str, str] | None = None
+    ) -> None:
+        """Hold them."""
         self._index = index
         self._mode = mode
+        self._where = where
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` passages for each query, see `Index.search`."""
-        return self._index.search(queries, k, mode=self._mode)
+        return self._index.search(queries, k, mode=self._mode, where=self._where)
 
 
 def _outside(name: str) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from hopgate.retrievers.base import Passage
+from hopgate.retrievers.base import Passage, passage_id
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +87,9 @@ class Draft:
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
         """Create the file."""
-        self._connection = sqlite3.connect(path, isolation_level=None)
+        at = f"file:{quote(str(path.absolute()))}"
+        # As a URI, so that `old` may be one: not every SQLite is built to take them everywhere.
+        self._connection = sqlite3.connect(at, isolation_level=None, uri=True)
         self._old = old is not None
         run = self._connection.execute
         run("PRAGMA journal_mode = OFF")  # a file that is not finished is thrown away
@@ -129,10 +131,18 @@ class Draft:
 
         Returns:
             How many were given.
+
+        Raises:
+            ValueError: one has not the id of its content.
         """
         given = 0
         for passage in passages:
             given += 1
+            if passage["id"] != passage_id(passage["title"], passage["text"]):
+                raise ValueError(
+                    f"passage {passage['id']!r} has not the id of its content: make it with "
+                    "make_passage"
+                )
             row = [passage.get(name) for name in FIELDS]
             added = self._connection.execute(
                 f"INSERT OR IGNORE INTO passages VALUES (?, {', '.join('?' * len(FIELDS))})",
@@ -264,9 +274,13 @@ class PassageStore:
         return [found[position] for position in positions]
 
     def _read(self, positions: Sequence[int]) -> dict[int, Passage]:
-        marks = ",".join("?" * len(positions))
-        sql = f"SELECT position, {_COLUMNS} FROM passages WHERE position IN ({marks})"
-        return {row[0]: _passage(row[1:]) for row in self._query(sql, positions)}
+        first, last = positions[0], positions[-1]
+        if last - first < len(positions):  # in a row, which is faster
+            chosen, values = "BETWEEN ? AND ?", [first, last]
+        else:
+            chosen, values = f"IN ({','.join('?' * len(positions))})", list(positions)
+        sql = f"SELECT position, {_COLUMNS} FROM passages WHERE position {chosen}"
+        return {row[0]: _passage(row[1:]) for row in self._query(sql, values)}
 
     def where(self, wanted: Mapping[str, str]) -> Positions:
         """Find the passages whose metadata are these.
@@ -305,15 +319,10 @@ class PassageStore:
         found = [str(row[0]) for row in self._query("PRAGMA integrity_check(3)")]
         return [] if found == ["ok"] else found
 
-    def __iter__(self) -> Iterator[Passage]:
-        """Read all passages in the order of their positions."""
-        for start in range(0, len(self), _LOOKUP_CHUNK):
-            found = self._query(
-                f"SELECT {_COLUMNS} FROM passages WHERE position >= ? AND position < ? "
-                "ORDER BY position",
-                [start, start + _LOOKUP_CHUNK],
-            )
-            yield from map(_passage, found)
+    def read(self, positions: Sequence[int]) -> Iterator[Passage]:
+        """Read passages one after the other, in the order asked, a few hundred at a time."""
+        for start in range(0, len(positions), _LOOKUP_CHUNK):
+            yield from self.get(positions[start : start + _LOOKUP_CHUNK])
 
     def _query(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         with self._lock:

@@ -32,7 +32,10 @@ _NEXT_MANIFEST = ".manifest.json"
 _OWN = {LOCK, HOLDER, WORK, MANIFEST, _NEXT_MANIFEST}
 _VERSION = re.compile(r"v(\d{6,})")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FULL_TEXT = re.compile(r"No space left|[Dd]isk is full|disk full|quota|File too large", re.I)
+_FULL_TEXT = re.compile(
+    r"No space left|disk is full|disk full|quota|File too large|\d+ requested and \d+ written", re.I
+)
+"""What faiss, SQLite and numpy say of a full disk."""
 
 
 class Writer:
@@ -197,7 +200,7 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 def _is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL
     return bool(_FULL_TEXT.search(str(error)))
 

@@ -22,6 +22,7 @@ class HashEncoder(Encoder):
     def __init__(self, dimension: int = 16) -> None:
         self.name, self.fingerprint, self.dimension = "hash", "0" * 64, dimension
         self.pooling, self.normalize, self.max_tokens = "none", False, 0
+        self.query_prefix = self.passage_prefix = ""
         self.encoded = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -4,13 +4,14 @@ import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopgate.retrievers.bm25 import K1, MAX_QUERY_TERMS, B, Bm25, words
+from hopgate.retrievers.bm25 import K1, MAX_QUERY_TERMS, B, Bm25, Kept, words
 from hopgate.retrievers.hybrid import fuse
 
 TEXTS = [
@@ -87,6 +88,59 @@ def test_building_again_gives_the_same_bytes(folder: Path, tmp_path: Path) -> No
     for file in folder.iterdir():
         assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
         assert file.suffix in (".npy", ".json")
+
+
+def test_scores_are_those_of_bm25s(folder: Path) -> None:
+    from bm25s import BM25
+
+    theirs = BM25(k1=K1, b=B, method="lucene")
+    theirs.index([words(text) for text in TEXTS], show_progress=False)
+    ours = Bm25.open(folder)._index
+    assert ours.vocab_dict.keys() == theirs.vocab_dict.keys()
+    for word in filter(None, ours.vocab_dict):
+        found, expected = (
+            index.get_scores_from_ids([index.vocab_dict[word]]) for index in (ours, theirs)
+        )
+        assert np.array_equal(found, expected), word
+
+
+@given(
+    st.lists(st.text("aбc d", max_size=12), min_size=1, max_size=8),
+    st.lists(st.text("aбce ", max_size=12), max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_kept_scores_as_if_all_was_read_again(
+    tmp_path_factory: pytest.TempPathFactory, before: list[str], new: list[str], chance: Random
+) -> None:
+    folder = tmp_path_factory.mktemp("kept")
+    kept = chance.sample(range(len(before)), chance.randint(0, len(before)))
+    origins = kept + [-1] * len(new)
+    chance.shuffle(origins)
+    if not origins:
+        return
+    coming = iter(new)
+    after = [before[origin] if origin >= 0 else next(coming) for origin in origins]
+    Bm25.build(before, folder / "before")
+    Bm25.build(new, folder / "changed", kept=Kept(folder / "before", np.array(origins)))
+    Bm25.build(after, folder / "after")
+    changed, fresh = (Bm25.open(folder / name) for name in ("changed", "after"))
+    assert changed._index.vocab_dict.keys() == fresh._index.vocab_dict.keys()
+    queries = ["a", "б c", "d e a", "ac ca"]
+    for found, expected in zip(changed.search(queries, 20), fresh.search(queries, 20), strict=True):
+        assert np.array_equal(found, expected)
+    Bm25.build([], folder / "again", kept=Kept(folder / "changed", np.arange(len(after))))
+    again = Bm25.open(folder / "again").search(queries, 20)
+    assert np.array_equal(again[1], fresh.search(queries, 20)[1])
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"), [("cafe\u0301", "café"), ("\ufb01rst", "First"), ("１８１１", "1811")]
+)
+def test_letters_are_compared_however_they_are_encoded(
+    tmp_path: Path, written: str, asked: str
+) -> None:
+    Bm25.build([f"It was {written}."], tmp_path / "bm25")
+    assert Bm25.open(tmp_path / "bm25").search([asked], 1)[0].tolist() == [[0]]
 
 
 def test_texts_without_any_word_are_indexed(tmp_path: Path) -> None:

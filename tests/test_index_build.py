@@ -324,6 +324,20 @@ def test_a_huge_query_is_cut_not_refused(built: Path) -> None:
     assert best["title"] == "Harbour bakery"
 
 
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_a_query_may_hold_anything(built: Path, mode: str) -> None:
+    index = load_index(built)
+    plain = index.search(["bread \ufffd"], 3, mode)
+    assert index.search(["bread \ud800"], 3, mode) == plain
+    for query in ("", "\x00", "🙂" * 9, "' OR 1=1 --", "%s {} \\N", "\u202e\u0301"):
+        assert len(index.search([query], 3, mode)[0]) <= 3
+
+
+def test_a_text_in_place_of_a_list_of_texts_is_refused(built: Path) -> None:
+    with pytest.raises(ValueError, match="queries is one text: give a list"):
+        load_index(built).search("bread", 3)
+
+
 def test_eight_threads_find_what_one_finds(built: Path) -> None:
     index = load_index(built)
     queries = ["When was it lit?", "Who bakes?", "How often does it sail?", "Skerry"] * 6
@@ -341,6 +355,8 @@ def test_info_describes_the_index(built: Path) -> None:
         "pooling": "mean",
         "normalize": True,
         "max_tokens": 256,
+        "query_prefix": "",
+        "passage_prefix": "",
         "fingerprint": load_encoder().fingerprint,
     }
     assert (manifest["metric"], manifest["factory"]) == ("inner_product", "Flat")
@@ -595,6 +611,48 @@ def test_a_newer_format_is_refused(index: Path) -> None:
         Index.open(index)
 
 
+def test_an_index_of_a_newer_format_is_not_built_over(index: Path) -> None:
+    edit_manifest(index, lambda manifest: manifest.update(format_version=3))
+    before = content(index)
+    with pytest.raises(ValueError, match="format version 3, and this hopgate reads 2: update"):
+        build_from_passages(PASSAGES[:1], index)
+    assert content(index) == before
+
+
+def test_a_query_is_encoded_with_the_prefix_that_the_index_was_built_with(tmp_path: Path) -> None:
+    encoder = load_encoder("minilm", query_prefix="query: ", passage_prefix="passage: ")
+    build_from_passages(PASSAGES, tmp_path / "index", encoder)
+    described = info(tmp_path / "index")["encoder"]
+    assert (described["query_prefix"], described["passage_prefix"]) == ("query: ", "passage: ")
+    index = load_index(tmp_path / "index")
+    ((*hits,),) = index.search(["When was it lit?"], 3, "dense")
+    plain = load_encoder()
+    passages = [make_passage("", f"passage: {p['title']} {p['text']}") for p in PASSAGES]
+    (query,) = plain.encode_queries(["query: When was it lit?"])
+    expected = plain.encode_passages(passages) @ query
+    assert [hit["score"] for hit in hits] == pytest.approx(np.sort(expected)[::-1], abs=1e-5)
+    assert index.encoder._model is plain._model
+    with pytest.raises(ValueError, match="built with query_prefix 'query: ', and encoder minilm"):
+        Index.open(tmp_path / "index", plain)
+    assert build_from_passages(PASSAGES, tmp_path / "index", plain).encoded == 3
+
+
+def test_an_index_from_before_prefixes_has_none(index: Path) -> None:
+    def forget(manifest: dict[str, Any]) -> None:
+        del manifest["encoder"]["query_prefix"], manifest["encoder"]["passage_prefix"]
+
+    edit_manifest(index, forget)
+    assert Index.open(index).encoder.query_prefix == ""
+    assert not build_from_passages(PASSAGES, index).changed
+
+
+def test_an_id_that_is_not_that_of_the_content_is_refused(tmp_path: Path) -> None:
+    passage = PASSAGES[0] | {"id": "my-own-id-0000000001"}
+    with pytest.raises(ValueError, match="passage 'my-own-id-0000000001' has not the id of its"):
+        build_from_passages([passage], tmp_path / "index")
+    assert os.listdir(tmp_path) == []
+
+
 def test_another_encoder_is_refused(index: Path, tmp_path: Path) -> None:
     other = tmp_path / "other-encoder"
     other.mkdir()
@@ -608,7 +666,7 @@ def test_another_encoder_is_refused(index: Path, tmp_path: Path) -> None:
         manifest["encoder"] = dict(info(index)["encoder"], max_tokens=128)
 
     edit_manifest(index, cut_at_128)
-    with pytest.raises(ValueError, match="built with max_tokens 128, and encoder minilm here has"):
+    with pytest.raises(ValueError, match="built with max_tokens 128, and encoder minilm has 256"):
         Index.open(index)
 
 

@@ -3,14 +3,17 @@
 import json
 import os
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import faiss
 import indexing
 import numpy as np
 import pytest
@@ -30,7 +33,8 @@ from hopgate.retrievers import (
 )
 from hopgate.retrievers.base import Hit, Passage
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.versions import writing
+from hopgate.retrievers.factory import write_index
+from hopgate.retrievers.versions import explained, writing
 
 
 @pytest.fixture
@@ -106,7 +110,7 @@ def test_a_build_of_other_documents_takes_over_the_vectors_it_can(
 def test_an_index_of_another_encoder_is_encoded_anew(index: Path) -> None:
     report = build_from_passages(stamped(0), index, HashEncoder(dimension=8))
     assert (report.changed, report.encoded) == (True, 5)
-    with pytest.raises(ValueError, match="built with dimension 8, and encoder hash here has 16"):
+    with pytest.raises(ValueError, match="built with dimension 8, and encoder hash has 16"):
         Index.open(index, HashEncoder())
 
 
@@ -280,6 +284,34 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path: Path, encoder: HashEncode
     assert verify(tmp_path / "index", encoder).problems == []
 
 
+def test_a_reader_keeps_its_version_whatever_follows(index: Path, encoder: HashEncoder) -> None:
+    reader = Index.open(index, encoder)
+    for stamp in (1, 2, 3):
+        add_passages(stamped(stamp), index, encoder)
+    delete(index, ["0.txt"])
+    assert not (index / "v000001").exists()
+    for mode in ("dense", "bm25", "hybrid"):
+        (hits,) = reader.search(["stamp document"], 9, mode)
+        assert sorted(of(hits)) == [f"stamp 0 of document {n}" for n in range(5)]
+
+
+def test_words_are_searched_alike_whether_they_were_read_again_or_kept(
+    tmp_path: Path, index: Path, encoder: HashEncoder
+) -> None:
+    add_passages([make_passage("New", "a stamp of lighthouses", "new.txt")], index, encoder)
+    delete(index, ["2.txt"])
+    rest = [*stamped(0)[:2], *stamped(0)[3:], make_passage("New", "a stamp of lighthouses")]
+    build_from_passages(rest, tmp_path / "fresh", encoder)
+    found, expected = (
+        Index.open(path, encoder).search(["stamp document", "lighthouse", "2"], 9, "bm25")
+        for path in (index, tmp_path / "fresh")
+    )
+    for hits, wanted in zip(found, expected, strict=True):
+        assert [(hit["text"], hit["score"]) for hit in hits] == [
+            (hit["text"], hit["score"]) for hit in wanted
+        ]
+
+
 def test_a_second_writer_is_told_who_is_first(index: Path, encoder: HashEncoder) -> None:
     with (
         writing(index.resolve(), "index build"),
@@ -343,6 +375,39 @@ def test_a_full_disk_leaves_the_old_index(small_disk: Path, encoder: HashEncoder
         assert texts(index, encoder) == before
         assert verify(index, encoder).problems == []
     assert add_passages(stamped(1), index, encoder).version == 2
+
+
+def filled_index() -> faiss.Index:
+    index = faiss.IndexFlatIP(500)
+    index.add(np.zeros((300, 500), dtype=np.float32))
+    return index
+
+
+def test_a_full_disk_is_known_by_every_sign(small_disk: Path) -> None:
+    writers: list[Callable[[Path], object]] = [
+        lambda file: np.save(file, np.zeros(1 << 20)),
+        lambda file: file.write_bytes(bytes(1 << 21)),
+        lambda file: sqlite3.connect(file).execute("CREATE TABLE t AS SELECT zeroblob(2000000)"),
+    ]
+    for number, write in enumerate(writers):
+        with pytest.raises(RuntimeError, match="there is no room"), explained(small_disk):
+            write(small_disk / f"{number}.npy")
+        (small_disk / f"{number}.npy").unlink()
+
+
+@pytest.mark.parametrize("pages", [0, 1, 100])
+def test_a_disk_that_is_full_at_the_last_byte_of_an_index_is_noticed(
+    small_disk: Path, pages: int
+) -> None:
+    index = filled_index()
+    write_index(index, small_disk / "index")
+    assert faiss.read_index(str(small_disk / "index")).ntotal == 300
+    size = (small_disk / "index").stat().st_size
+    (small_disk / "index").unlink()
+    taken = shutil.disk_usage(small_disk).free - (size // 4096 - pages) * 4096
+    (small_disk / "filling").write_bytes(bytes(taken))
+    with pytest.raises(RuntimeError, match="there is no room"), explained(small_disk):
+        write_index(index, small_disk / "index")
 
 
 # Filters and factories

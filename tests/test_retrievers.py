@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,34 @@ def test_contriever_reads_a_passage_as_title_space_text(tiny_contriever: Path) -
     passages = [make_passage("Skerry Light", text) for text in TEXTS]
     expected = masked_means(tiny_contriever, [f"Skerry Light {text}" for text in TEXTS])
     np.testing.assert_allclose(encoder.encode_passages(passages), expected, atol=1e-5)
+
+
+def test_the_prefixes_of_a_model_are_its_own_those_of_its_family_or_those_asked_for(
+    tiny_contriever: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    plain = load_encoder(str(tiny_contriever))
+    assert (plain.query_prefix, plain.passage_prefix) == ("", "")
+    model = SentenceTransformer(modules=list(plain._model))
+    model.prompts = {"query": "search: ", "passage": "doc: "}
+    model.save(str(tmp_path / "prompted"))
+    own = load_encoder(str(tmp_path / "prompted"))
+    assert (own.query_prefix, own.passage_prefix) == ("search: ", "doc: ")
+    wanted = plain.encode_queries([f"search: {text}" for text in TEXTS])
+    np.testing.assert_allclose(own.encode_queries(TEXTS), wanted, atol=1e-6)
+    wanted = plain.encode_queries([f"doc: {text}" for text in TEXTS])
+    found = own.encode_passages([make_passage("", text) for text in TEXTS])
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    other = load_encoder(str(tmp_path / "prompted"), passage_prefix="")
+    assert (other.query_prefix, other.passage_prefix) == ("search: ", "")
+    source = resolve_encoder(str(tiny_contriever))
+    for name, prefixes in (
+        ("intfloat/e5-small-v2", ("query: ", "passage: ")),
+        ("intfloat/multilingual-e5-large-instruct", ("", "")),
+    ):
+        family = encoders.Encoder(replace(source, name=name))
+        assert (family.query_prefix, family.passage_prefix) == prefixes
 
 
 def test_a_text_over_the_limit_is_cut(tiny_contriever: Path) -> None:
