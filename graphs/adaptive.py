@@ -17,9 +17,11 @@ from langgraph.runtime import Runtime
 from langgraph.types import Overwrite
 
 from hopgate.graphs import events
+from hopgate.graphs import limits as limit_reading
 from hopgate.graphs.context import Context
 from hopgate.graphs.decisions import gate_decision
 from hopgate.graphs.events import AnswerEvent, EscalateEvent, GateEvent, RouteEvent
+from hopgate.graphs.limits import Limits
 from hopgate.graphs.multihop import build_multihop
 from hopgate.graphs.resources import Resources, layout_for, system_clock
 from hopgate.graphs.state import (
@@ -70,25 +72,31 @@ class Steps:
     async def condense(self, state: State, runtime: Runtime[Context]) -> Update:
         """Start a turn: find the question, reset the turn's state, resolve a follow-up."""
         started, began = time.perf_counter(), self._resources.clock().timestamp()
-        context = runtime.context or Context()
+        context = self._resources.context(runtime)
         await self._resources.check(context)
         message = _new_message(state)
         question = condensing.check_question(message.text)
+        bare = prompts.inert(question)
+        self._resources.limits.check_question("question", bare)
         history = _turns(state.get("messages", []), message)
-        standalone, completions = question, list[Completion]()
+        standalone, completions = bare, list[Completion]()
         if history:
             model = await self._resources.model(context)
-            standalone, completion = await condensing.condense(
+            rewritten, completion = await condensing.condense(
                 model, question, history, layout_for(model, context)
             )
             completions.append(completion)
+            if self._resources.limits.fits(rewritten := prompts.inert(rewritten)):
+                standalone = rewritten
         return {
             "messages": [message],
             "asked": question,
-            "standalone": prompts.inert(standalone),
+            "standalone": standalone,
             "message_id": message.id,
             "decision": Overwrite(
-                Decision(route=None, stop_reason=None, escalated=[], warnings=[])
+                Decision(
+                    alpha=context.alpha, route=None, stop_reason=None, escalated=[], warnings=[]
+                )
             ),
             "draft": None,
             "evidence": Overwrite([]),
@@ -104,7 +112,7 @@ class Steps:
     async def gate(self, state: State, runtime: Runtime[Context]) -> Update:
         """Decide whether the question needs outside knowledge."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         question = state["standalone"]
         decision, completions = await gate_decision(question, context, self._resources)
         update = Decision(gate=decision)
@@ -121,7 +129,7 @@ class Steps:
     async def route(self, state: State, runtime: Runtime[Context]) -> Update:
         """Choose how deep to retrieve, at the request's α."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         edited = state["decision"].get("strategy")
         if edited == "single" or edited == "multi":
             decision = routing.forced(edited, context.alpha, "the strategy was set in the state")
@@ -142,7 +150,7 @@ class Steps:
     async def retrieve(self, state: State, runtime: Runtime[Context]) -> Update:
         """Search once with the question itself."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         query = state["standalone"]
         retriever = await self._resources.retriever(context)
         warnings = list(state["decision"].get("warnings", []))
@@ -163,7 +171,7 @@ class Steps:
     async def generate(self, state: State, runtime: Runtime[Context]) -> Update:
         """Answer, over the evidence if there is any, and check the citations."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         model = await self._resources.model(context)
         answer, completions = await self._answer(state, model, context)
         warnings = list(state["decision"].get("warnings", []))
@@ -199,7 +207,7 @@ class Steps:
     async def escalate(self, state: State, runtime: Runtime[Context]) -> Update:
         """Take the answer back and go one strategy deeper."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         decision = state["decision"]
         step = Escalation(
             {
@@ -222,6 +230,44 @@ class Steps:
             "usage": spend(state["usage"], "escalate", started),
         }
 
+    def after_route(self, state: State) -> Literal["generate", "retrieve", "multihop"]:
+        """Follow the strategy in the state, which a person may have edited.
+
+        Raises:
+            ValueError: The edited strategy is not one of the three, or not allowed here.
+        """
+        strategy = state["decision"]["strategy"]
+        self._resources.limits.check_strategy(strategy)
+        match strategy:
+            case "none":
+                return "generate"
+            case "single":
+                return "retrieve"
+            case "multi":
+                return "multihop"
+        raise ValueError(f"decision.strategy is {strategy!r}; use none, single or multi")
+
+    def after_generate(
+        self, state: State, runtime: Runtime[Context]
+    ) -> Literal["escalate", "__end__"]:
+        """Go deeper where the answer is in doubt, the request allows it and it can help.
+
+        A path that the request itself chose is kept, and a search that found nothing is not
+        repeated.
+        """
+        context, decision = self._resources.context(runtime), state["decision"]
+        chosen = context.strategy != "auto" or context.gate == "never"
+        in_vain = bool(state["hops"]) and not state["evidence"]
+        if not decision.get("doubt") or chosen or in_vain or decision["strategy"] not in DEEPER:
+            return "__end__"
+        return "escalate" if state["usage"]["retrieval_steps"] < context.escalate else "__end__"
+
+    def after_escalate(self, state: State) -> Literal["retrieve", "multihop"]:
+        """Search once, or go on in the loop."""
+        strategy = state["decision"]["strategy"]
+        self._resources.limits.check_strategy(strategy)
+        return "multihop" if strategy == "multi" else "retrieve"
+
 
 def after_gate(state: State) -> Literal["route", "generate"]:
     """A No answers directly; everything else goes to the router.
@@ -232,41 +278,6 @@ def after_gate(state: State) -> Literal["route", "generate"]:
     strategy = state["decision"].get("strategy")
     wanted = gate["retrieve"] or gate["answer"] == "skipped" or strategy in ("single", "multi")
     return "route" if wanted else "generate"
-
-
-def after_route(state: State) -> Literal["generate", "retrieve", "multihop"]:
-    """Follow the strategy in the state, which a person may have edited.
-
-    Raises:
-        ValueError: The edited strategy is not one of the three.
-    """
-    strategy = state["decision"]["strategy"]
-    match strategy:
-        case "none":
-            return "generate"
-        case "single":
-            return "retrieve"
-        case "multi":
-            return "multihop"
-    raise ValueError(f"decision.strategy is {strategy!r}; use none, single or multi")
-
-
-def after_generate(state: State, runtime: Runtime[Context]) -> Literal["escalate", "__end__"]:
-    """Go deeper where the answer is in doubt, the request allows it and it can help.
-
-    A path that the request itself chose is kept, and a search that found nothing is not repeated.
-    """
-    context, decision = runtime.context or Context(), state["decision"]
-    chosen = context.strategy != "auto" or context.gate == "never"
-    in_vain = bool(state["hops"]) and not state["evidence"]
-    if not decision.get("doubt") or chosen or in_vain or decision["strategy"] not in DEEPER:
-        return "__end__"
-    return "escalate" if state["usage"]["retrieval_steps"] < context.escalate else "__end__"
-
-
-def after_escalate(state: State) -> Literal["retrieve", "multihop"]:
-    """Search once, or go on in the loop."""
-    return "multihop" if state["decision"]["strategy"] == "multi" else "retrieve"
 
 
 def _new_message(state: State) -> AnyMessage:
@@ -303,6 +314,7 @@ def build_graph(
     retriever: "Retriever | VectorStore | BaseRetriever | None" = None,
     router: routing.Classifier | None = None,
     clock: Callable[[], datetime] | None = None,
+    limits: Limits | None = None,
 ) -> "CompiledStateGraph[State, Context, Input, Output]":
     """Compile the adaptive graph.
 
@@ -317,15 +329,20 @@ def build_graph(
             context's `router`.
         clock: Gives the present moment, an aware datetime, of which the gate reads today's
             date; None is the system's.
+        limits: What a request may ask for; None reads them from `HOPGATE_LIMITS`.
 
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
+
+    Raises:
+        ValueError: `HOPGATE_LIMITS` holds no limits.
     """
     resources = Resources(
         given_model=chat.wrap(model) if model is not None else None,
         given_retriever=as_retriever(retriever) if retriever is not None else None,
         given_router=router,
         clock=clock or system_clock,
+        limits=limit_reading.from_environment() if limits is None else limits,
     )
     steps = Steps(resources)
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
@@ -338,12 +355,12 @@ def build_graph(
     builder.add_edge(START, "condense")
     builder.add_edge("condense", "gate")
     builder.add_conditional_edges("gate", after_gate)
-    builder.add_conditional_edges("route", after_route)
+    builder.add_conditional_edges("route", steps.after_route)
     builder.add_edge("retrieve", "generate")
     builder.add_edge("multihop", "generate")
-    builder.add_conditional_edges("generate", after_generate)
+    builder.add_conditional_edges("generate", steps.after_generate)
     builder.add_node("escalate", steps.escalate)
-    builder.add_conditional_edges("escalate", after_escalate)
+    builder.add_conditional_edges("escalate", steps.after_escalate)
     compiled = builder.compile(checkpointer=checkpointer, name="hopgate")
     if checkpointer is None:
         return compiled

@@ -1,13 +1,17 @@
 """The heavy things that nodes use: given by the app, or loaded by name when first needed."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+from langgraph.runtime import Runtime
 
 from hopgate import classifiers
 from hopgate.graphs.context import FIXED, Context
+from hopgate.graphs.limits import Limits
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Layout
 from hopgate.nodes.demonstrations import load_pool
@@ -25,7 +29,7 @@ def system_clock() -> datetime:
 class Resources:
     """What an app handed in; whatever is None comes from the request's context.
 
-    `clock` gives the present moment as an aware datetime.
+    `clock` gives the present moment as an aware datetime; `limits` are the operator's.
 
     Loading happens off the event loop, once per process and setting.
     """
@@ -34,6 +38,25 @@ class Resources:
     given_retriever: Retriever | None = None
     given_router: Classifier | None = None
     clock: Callable[[], datetime] = system_clock
+    limits: Limits = field(default_factory=Limits)
+
+    def context(self, runtime: Runtime[Context]) -> Context:
+        """Return the settings of this request, within the operator's limits.
+
+        Raises:
+            ValueError: A setting is beyond its limit.
+        """
+        return self.limits.apply(runtime.context or Context())
+
+    def admit(self, state: Mapping[str, Any], runtime: Runtime[Context]) -> Context:
+        """Return the settings, as every node begins: a run may begin, go on or fork at any.
+
+        Raises:
+            ValueError: A setting, or a question in the state, is beyond its limit.
+        """
+        for name in ("standalone", "next_query"):
+            self.limits.check_question(name, state.get(name) or "")
+        return self.context(runtime)
 
     async def check(self, context: Context) -> None:
         """Refuse, before any call is paid for, what this request could not use later.
@@ -54,6 +77,8 @@ class Resources:
     async def model(self, context: Context) -> ChatModel:
         """Return the chat model of this request, reading as much evidence as it asks for."""
         model = self.given_model or await chat.load(context.model)
+        if self.limits.prompt_chars is not None:
+            model = replace(model, prompt_chars=self.limits.prompt_chars)
         if context.max_evidence_tokens is None:
             return model
         return replace(model, evidence_chars=context.max_evidence_tokens * chat.CHARS_PER_TOKEN)

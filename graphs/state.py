@@ -56,6 +56,8 @@ class Decision(TypedDict, total=False):
     them redirects the run.
     """
 
+    alpha: float
+    """The request's, when the turn began."""
     model: str
     gate: GateDecision
     route: RouteDecision | None
@@ -87,7 +89,11 @@ def add_evidence(old: list[Hit], new: list[Hit]) -> list[Hit]:
     A passage that is there already is replaced where it stands, so that its text can be
     edited, and so that the loop may hand over what the main graph gave it.
     `Overwrite([…])` replaces them all.
+
+    Raises:
+        ValueError: A person has written something that is no passage.
     """
+    _check("evidence", new, ("id", "title", "text", "score"))
     given = {hit["id"]: hit for hit in new}
     known = {hit["id"] for hit in old}
     added = [hit for hit in given.values() if hit["id"] not in known]
@@ -98,11 +104,22 @@ def add_hops(old: list[Hop], new: list[Hop]) -> list[Hop]:
     """Reducer: each hop once, by its query, in order; one that is there is replaced.
 
     `Overwrite([…])` replaces them all.
+
+    Raises:
+        ValueError: A person has written something that is no hop.
     """
+    _check("hops", new, ("query", "passage_ids", "thought"))
     given = {hop["query"]: hop for hop in new}
     known = {hop["query"] for hop in old}
     added = [hop for hop in given.values() if hop["query"] not in known]
     return [*(given.get(hop["query"], hop) for hop in old), *added]
+
+
+def _check(name: str, items: Sequence[Any], keys: Sequence[str]) -> None:
+    for item in items:
+        missing = [repr(key) for key in keys if not isinstance(item, dict) or key not in item]
+        if missing:
+            raise ValueError(f"{name} has {item!r:.200}, which lacks {', '.join(missing)}; add it")
 
 
 def by_writes(
@@ -156,8 +173,8 @@ class State(TypedDict, total=False):
     """Passages found in this turn, each once, in the order of their numbers."""
     plan: list[str]
     """Sub-questions, `{1}` for the first answer; empty where the loop does not decompose."""
-    began: float
-    """When the turn began: seconds since 1970, by the app's clock."""
+    began: float | None
+    """When the turn began: seconds since 1970, by the app's clock. None: when its loop does."""
     hops: Annotated[list[Hop], add_hops]
     next_query: str
     """What the loop searches for next, if a person has set it; empty: what its thoughts say."""
@@ -173,7 +190,7 @@ class MultihopState(TypedDict, total=False):
     decision: Annotated[Decision, merge]
     evidence: Annotated[list[Hit], by_writes(add_evidence)]
     plan: list[str]
-    began: float
+    began: float | None
     hops: Annotated[list[Hop], by_writes(add_hops)]
     next_query: str
     usage: Usage

@@ -1,0 +1,35 @@
+"""Logs: one line for every run of the graph, without a word of what was asked or answered."""
+
+import logging
+
+from hopgate.server.turns import Turn
+
+log = logging.getLogger("hopgate")
+
+
+def write(turn: Turn) -> None:
+    """Log a run: a sentence for people, and fields for a structured log (`extra`)."""
+    route = turn.decision.get("route")
+    gate = turn.decision.get("gate")
+    fields = {
+        "outcome": turn.outcome,
+        "run_id": str(turn.run_id),
+        "thread_id": turn.thread_id,
+        "model": turn.decision.get("model"),
+        "alpha": turn.alpha,
+        "gate": gate["answer"] if gate else None,
+        "label": route["label"] if route else None,
+        "strategy": turn.decision.get("strategy"),
+        "stop_reason": turn.decision.get("stop_reason"),
+        "escalations": len(turn.decision.get("escalated", [])),
+        "retrieval_steps": turn.usage["retrieval_steps"],
+        "llm_calls": turn.usage["llm_calls"],
+        "prompt_tokens": turn.usage["prompt_tokens"],
+        "completion_tokens": turn.usage["completion_tokens"],
+        "ms": turn.ms,
+        "error": turn.error,
+        "failed_in": turn.failed_in,
+    }
+    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+    level = logging.WARNING if turn.outcome == "error" else logging.INFO
+    log.log(level, "turn %s", shown, extra=fields)

@@ -1,0 +1,94 @@
+"""Metrics: what α does, for Prometheus, without texts and with a bounded number of series.
+
+They are in the process's default registry too, so that the LangGraph server's own `/metrics` has
+them, also that of a worker that serves no pages.
+"""
+
+from typing import Any, get_args
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+
+from hopgate.graphs.history import LOOP
+from hopgate.nodes.gate import Verdict
+from hopgate.nodes.reason import StopReason
+from hopgate.nodes.route import Label, Strategy
+from hopgate.server.turns import Turn
+
+UNDECIDED = "undecided"
+OTHER = "other"  # a state that a person has edited can hold anything
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
+
+registry = CollectorRegistry()
+
+turns = Counter(
+    "hopgate_turns", "Runs by how they ended", ["outcome", "strategy", "alpha"], registry=registry
+)
+seconds = Histogram(
+    "hopgate_turn_seconds", "How long runs took", ["strategy"], buckets=SECONDS, registry=registry
+)
+node_seconds = Counter("hopgate_node_seconds", "Time in each node", ["node"], registry=registry)
+gates = Counter("hopgate_gates", "What the gate said", ["verdict", "alpha"], registry=registry)
+routes = Counter("hopgate_routes", "What the router said", ["label", "alpha"], registry=registry)
+stops = Counter("hopgate_loop_stops", "Why the loop ended", ["reason"], registry=registry)
+escalations = Counter(
+    "hopgate_escalations", "Answers in doubt that went one strategy deeper", registry=registry
+)
+retrievals = Counter("hopgate_retrievals", "Searches", ["alpha"], registry=registry)
+calls = Counter("hopgate_model_calls", "Calls to the model", ["alpha"], registry=registry)
+tokens = Counter("hopgate_tokens", "Tokens of the model", ["kind", "alpha"], registry=registry)
+errors = Counter(
+    "hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"], registry=registry
+)
+
+for each in (
+    *(turns, seconds, node_seconds, gates, routes, stops),
+    *(escalations, retrievals, calls, tokens, errors),
+):
+    REGISTRY.register(each)
+
+
+def count(turn: Turn) -> None:
+    """Count a run: what it decided itself, and what it cost."""
+    decision, usage = turn.decision, turn.usage
+    visited = [step.name for step in turn.steps if step.kind == "node"]
+    alpha = _tenth(turn.alpha)
+    strategy = _known(decision.get("strategy"), Strategy)
+    turns.labels(turn.outcome, strategy, alpha).inc()
+    seconds.labels(strategy).observe(turn.ms / 1000)
+    if "gate" in visited:
+        gates.labels(_known(_get(decision.get("gate"), "answer"), Verdict), alpha).inc()
+    if "route" in visited:
+        routes.labels(_known(_get(decision.get("route"), "label"), Label), alpha).inc()
+    if LOOP in visited:
+        stops.labels(_known(decision.get("stop_reason"), StopReason)).inc()
+    escalations.inc(visited.count("escalate"))
+    retrievals.labels(alpha).inc(usage["retrieval_steps"])
+    calls.labels(alpha).inc(usage["llm_calls"])
+    tokens.labels("prompt", alpha).inc(usage["prompt_tokens"])
+    tokens.labels("completion", alpha).inc(usage["completion_tokens"])
+    for node in set(visited) & set(usage["ms"]):
+        node_seconds.labels(node).inc(usage["ms"][node] / 1000)
+    if turn.cause:
+        errors.labels(turn.failed_in or "start", turn.cause).inc()
+
+
+def text() -> bytes:
+    """Return hopgate's metrics, and no others, as Prometheus reads them."""
+    return generate_latest(registry)
+
+
+def _tenth(alpha: object) -> str:
+    if alpha is None:
+        return UNDECIDED
+    inside = isinstance(alpha, int | float) and 0 <= alpha <= 1
+    return f"{alpha:.1f}" if inside else OTHER
+
+
+def _get(decision: Any, key: str) -> object:
+    return decision.get(key) if isinstance(decision, dict) else None
+
+
+def _known(value: object, kind: Any) -> str:
+    if value is None:
+        return UNDECIDED
+    return str(value) if value in get_args(kind) else OTHER

@@ -1,0 +1,130 @@
+"""Spans: each run of the graph as an OpenTelemetry trace, its nodes and model calls in it.
+
+The instrumentations for LangChain write questions, prompts and answers into their spans unless
+told not to, and error texts, which may repeat a prompt, even then. These hold none, unless
+`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`.
+"""
+
+import os
+from importlib.metadata import version
+from typing import Any
+from uuid import UUID
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from hopgate.server.turns import Observer, Step, Turn
+
+TEXTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def observer(tracer: Tracer | None = None) -> Observer:
+    """Make an observer that writes each run as a trace, below the span that is current.
+
+    Args:
+        tracer: Where to; None is that of the provider that is set. Where none is, and the
+            environment names an OTLP endpoint, a provider that exports to it is set.
+    """
+    if tracer is None:
+        _export_if_asked()
+        tracer = trace.get_tracer("hopgate", version("hopgate"))
+    with_texts = os.environ.get(TEXTS, "").lower() == "true"
+
+    def write(turn: Turn) -> None:
+        _write(turn, tracer, with_texts)
+
+    return write
+
+
+def _export_if_asked() -> None:
+    """Export to the OTLP endpoint that the environment names, unless the app has set a provider."""
+    asked = any(os.environ.get(each) for each in ENDPOINTS)
+    if not asked or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    provider = TracerProvider(
+        resource=Resource.create({} if named else {"service.name": "hopgate"})
+    )
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+
+
+def _write(turn: Turn, tracer: Tracer, with_texts: bool) -> None:
+    root = tracer.start_span("hopgate", start_time=turn.began)
+    if root.is_recording():
+        root.set_attributes(_attributes(turn))
+        if with_texts:
+            root.set_attributes({"hopgate.question": turn.question, "hopgate.answer": turn.answer})
+    spans: dict[UUID | None, Span] = {turn.run_id: root}
+    for step in turn.steps:
+        context = trace.set_span_in_context(spans.get(step.parent, root))
+        kind = SpanKind.CLIENT if step.kind == "model" else SpanKind.INTERNAL
+        name = f"chat {step.name}" if step.kind == "model" else step.name
+        span = tracer.start_span(
+            name, context, kind, _of_step(step, with_texts), start_time=step.began
+        )
+        spans[step.id] = span
+    for step in reversed(turn.steps):
+        _end(spans[step.id], step.error, step.ended or turn.ended)
+    _end(root, turn.error, turn.ended)
+
+
+def _end(span: Span, error: str | None, ended: int) -> None:
+    if error:
+        span.set_attribute("error.type", error)
+        span.set_status(Status(StatusCode.ERROR))
+    span.end(ended)
+
+
+def _attributes(turn: Turn) -> dict[str, Any]:
+    """Return what the run decided and cost, as far as it got."""
+    decision, usage = turn.decision, turn.usage
+    gate, route = decision.get("gate"), decision.get("route")
+    found: dict[str, Any] = {
+        "gen_ai.conversation.id": turn.thread_id,
+        "hopgate.run_id": str(turn.run_id),
+        "hopgate.outcome": turn.outcome,
+        "hopgate.alpha": turn.alpha,
+        "hopgate.model": decision.get("model"),
+        "hopgate.strategy": decision.get("strategy"),
+        "hopgate.stop_reason": decision.get("stop_reason"),
+        "hopgate.escalations": len(decision.get("escalated", [])),
+        "hopgate.retrieval_steps": usage["retrieval_steps"],
+        "hopgate.llm_calls": usage["llm_calls"],
+        "hopgate.prompt_tokens": usage["prompt_tokens"],
+        "hopgate.completion_tokens": usage["completion_tokens"],
+    }
+    if gate:
+        found |= {
+            "hopgate.gate.mode": gate["mode"],
+            "hopgate.gate.answer": gate["answer"],
+            "hopgate.gate.p_yes": gate["p_yes"],
+            "hopgate.gate.uncertainty": gate["uncertainty"],
+        }
+    if route:
+        probs = {f"hopgate.route.probs.{label}": p for label, p in route["probs"].items()}
+        found |= {"hopgate.route.label": route["label"], "hopgate.route.source": route["source"]}
+        found |= {"hopgate.route.profile": route["profile"]} | probs
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def _of_step(step: Step, with_texts: bool) -> dict[str, Any]:
+    if step.kind == "node":
+        return {"hopgate.node": step.name}
+    found: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": step.name,
+        "gen_ai.usage.input_tokens": step.prompt_tokens,
+        "gen_ai.usage.output_tokens": step.completion_tokens,
+    }
+    if with_texts:
+        found |= {"gen_ai.input.messages": step.prompt, "gen_ai.output.messages": step.reply}
+    return found

@@ -1,0 +1,124 @@
+/** The LangGraph server's own API: JSON, and streams of server-sent events. */
+
+// The page is at …/hopgate/, behind whatever prefix the server is mounted at.
+const BASE = new URL("..", location.href);
+
+/** The server answered, and said no. */
+export class Refused extends Error {
+  /** @param {number} status @param {string} detail */
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+/** Nobody answered, or the line broke. */
+export class Unreachable extends Error {}
+
+/** What the page does when a server is reached or not, or wants a token. */
+export const hooks = {
+  /** @param {boolean} _reached */
+  onReach: (_reached) => {},
+  /** @param {string} _why @returns {Promise<string | null>} a token; null to give up */
+  askToken: async (_why) => null,
+};
+
+let token = ""; // in memory only
+
+/**
+ * @param {string} path relative to the server's root
+ * @param {{body?: object, signal?: AbortSignal}} options a body makes it a POST
+ * @returns {Promise<Response>}
+ */
+async function request(path, { body, signal } = {}) {
+  /** @type {Record<string, string>} */
+  const headers = body ? { "Content-Type": "application/json" } : {};
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const options = { method: body ? "POST" : "GET", headers, signal };
+  const response = await reach(() =>
+    fetch(new URL(path, BASE), { ...options, body: body && JSON.stringify(body) }),
+  );
+  if (response.ok) return response;
+  const detail = await detailOf(response);
+  if (response.status !== 401) throw new Refused(response.status, detail);
+  const given = await hooks.askToken(token ? `That token was refused: ${detail}` : detail);
+  if (given === null) throw new Refused(401, detail);
+  token = given;
+  return request(path, { body, signal });
+}
+
+/**
+ * Do something on the network; what goes wrong there is Unreachable.
+ * @template T
+ * @param {() => Promise<T>} act
+ */
+async function reach(act) {
+  try {
+    const done = await act();
+    hooks.onReach(true);
+    return done;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    hooks.onReach(false);
+    throw new Unreachable(`no answer from ${BASE}`);
+  }
+}
+
+/** @param {Response} response */
+async function detailOf(response) {
+  const text = await response.text();
+  try {
+    return String(JSON.parse(text).detail);
+  } catch {
+    return text.slice(0, 300) || response.statusText || `status ${response.status}`;
+  }
+}
+
+/** @param {string} path @returns {Promise<any>} */
+export const get = async (path) => (await request(path)).json();
+
+/** @param {string} path @param {object} body @returns {Promise<any>} */
+export const post = async (path, body) => {
+  const text = await (await request(path, { body })).text();
+  return text ? JSON.parse(text) : null;
+};
+
+/**
+ * @typedef {{event: string, data: any}} Part
+ * @param {string} path
+ * @param {object} body
+ * @param {AbortSignal} signal
+ * @returns {AsyncGenerator<Part>}
+ */
+export async function* stream(path, body, signal) {
+  const response = await request(path, { body, signal });
+  const reader = /** @type {ReadableStream} */ (response.body)
+    .pipeThrough(new TextDecoderStream())
+    .getReader();
+  let left = "";
+  while (true) {
+    const { done, value } = await reach(() => reader.read());
+    if (done) return;
+    const blocks = (left + value).replaceAll("\r\n", "\n").split("\n\n");
+    left = blocks.pop() ?? "";
+    for (const block of blocks) {
+      const part = parse(block);
+      if (part) yield part;
+    }
+  }
+}
+
+/**
+ * Read one block of an event stream; a comment (a heartbeat) is none.
+ * @param {string} block
+ * @returns {Part | null}
+ */
+function parse(block) {
+  let event = "message";
+  const data = [];
+  for (const line of block.split("\n")) {
+    if (line.startsWith("event:")) event = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
+  }
+  return data.length ? { event, data: JSON.parse(data.join("\n")) } : null;
+}

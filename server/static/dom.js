@@ -1,0 +1,60 @@
+/** Building the document: strings become text, never markup. */
+
+/**
+ * Make an element.
+ * @param {string} tag
+ * @param {Record<string, any>} attributes `onclick` and the like take a listener; true gives an
+ *   attribute without a value, false, null and undefined none.
+ * @param {...(Node | string | null | undefined | false)} children
+ * @returns {any}
+ */
+export function el(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/**
+ * Make an SVG element, as `el` does.
+ * @param {string} tag
+ * @param {Record<string, any>} attributes
+ * @param {...(Node | string)} children
+ * @returns {SVGElement}
+ */
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child != null && child !== false));
+  return element;
+}
+
+let ids = 0;
+
+/** An id that no other element has. */
+export const newId = () => `n${++ids}`;
+
+/**
+ * @param {string} selector
+ * @param {ParentNode} within
+ * @returns {any}
+ */
+export const find = (selector, within = document) => within.querySelector(selector);
+
+/** @param {string} text Read out by a screen reader, soon. */
+export const say = (text) => {
+  find("#status").textContent = text;
+};
+
+/** @param {number} count @param {string} one */
+export const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
+
+/** @param {number} ms */
+export function duration(ms) {
+  if (ms < 1) return "0 ms";
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+}

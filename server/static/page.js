@@ -1,0 +1,148 @@
+/** The page: two views, the settings beside them, and what to do when nobody answers. */
+
+import { get, hooks, post, Refused } from "./api.js";
+import { compare } from "./compare.js";
+import { Conversation } from "./conversation.js";
+import { counted, el, find, say } from "./dom.js";
+import { Drawing } from "./graph.js";
+import { GRAPH } from "./run.js";
+import { Settings } from "./settings.js";
+
+const settings = new Settings(find("#settings"));
+const conversation = new Conversation(settings);
+const wide = matchMedia("(min-width: 75rem)");
+
+/** @type {any} the graph as the server draws it */
+let graph = null;
+/** @type {AbortController | null} */
+let comparing = null;
+
+async function start() {
+  find("#notice").hidden = true;
+  try {
+    const assistants = await post("assistants/search", { graph_id: GRAPH, limit: 100 });
+    const own = assistants.find((each) => each.metadata?.created_by === "system") ?? assistants[0];
+    if (!own) throw new Refused(404, `it shows no assistant of the graph ${GRAPH}`);
+    const [schemas, drawn] = await Promise.all([
+      get(`assistants/${own.assistant_id}/schemas`),
+      get(`assistants/${own.assistant_id}/graph?xray=true`),
+    ]);
+    const presets = assistants.filter((each) => Object.keys(each.context ?? {}).length);
+    fill(schemas.context_schema.properties, drawn, presets);
+  } catch (error) {
+    complain(error);
+  }
+}
+
+function fill(properties, drawn, presets) {
+  graph = drawn;
+  conversation.drawOn(new Drawing(graph));
+  settings.build(properties, presets);
+  show();
+  if (!find("#ask").hidden) find("#question").focus();
+}
+
+/** Say that the page could not be filled, and offer to try again. */
+function complain(error) {
+  const what =
+    error instanceof Refused
+      ? `The server refused what the page asked for (${error.status}): ${error.message}`
+      : `The server does not answer: ${error.message}. Start it with “langgraph dev”, or look at the network.`;
+  const again = el("button", { type: "button", onclick: start }, "Try again");
+  find("#notice").replaceChildren(el("span", {}, what), again);
+  find("#notice").hidden = false;
+}
+
+hooks.onReach = (reached) => {
+  find("#server").className = reached ? "up" : "down";
+  find("#server .words").textContent = reached ? "connected" : "no answer";
+};
+
+hooks.askToken = (why) => {
+  const dialog = find("#sign-in");
+  const input = find("#token");
+  find(".words", dialog).textContent = why;
+  dialog.returnValue = "";
+  input.value = "";
+  dialog.showModal();
+  find("form", dialog).onsubmit = (event) => {
+    event.preventDefault();
+    dialog.close(input.value);
+    input.value = "";
+  };
+  find(".quiet", dialog).onclick = () => dialog.close("");
+  return new Promise((resolve) => {
+    dialog.onclose = () => resolve(dialog.returnValue || null);
+  });
+};
+
+/** Show the view that the address names. */
+function show() {
+  const comparison = location.hash === "#compare";
+  for (const link of /** @type {any} */ (document.querySelectorAll("nav a"))) {
+    if ((link.hash === "#compare") === comparison) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.body.classList.toggle("comparing", comparison);
+  find("#ask").hidden = comparison;
+  find("#compare").hidden = !comparison;
+  conversation.place();
+  settings.disable(comparison ? ["alpha"] : []);
+  find("#settings").open = wide.matches && !comparison;
+}
+
+settings.onChange = (values) => {
+  const names = Object.keys(values);
+  find("#settings .chosen").textContent = names.length ? counted(names.length, "change") : "defaults";
+  find("#examples").hidden = find("#examples-label").hidden = "index" in values;
+  const forced = values.strategy ? `strategy is ${values.strategy}: every α takes that path.` : "";
+  find("#compare-note").hidden = !forced;
+  find("#compare-note").textContent = forced;
+};
+
+find("#asking").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const question = find("#question").value.trim();
+  if (conversation.now || !question) return;
+  find("#question").value = "";
+  conversation.put(question);
+});
+
+for (const example of document.querySelectorAll("#examples button")) {
+  example.addEventListener("click", () => conversation.put(example.textContent));
+}
+
+find("#comparing").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const question = find("#compared").value.trim();
+  if (comparing || !question || !graph) return;
+  comparing = new AbortController();
+  comparison(true);
+  await compare(question, settings.values(), graph, find("#columns"), comparing.signal);
+  comparing = null;
+  comparison(false);
+});
+
+function comparison(working) {
+  const [cancelling, submit] = [find("#cancel-compare"), find("#comparing [type=submit]")];
+  const focused = [cancelling, submit].includes(document.activeElement);
+  cancelling.hidden = !working;
+  submit.hidden = working;
+  if (focused) (working ? cancelling : submit).focus();
+  say(working ? "Asking five times" : "All five are done");
+}
+
+find("#cancel-compare").addEventListener("click", () => comparing?.abort());
+
+for (const field of document.querySelectorAll("textarea")) {
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    field.form.requestSubmit();
+  });
+}
+
+addEventListener("hashchange", show);
+wide.addEventListener("change", show);
+show();
+start();

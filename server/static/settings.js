@@ -1,0 +1,183 @@
+/** The settings of a request, drawn from the server's schema: names, defaults, ranges, words. */
+
+import { el, find, newId } from "./dom.js";
+
+const FIRST = ["alpha", "gate", "strategy", "multihop", "model", "index"];
+const NAMES = { alpha: "α, the dial", multihop: "Loop", index: "Index" };
+const POINT = "Point at a setting to read what it does.";
+
+/** The form; its values are what differs from the defaults. */
+export class Settings {
+  /** @param {HTMLDetailsElement} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.form = find("form", panel);
+    /** @type {Record<string, any>} */
+    this.fields = {};
+    this.preset = null;
+    /** Told what differs from the defaults, after each change. */
+    this.onChange = (_values) => {};
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.form.addEventListener("input", (event) => this.changed(event.target));
+    for (const kind of ["focusin", "pointerover"]) {
+      this.form.addEventListener(kind, (event) => this.explain(event.target));
+    }
+  }
+
+  /**
+   * @param {Record<string, any>} properties of the context's JSON schema
+   * @param {{name: string, context: object}[]} presets assistants with saved settings
+   */
+  build(properties, presets) {
+    const names = Object.keys(properties);
+    const rest = names.filter((name) => !FIRST.includes(name));
+    for (const name of names) this.fields[name] = makeField(name, properties[name]);
+    const blocks = (some) => some.filter((name) => this.fields[name]).map((name) => this.fields[name].block);
+    this.help = el("p", { class: "hint help" }, POINT);
+    this.form.replaceChildren(
+      ...(presets.length ? [this.offer(presets)] : []),
+      ...blocks(FIRST),
+      el("details", { class: "more" }, el("summary", {}, "More settings"), el("div", {}, ...blocks(rest))),
+      el("button", { type: "button", class: "quiet", onclick: () => this.set({}) }, "Back to defaults"),
+      this.help,
+    );
+    this.changed();
+  }
+
+  /** @returns {Record<string, any>} what differs from the defaults */
+  values() {
+    const changed = Object.values(this.fields).filter((field) => field.read() !== field.default);
+    return Object.fromEntries(changed.map((field) => [field.name, field.read()]));
+  }
+
+  /** @param {string} name @returns {any} */
+  value(name) {
+    return this.fields[name]?.read();
+  }
+
+  /** @param {Record<string, any>} values the rest goes back to the defaults */
+  set(values) {
+    for (const field of Object.values(this.fields)) field.write(values[field.name] ?? field.default);
+    this.changed();
+  }
+
+  /** @param {string} message of the server; the settings that it names are marked */
+  refuse(message) {
+    const named = Object.values(this.fields).filter((field) => names(message, field.name));
+    for (const field of named) field.input.setAttribute("aria-invalid", "true");
+    const more = find(".more", this.form);
+    if (more && named.some((field) => more.contains(field.input))) more.open = true;
+  }
+
+  /** @param {string[]} without names that another control decides */
+  disable(without) {
+    for (const field of Object.values(this.fields)) {
+      field.input.disabled = without.includes(field.name);
+    }
+  }
+
+  changed(target = null) {
+    const values = this.values();
+    if (this.preset && target !== this.preset) this.preset.value = "";
+    for (const field of Object.values(this.fields)) {
+      field.input.removeAttribute("aria-invalid");
+      field.block.classList.toggle("changed", field.name in values);
+    }
+    this.onChange(values);
+  }
+
+  explain(target) {
+    const block = target.closest?.(".field");
+    if (block && this.help) this.help.textContent = find(".description", block).textContent;
+  }
+
+  offer(presets) {
+    const options = presets.map((preset, at) => el("option", { value: at }, preset.name));
+    this.preset = el("select", { id: newId() }, el("option", { value: "" }, "none"), ...options);
+    this.preset.addEventListener("change", () => {
+      const chosen = this.preset.value;
+      this.set(presets[chosen]?.context ?? {});
+      this.preset.value = chosen;
+    });
+    return block("Preset", this.preset, "Settings that are saved on the server, as assistants.");
+  }
+}
+
+/** Whether a message is about a setting: its name stands at the start of a line or clause. */
+const names = (message, name) => new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message);
+
+/** One setting: its control, how to read it and how to write it. */
+function makeField(name, schema) {
+  const kind = schema.anyOf?.find((each) => each.type !== "null") ?? schema;
+  const nullable = kind !== schema;
+  const { input, read, write } = control(kind, schema.default, nullable);
+  const title = NAMES[name] ?? words(name);
+  input.name = name;
+  const around = block(title, input, schema.description ?? "");
+  const field = { name, input, read, write, default: schema.default, block: around };
+  if (name === "alpha") field.write = dressed(field);
+  field.write(schema.default);
+  return field;
+}
+
+function control(kind, initial, nullable) {
+  const id = newId();
+  if (kind.enum) {
+    const input = el("select", { id }, ...kind.enum.map((each) => el("option", {}, each)));
+    return { input, read: () => input.value, write: (value) => (input.value = value) };
+  }
+  if (kind.type === "boolean") {
+    const input = el("input", { id, type: "checkbox" });
+    return { input, read: () => input.checked, write: (value) => (input.checked = value) };
+  }
+  if (kind.type === "number" || kind.type === "integer") return numeric(kind, id, nullable);
+  const placeholder = initial || "none";
+  const input = el("input", { id, type: "text", maxlength: kind.maxLength, placeholder, spellcheck: "false" });
+  const read = () => input.value.trim() || (nullable ? null : initial);
+  return { input, read, write: (value) => (input.value = value ?? "") };
+}
+
+function numeric(kind, id, nullable) {
+  const slides = kind.minimum === 0 && kind.maximum === 1 && !nullable;
+  const input = el("input", {
+    id,
+    type: slides ? "range" : "number",
+    min: kind.minimum ?? kind.exclusiveMinimum,
+    max: kind.maximum,
+    step: slides ? 0.05 : (kind.multipleOf ?? (kind.type === "integer" ? 1 : "any")),
+    placeholder: nullable ? "none" : null,
+  });
+  const read = () => (input.value === "" ? null : Number(input.value));
+  return { input, read, write: (value) => (input.value = value ?? "") };
+}
+
+function block(title, input, description) {
+  const hint = newId();
+  input.setAttribute("aria-describedby", hint);
+  return el(
+    "div",
+    { class: input.type === "checkbox" ? "field check" : "field" },
+    el("label", { for: input.id }, title),
+    input,
+    el("span", { class: "unseen description", id: hint }, description),
+  );
+}
+
+/** Give the dial its figure and its two ends; return how to write it now. */
+function dressed({ block, input, write }) {
+  const output = el("output", { for: input.id });
+  const show = () => (output.textContent = Number(input.value).toFixed(2));
+  input.addEventListener("input", show);
+  find("label", block).append(output);
+  block.classList.add("dial");
+  block.append(el("span", { class: "ends" }, el("span", {}, "cheapest"), el("span", {}, "most reliable")));
+  return (value) => {
+    write(value);
+    show();
+  };
+}
+
+const words = (name) => {
+  const text = name.replaceAll("_", " ");
+  return text[0].toUpperCase() + text.slice(1);
+};

@@ -1,0 +1,102 @@
+"""A real `langgraph dev` for the tests: started on a free port, ended by its process group."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "langgraph.json"
+START_SECONDS = 60
+STOP_SECONDS = 15
+
+
+class Server(NamedTuple):
+    """A running server: where it listens, what it prints, its process."""
+
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def start(
+    folder: Path,
+    *,
+    config: Path = CONFIG,
+    env: Mapping[str, str] | None = None,
+    jobs: int = 2,
+    port: int = 0,
+) -> Iterator[Server]:
+    """Run `langgraph dev`, blocking calls refused, until the context ends.
+
+    Args:
+        folder: Where it runs, keeps its threads and writes `log`; hopgate's home too.
+        config: Its langgraph.json.
+        env: Environment variables beside those of the tests.
+        jobs: How many runs it works on at once.
+        port: Where it listens; 0 is a free one.
+    """
+    port = port or free_port()
+    command = [
+        *(str(Path(sys.executable).with_name("langgraph")), "dev", "--config", str(config)),
+        *("--no-browser", "--no-reload", "--host", "127.0.0.1", "--port", str(port)),
+        *("--n-jobs-per-worker", str(jobs)),
+    ]
+    quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGGRAPH_NO_VERSION_CHECK": "true"}
+    environment = os.environ | quiet | {"HOPGATE_HOME": str(folder)} | dict(env or {})
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", log, process)
+    try:
+        _wait(server)
+        yield server
+    finally:
+        stop(server)
+
+
+def stop(server: Server) -> None:
+    """End a server; one that has ended already is left in peace."""
+    if server.process.poll() is not None:
+        return
+    os.killpg(server.process.pid, signal.SIGTERM)
+    try:
+        server.process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _wait(server: Server) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.process.poll() is None:
+        try:
+            if httpx.get(f"{server.url}/ok", timeout=1).is_success:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise RuntimeError(f"langgraph dev did not start:\n{server.log.read_text()[-3000:]}")

@@ -1,0 +1,635 @@
+"""A server that strangers may reach: tokens, ownership, limits and secrets, on a real one."""
+
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import httpx
+import pytest
+import websockets
+from doubles import by_task
+from fake_openai import FakeOpenAI, Reply
+from langgraph_dev import CONFIG, ROOT, Server, start
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+
+from hopgate.server import tokens
+from hopgate.server.presets import PRESETS
+
+TOKENS = {"ada": "ada-1c5f0e2b9a774d31", "bob": "bob-8e41d7c3f0b64a52"}
+KEY = "sk-public-73c1d5e90f2a4b68"
+QUESTION = "Who keeps the Zanderfell ledger?"
+ANSWER = "Ypsilanta keeps it"
+SECRETS = ("Zanderfell", "Ypsilanta", "Quetzalmoor")  # what is in ada's things and nowhere else
+LIMITS = {"question_chars": 200, "max_hops": 2, "index": ["sample"], "body_bytes": 20_000}
+FAKE = {"model": "openai:fake", "strategy": "none"}
+
+
+def documented(key: str) -> Any:
+    """What docs/serving.md says to put under a key of langgraph.json."""
+    blocks = (ROOT / "docs/serving.md").read_text(encoding="utf-8").split("```json\n")[1:]
+    found = [json.loads(block.split("```")[0]) for block in blocks if f'"{key}"' in block]
+    return next(block[key] for block in found if key in block)
+
+
+@pytest.fixture(scope="module")
+def server(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`langgraph dev` as the documentation says to run it for strangers, all settings in .env."""
+    folder = tmp_path_factory.mktemp("public")
+    config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"auth": documented("auth")}
+    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
+    users = {tokens.digest(token): name for name, token in TOKENS.items()}
+    env = {
+        "HOPGATE_TOKENS": json.dumps(users),
+        "HOPGATE_LIMITS": json.dumps(LIMITS),
+        "LOG_JSON": "true",
+        "OPENAI_API_KEY": KEY,
+        "OPENAI_BASE_URL": _fake_server.base_url,
+    }
+    dotenv = "".join(f"{name}='{value}'\n" for name, value in env.items())
+    (folder / ".env").write_text(dotenv, encoding="utf-8")
+    with start(folder, config=folder / "langgraph.json", jobs=4) as server:
+        yield server
+
+
+def client_of(server: Server, user: str) -> LangGraphClient:
+    headers = {"Authorization": f"Bearer {TOKENS[user]}"}
+    return get_client(url=server.url, api_key=None, headers=headers)
+
+
+@pytest.fixture
+def ada(server: Server) -> LangGraphClient:
+    return client_of(server, "ada")
+
+
+@pytest.fixture
+def bob(server: Server) -> LangGraphClient:
+    return client_of(server, "bob")
+
+
+# Tokens
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer"},
+        {"Authorization": TOKENS["ada"]},
+        {"Authorization": f"Basic {TOKENS['ada']}"},
+        {"Authorization": f"Bearer {tokens.digest(TOKENS['ada'])}"},
+        {"X-Api-Key": TOKENS["ada"]},
+        {"X-Auth-Scheme": "langsmith"},  # Studio's way around a server's own authentication
+        {"X-Auth-Scheme": "langsmith", "X-Api-Key": "anything"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/threads"),
+        ("POST", "/threads/search"),
+        ("POST", "/runs/wait"),
+        ("GET", f"/threads/{uuid4()}/history"),
+        ("POST", "/assistants/search"),
+        ("POST", "/store/items/search"),
+        ("POST", "/runs/crons/search"),
+        ("POST", "/mcp/"),
+        ("POST", "/a2a/hopgate"),
+    ],
+)
+def test_without_a_valid_token_nothing_is_served(
+    server: Server, headers: dict[str, str], method: str, path: str
+) -> None:
+    response = httpx.request(method, f"{server.url}{path}", headers=headers, json={})
+    assert response.status_code == 401
+    assert response.json() == {"detail": "give a valid token: Authorization: Bearer …"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/internal/truncate"),
+        ("GET", f"/internal/debug/thread/{uuid4()}"),
+        ("POST", "/deploy"),
+        ("GET", "/deploy"),
+    ],
+)
+def test_the_development_server_s_open_doors_are_shut(
+    server: Server, method: str, path: str
+) -> None:
+    """They ask for no token: one deletes everything, one shows any thread, one deploys."""
+    assert httpx.request(method, f"{server.url}{path}", json={}).status_code == 404
+
+
+def test_who_watches_the_server_needs_no_token(server: Server) -> None:
+    for path in ("/ok", "/hopgate/", "/hopgate/metrics"):
+        assert httpx.get(f"{server.url}{path}").status_code == 200
+    headers = httpx.get(f"{server.url}/hopgate/metrics").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "names no users; make a token"),
+        ("{}", "names no users"),
+        ('{"secret-token": "ada"}', "the key of 'ada' is no SHA-256 of a token"),
+        (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is no SHA-256"),
+        (json.dumps({"a" * 64: "a.b"}), "a user is named 'a.b'; use letters"),
+        (json.dumps({"a" * 64: 7}), "a user is named 7"),
+        ("/nowhere/tokens.json", "neither a JSON object nor a file"),
+    ],
+)
+def test_wrong_users_stop_the_server_and_no_token_is_shown(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, said: str
+) -> None:
+    monkeypatch.delenv(tokens.VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(tokens.VARIABLE, value)
+    with pytest.raises(ValueError, match=f"HOPGATE_TOKENS.*{said}") as caught:
+        tokens.users()
+    assert "secret-token" not in str(caught.value)
+
+
+def test_a_token_is_made_with_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "hopgate.server.tokens"]
+    made = subprocess.run([*command, "ada"], capture_output=True, text=True, check=True).stdout
+    token = made.split()[1]
+    monkeypatch.setenv(tokens.VARIABLE, made.partition("HOPGATE_TOKENS: ")[2])
+    assert tokens.users()[tokens.digest(token)] == "ada"
+    refused = subprocess.run([*command, "a.b"], capture_output=True, text=True)
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
+# What is ada's
+
+
+class Things(NamedTuple):
+    """What ada has on the server, by the names in the server's paths."""
+
+    thread_id: str
+    run_id: str
+    paused: str
+    busy: str
+    busy_run: str
+    assistant_id: str
+    cron_id: str
+
+    def into(self, template: str) -> str:
+        named = self._asdict() | {"checkpoint_id": str(uuid4()), "namespace": "multihop"}
+        return template.format(**named)
+
+
+@pytest.fixture
+async def things(ada: LangGraphClient, fake: FakeOpenAI) -> AsyncIterator[Things]:
+    """A finished run, a paused one, one that is under way, an assistant, a cron, an item."""
+    fake.answers(by_task(direct=ANSWER))
+    done, paused, busy = [(await ada.threads.create())["thread_id"] for _ in range(3)]
+    asked = {"input": {"question": QUESTION}, "context": FAKE}
+    await ada.runs.wait(done, "hopgate", **asked)  # type: ignore[call-overload]
+    await ada.runs.wait(paused, "hopgate", **asked, interrupt_before=["generate"])  # type: ignore[call-overload]
+    fake.answers(by_task(direct=Reply(ANSWER, delay=60)))
+    running = await ada.runs.create(busy, "hopgate", **asked)  # type: ignore[call-overload]
+    while (await ada.runs.get(busy, running["run_id"]))["status"] != "running":
+        await asyncio.sleep(0.05)
+    assistant = await ada.assistants.create(
+        "hopgate", context={"alpha": 0.1}, name="Zanderfell helper"
+    )
+    cron = await ada.crons.create_for_thread(
+        done, "hopgate", schedule="0 0 1 1 *", input={"question": QUESTION}
+    )
+    await ada.store.put_item(["notes"], "k", {"text": "Quetzalmoor"})
+    (run,) = await ada.runs.list(done)
+    cron_id = str(cron["cron_id"])  # type: ignore[typeddict-item]
+    assistant_id = assistant["assistant_id"]
+    yield Things(*(done, run["run_id"], paused, busy, running["run_id"], assistant_id, cron_id))
+    await ada.runs.cancel(busy, running["run_id"], wait=False)
+    await ada.crons.delete(cron_id)
+    await ada.assistants.delete(assistant_id)
+
+
+async def seen(ada: LangGraphClient, things: Things) -> Any:
+    """Everything of ada's that another could have changed."""
+    threads = [things.thread_id, things.paused, things.busy]
+    return [
+        [await ada.threads.get(thread) for thread in threads],
+        [await ada.threads.get_state(thread) for thread in threads[:2]],
+        [await ada.runs.list(thread) for thread in threads],
+        await ada.assistants.get(things.assistant_id),
+        await ada.crons.search(),
+        await ada.store.search_items([]),
+    ]
+
+
+RUN = {"assistant_id": "hopgate", "input": {"question": "?"}, "context": FAKE}
+RPC = {"jsonrpc": "2.0", "id": "1"}
+MESSAGE = {"role": "user", "messageId": "1", "parts": [{"kind": "text", "text": "?"}]}
+
+ATTEMPTS: list[tuple[str, str, Any]] = [
+    ("GET", "/threads/{thread_id}", None),
+    ("PATCH", "/threads/{thread_id}", {"metadata": {"owner": "bob"}}),
+    ("DELETE", "/threads/{thread_id}", None),
+    ("GET", "/threads/{thread_id}/state", None),
+    ("POST", "/threads/{thread_id}/state", {"values": {"answer": "bob was here"}}),
+    ("GET", "/threads/{thread_id}/state/{checkpoint_id}", None),
+    ("POST", "/threads/{thread_id}/state/checkpoint", {"checkpoint": {"checkpoint_ns": ""}}),
+    ("GET", "/threads/{thread_id}/history", None),
+    ("POST", "/threads/{thread_id}/history", {}),
+    ("POST", "/threads/{thread_id}/copy", None),
+    ("GET", "/threads/{thread_id}/storage", None),
+    ("GET", "/threads/{thread_id}/stream", None),
+    ("POST", "/threads/{thread_id}/stream/events", {"channels": ["values", "messages"]}),
+    ("GET", "/threads/{thread_id}/runs", None),
+    ("POST", "/threads/{thread_id}/runs", RUN),
+    ("POST", "/threads/{thread_id}/runs/wait", RUN),
+    ("POST", "/threads/{thread_id}/runs/stream", RUN),
+    ("POST", "/threads/{paused}/runs/wait", RUN | {"input": None}),
+    ("POST", "/threads/{busy}/runs", RUN | {"multitask_strategy": "rollback"}),
+    ("POST", "/threads/{thread_id}/runs/crons", RUN | {"schedule": "* * * * *"}),
+    ("GET", "/threads/{thread_id}/runs/{run_id}", None),
+    ("DELETE", "/threads/{thread_id}/runs/{run_id}", None),
+    ("GET", "/threads/{thread_id}/runs/{run_id}/join", None),
+    ("GET", "/threads/{thread_id}/runs/{run_id}/stream", None),
+    ("GET", "/threads/{busy}/runs/{busy_run}/stream", None),
+    ("GET", "/threads/{busy}/runs/{busy_run}/join", None),
+    ("POST", "/threads/{thread_id}/runs/{run_id}/cancel", None),
+    ("POST", "/threads/{busy}/runs/{busy_run}/cancel", None),
+    ("POST", "/runs/cancel", {"status": "all"}),
+    ("POST", "/runs/cancel", {"thread_id": "{busy}", "run_ids": ["{busy_run}"]}),
+    ("POST", "/threads/prune", {"thread_ids": ["{thread_id}"]}),
+    (
+        *("POST", "/threads/{thread_id}/commands"),
+        {"id": 1, "method": "run.start", "params": RUN},
+    ),
+    ("POST", "/threads", {"thread_id": "{thread_id}", "if_exists": "do_nothing"}),
+    ("POST", "/threads/search", {"metadata": {"owner": "ada"}}),
+    ("POST", "/threads/search", {"ids": ["{thread_id}"]}),
+    ("POST", "/threads/search", {"values": {"asked": QUESTION}}),
+    ("POST", "/threads/count", {"ids": ["{thread_id}"]}),
+    ("GET", "/assistants/{assistant_id}", None),
+    ("PATCH", "/assistants/{assistant_id}", {"name": "bob's", "metadata": {"owner": "bob"}}),
+    ("DELETE", "/assistants/{assistant_id}", None),
+    ("GET", "/assistants/{assistant_id}/graph", None),
+    ("GET", "/assistants/{assistant_id}/subgraphs", None),
+    ("GET", "/assistants/{assistant_id}/subgraphs/{namespace}", None),
+    ("GET", "/assistants/{assistant_id}/schemas", None),
+    ("POST", "/assistants/{assistant_id}/versions", {}),
+    ("POST", "/assistants/{assistant_id}/latest", {"version": 1}),
+    (
+        *("POST", "/assistants"),
+        {"assistant_id": "{assistant_id}", "graph_id": "hopgate", "if_exists": "do_nothing"},
+    ),
+    ("POST", "/assistants/search", {"metadata": {"owner": "ada"}}),
+    ("POST", "/assistants/count", {"name": "Zanderfell"}),
+    ("POST", "/runs/wait", RUN | {"assistant_id": "{assistant_id}"}),
+    ("POST", "/runs/batch", [RUN | {"assistant_id": "{assistant_id}"}]),
+    ("POST", "/runs/crons", RUN | {"assistant_id": "{assistant_id}", "schedule": "0 0 1 1 *"}),
+    ("GET", "/runs/crons/{cron_id}", None),
+    ("PATCH", "/runs/crons/{cron_id}", {"schedule": "* * * * *"}),
+    ("DELETE", "/runs/crons/{cron_id}", None),
+    ("POST", "/runs/crons/search", {"thread_id": "{thread_id}"}),
+    ("POST", "/runs/crons/search", {}),
+    ("POST", "/runs/crons/count", {"thread_id": "{thread_id}"}),
+    ("GET", "/store/items?namespace=notes&key=k", None),
+    ("GET", "/store/items?namespace=ada.notes&key=k", None),
+    ("DELETE", "/store/items", {"namespace": ["ada", "notes"], "key": "k"}),
+    ("PUT", "/store/items", {"namespace": ["ada", "notes"], "key": "k", "value": {}}),
+    ("POST", "/store/items/search", {"namespace_prefix": []}),
+    ("POST", "/store/items/search", {"namespace_prefix": ["ada"]}),
+    ("POST", "/store/namespaces", {}),
+    (
+        *("POST", "/a2a/{assistant_id}"),
+        RPC | {"method": "message/send", "params": {"message": MESSAGE}},
+    ),
+    *(
+        ("POST", f"/a2a/{PRESETS[0].assistant_id}", RPC | {"method": method, "params": params})
+        for method, params in (
+            ("message/send", {"message": MESSAGE | {"contextId": "{thread_id}"}}),
+            ("message/stream", {"message": MESSAGE | {"contextId": "{thread_id}"}}),
+            ("tasks/get", {"id": "{thread_id}:{run_id}", "contextId": "{thread_id}"}),
+            ("tasks/cancel", {"id": "{busy}:{busy_run}"}),
+        )
+    ),
+    ("GET", "/a2a/{assistant_id}", None),
+    ("DELETE", "/a2a/{assistant_id}", None),
+    ("GET", "/a2a/{assistant_id}/.well-known/agent-card.json", None),
+    ("GET", "/a2a/{assistant_id}/.well-known/agent.json", None),
+]
+
+
+def filled(body: Any, things: Things) -> Any:
+    """A body with the names of things in place."""
+    if isinstance(body, dict):
+        return {key: filled(value, things) for key, value in body.items()}
+    if isinstance(body, list):
+        return [filled(each, things) for each in body]
+    return things.into(body) if isinstance(body, str) and body.startswith("{") else body
+
+
+async def attempt(
+    client: httpx.AsyncClient, things: Things, method: str, path: str, body: Any
+) -> tuple[int, str]:
+    """Try as bob; a stream that goes on is read for a second."""
+    text = ""
+    try:
+        async with client.stream(
+            method, things.into(path), json=filled(body, things), timeout=httpx.Timeout(30, read=1)
+        ) as response:
+            status = response.status_code
+            async for chunk in response.aiter_text():
+                text += chunk
+    except httpx.ReadTimeout:
+        return (status if text else 0), text
+    return status, text
+
+
+def is_refusal(status: int, text: str) -> bool:
+    """Whether an answer gives nothing: an error, also inside a stream or an RPC, or nothing."""
+    empty = text.strip() in ("", "[]", "0", "null")
+    return status >= 400 or empty or text.startswith("event: error") or '"error"' in text
+
+
+async def test_of_ada_s_things_bob_can_read_list_change_and_run_nothing(
+    server: Server, ada: LangGraphClient, things: Things
+) -> None:
+    before = await seen(ada, things)
+    wrong = []
+    headers = {"Authorization": f"Bearer {TOKENS['bob']}"}
+    async with httpx.AsyncClient(base_url=server.url, headers=headers) as client:
+        for method, path, body in ATTEMPTS:
+            status, text = await attempt(client, things, method, path, body)
+            leaks = any(secret in text for secret in SECRETS)
+            if leaks or not (is_refusal(status, text) or path.startswith("/store/")):
+                wrong.append((method, path, body, status, text[:200]))
+    assert wrong == []
+    assert await seen(ada, things) == before
+
+
+def test_the_attempts_reach_every_route_that_names_a_thing(server: Server) -> None:
+    tried = {
+        (
+            method,
+            path.partition("?")[0].replace("paused", "thread_id").replace("busy_run", "run_id"),
+        )
+        for method, path, _ in ATTEMPTS
+    }
+    tried |= {(method, path.replace("{busy}", "{thread_id}")) for method, path in tried}
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    named = {
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+        if "_id}" in path and not path.startswith(("/internal/", "/deploy/", "/ui/"))
+    }
+    assert len(named) > 35
+    assert named - tried == set()
+
+
+async def test_a_stream_of_ada_s_thread_brings_bob_nothing_while_she_runs_on_it(
+    server: Server, ada: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct=ANSWER))
+    thread = (await ada.threads.create())["thread_id"]
+    told: dict[str, str] = {"ada": "", "bob": "", "ada's socket": "", "bob's socket": ""}
+    channels = {"channels": ["values", "messages", "updates", "custom"]}
+    path = f"{server.url}/threads/{thread}/stream/events"
+
+    async def listen(user: str) -> None:
+        headers = {"Authorization": f"Bearer {TOKENS[user]}"}
+        async with (
+            httpx.AsyncClient(headers=headers, timeout=60) as client,
+            client.stream("POST", path, json=channels) as response,
+        ):
+            async for text in response.aiter_text():
+                told[user] += text
+
+    async def connect(user: str) -> None:
+        headers = {"Authorization": f"Bearer {TOKENS[user]}"}
+        ask = {"id": 1, "method": "subscription.subscribe", "params": channels}
+        async with websockets.connect(
+            path.replace("http", "ws", 1), additional_headers=headers
+        ) as socket:
+            await socket.send(json.dumps(ask))
+            async for message in socket:
+                told[f"{user}'s socket"] += str(message)
+
+    listening = [asyncio.create_task(each(user)) for user in TOKENS for each in (listen, connect)]
+    while not told["ada's socket"]:
+        await asyncio.sleep(0.05)
+    await ada.runs.wait(thread, "hopgate", input={"question": QUESTION}, context=FAKE)
+    while not (ANSWER in told["ada"] and ANSWER in told["ada's socket"]):
+        await asyncio.sleep(0.05)
+    for task in listening:
+        task.cancel()
+    await asyncio.gather(*listening, return_exceptions=True)
+    assert not any(secret in told["bob"] + told["bob's socket"] for secret in SECRETS)
+
+
+async def test_a_socket_needs_a_token_too(server: Server) -> None:
+    address = f"{server.url}/threads/{uuid4()}/stream/events".replace("http", "ws", 1)
+    with pytest.raises(websockets.InvalidStatus):
+        await websockets.connect(address)
+
+
+async def test_each_sees_their_own_alone(
+    ada: LangGraphClient, bob: LangGraphClient, things: Things
+) -> None:
+    own = await bob.threads.create()
+    assert [each["thread_id"] for each in await bob.threads.search(ids=[own["thread_id"]])] == [
+        own["thread_id"]
+    ]
+    hers = {each["thread_id"] for each in await ada.threads.search(limit=100)}
+    assert {things.thread_id, things.paused, things.busy} <= hers
+    assert own["thread_id"] not in hers
+    assert not hers & {each["thread_id"] for each in await bob.threads.search(limit=100)}
+    item = await ada.store.get_item(["notes"], "k")
+    assert item and item["value"] == {"text": "Quetzalmoor"}
+    (found,) = (await ada.store.search_items(["notes"]))["items"]
+    assert await ada.store.get_item(found["namespace"], "k")  # as the search names it
+
+
+async def test_nobody_makes_a_thing_in_another_s_name(
+    ada: LangGraphClient, bob: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x"))
+    forged = {"owner": "ada", "created_by": "system"}
+    thread = await bob.threads.create(metadata=forged)
+    await bob.threads.update(thread["thread_id"], metadata=forged)
+    await bob.runs.wait(
+        thread["thread_id"],
+        "hopgate",
+        input={"question": "?!x"},
+        context=FAKE,
+        metadata=forged,
+        config={"metadata": forged},  # type: ignore[typeddict-unknown-key]
+    )
+    assistant = await bob.assistants.create("hopgate", metadata=forged, name="forged")
+    await bob.assistants.update(assistant["assistant_id"], metadata=forged)
+    kept = [
+        (await bob.threads.get(thread["thread_id"]))["metadata"],
+        (await bob.assistants.get(assistant["assistant_id"]))["metadata"],
+    ]
+    assert [each["owner"] for each in kept] == ["bob", "bob"]  # type: ignore[index]
+    assert not any("created_by" in each for each in kept)  # type: ignore[operator]
+    ids = {each["assistant_id"] for each in await ada.assistants.search(limit=100)}
+    assert assistant["assistant_id"] not in ids
+    threads = {each["thread_id"] for each in await ada.threads.search(limit=100)}
+    assert thread["thread_id"] not in threads
+
+
+async def test_a_run_without_a_thread_leaves_nothing_to_others(
+    ada: LangGraphClient, bob: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct=ANSWER))
+    result: Any = await ada.runs.wait(
+        None, "hopgate", input={"question": QUESTION}, context=FAKE, on_completion="keep"
+    )
+    assert result["answer"] == ANSWER
+    kept = await ada.threads.search(values={"answer": ANSWER}, limit=1)
+    assert kept
+    assert await bob.threads.search(ids=[kept[0]["thread_id"]]) == []
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+async def test_a_preset_is_everyone_s_to_read_and_run_and_nobody_s_to_change(
+    bob: LangGraphClient, fake: FakeOpenAI, preset: Any
+) -> None:
+    fake.answers(by_task(direct="x", gate="[No]"))
+    found = await bob.assistants.get(preset.assistant_id)
+    assert (found["name"], found["context"]) == (preset.name, {"alpha": preset.alpha})
+    assert (await bob.assistants.get_schemas(preset.assistant_id))["context_schema"]
+    result: Any = await bob.runs.wait(
+        None, preset.assistant_id, input={"question": "?!x"}, context=FAKE
+    )
+    assert result["decision"]["alpha"] == preset.alpha
+    changes = [
+        bob.assistants.update(preset.assistant_id, context={"alpha": 0.9}),
+        bob.assistants.set_latest(preset.assistant_id, 1),
+        bob.assistants.delete(preset.assistant_id),
+    ]
+    for change in changes:
+        with pytest.raises(httpx.HTTPStatusError, match="not found"):
+            await change
+    assert await bob.assistants.get(preset.assistant_id) == found
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("question", "context", "said"),
+    [
+        ("x" * 201, {}, "question has 201 characters: this server allows at most 200"),
+        ("x", {"max_hops": 3}, "max_hops is 3: this server allows at most 2"),
+        ("x", {"index": "/etc"}, "index is '/etc': this server allows only 'sample'"),
+    ],
+)
+async def test_what_is_beyond_the_limits_fails_the_run_and_says_so(
+    bob: LangGraphClient, fake: FakeOpenAI, question: str, context: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Exception) as caught:
+        await bob.runs.wait(None, "hopgate", input={"question": question}, context=FAKE | context)
+    assert said in str(caught.value)
+    assert fake.requests == []
+
+
+async def test_neither_an_assistant_nor_a_resumed_run_leads_around_them(
+    bob: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x", gate="[Yes]", reason="So it is: x", answer="x"))
+    assistant = (await bob.assistants.create("hopgate", context={"max_hops": 9}))["assistant_id"]
+    thread = (await bob.threads.create())["thread_id"]
+    with pytest.raises(Exception, match="max_hops is 9: this server allows at most 2"):
+        await bob.runs.wait(thread, assistant, input={"question": "?!x"})
+    context = {"model": "openai:fake", "strategy": "multi"}
+    asked = {"question": "?!x"}
+    await bob.runs.wait(thread, "hopgate", input=asked, context=context, interrupt_after=["route"])
+    for worse in ({"max_hops": 9}, {"index": "/etc"}):
+        with pytest.raises(Exception, match="this server allows"):
+            await bob.runs.wait(thread, "hopgate", input=None, context=context | worse)
+    await bob.threads.update_state(thread, {"standalone": "y" * 201})
+    with pytest.raises(Exception, match="standalone has 201 characters"):
+        await bob.runs.wait(thread, "hopgate", input=None, context=context)
+
+
+@pytest.mark.parametrize("path", ["/threads/search", "/runs/wait", "/store/items", "/ok"])
+def test_a_request_that_is_too_large_is_refused_before_it_is_read(
+    server: Server, path: str
+) -> None:
+    response = httpx.post(f"{server.url}{path}", content=b"x" * 20_001)
+    assert response.status_code == 413
+    assert response.json()["detail"].endswith("at most 20000 bytes")
+
+
+def test_with_wrong_limits_the_server_does_not_start(tmp_path: Path) -> None:
+    wrong = {"HOPGATE_LIMITS": '{"max_hop": 3}'}
+    with (
+        pytest.raises(RuntimeError, match="HOPGATE_LIMITS: 'max_hop' is nothing that can be limi"),
+        start(tmp_path, env=wrong),
+    ):
+        pass
+
+
+# Secrets
+
+
+async def test_no_key_and_no_token_is_in_errors_states_or_logs(
+    server: Server, ada: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    """Also where the endpoint repeats the key, as OpenAI's does in part."""
+    told = []
+    thread = (await ada.threads.create())["thread_id"]
+    refusal = Reply(status=401, error=f"Incorrect API key provided: {KEY}")
+    for reply in (refusal, Reply(body=KEY.encode()), "x"):
+        fake.answers(by_task(direct=reply))
+        asked = {"question": "?!x"}
+        result: Any = await ada.runs.wait(
+            thread, "hopgate", input=asked, context=FAKE, raise_error=False
+        )
+        told.append(result)
+    assert KEY in (fake.keys[0] or "")  # it was used
+    assert "__error__" in told[0] and "answer" in told[2]
+    told += [
+        await ada.threads.get(thread),
+        await ada.threads.get_state(thread),
+        await ada.threads.get_history(thread, limit=50),
+        await ada.runs.list(thread),
+        *(httpx.get(f"{server.url}{path}").text for path in ("/metrics", "/hopgate/metrics")),
+        *(
+            each.read_bytes().decode(errors="replace")
+            for each in server.log.parent.rglob("*")
+            if each.is_file() and each.name != ".env"
+        ),
+    ]
+    everything = json.dumps(told, default=str)
+    assert len(everything) > 20_000
+    assert thread in everything
+    for secret in (KEY, *TOKENS.values()):
+        assert secret not in everything
+
+
+def test_the_server_s_log_has_a_line_for_every_run(server: Server) -> None:
+    """Runs last: what the tests above did is in the log, as JSON."""
+    lines = [json.loads(line) for line in server.log.read_text().splitlines() if line[:1] == "{"]
+    turns = [line for line in lines if line.get("logger") == "hopgate"]
+    assert len(turns) > 10
+    answered = next(turn for turn in turns if turn["outcome"] == "answered")
+    assert (answered["model"], answered["alpha"]) == ("openai:fake", 0.4)
+    assert (answered["llm_calls"], answered["prompt_tokens"]) == (1, 11)
+    assert answered["ms"] > 0
+    failed = next(turn for turn in turns if turn["error"] == "ModelError")
+    assert (failed["outcome"], failed["failed_in"], failed["level"]) == (
+        *("error", "generate"),
+        "warning",
+    )
+    assert {turn["run_id"] for turn in turns} >= {answered["run_id"], failed["run_id"]}
+    assert not any(secret in json.dumps(turns) for secret in SECRETS)
+    assert "locking call" not in server.log.read_text()

