@@ -42,6 +42,11 @@ async def ask(
         async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
             config = {"configurable": {"thread_id": thread}}
             return await _run(question, context, saver, config, on_event)
+    except sqlite3.OperationalError as error:
+        raise RuntimeError(
+            f"the conversations in {file} cannot be used now ({error}); make room on the disk, or "
+            "wait for what else uses them, and ask again"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise RuntimeError(
             f"the conversations in {file} cannot be used ({error}); move the file away"

@@ -186,8 +186,22 @@ def route(
 @click.option("-k", default=5, show_default=True, help="Most passages to show.")
 @mode_option
 @rerank_option
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only passages with this source, title, page, section, id or text; repeatable.",
+)
 @json_option
-def search(query: str, index: str, k: int, mode: str, rerank: str, as_json: bool) -> None:
+def search(
+    query: str,
+    index: str,
+    k: int,
+    mode: str,
+    rerank: str,
+    where: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Search an index, or what else --index names, without asking a model."""
     from hopgate import render
     from hopgate.nodes.condense import check_question
@@ -196,11 +210,25 @@ def search(query: str, index: str, k: int, mode: str, rerank: str, as_json: bool
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
     with render.status("searching", quiet=as_json):
-        (hits,) = open_source(index, mode, rerank).search([check_question(query)], k)
+        source = open_source(index, mode, rerank, _fields(where))
+        (hits,) = source.search([check_question(query)], k)
     if as_json:
         print_json(hits)
     else:
         render.hits(hits)
+
+
+def _fields(where: tuple[str, ...]) -> dict[str, str] | None:
+    """Read FIELD=VALUE pairs."""
+    fields: dict[str, str] = {}
+    for each in where:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--where {each!r}: give FIELD=VALUE, such as source=ferry.md")
+        if name in fields:
+            raise click.UsageError(f"--where names {name!r} twice")
+        fields[name] = value
+    return fields or None
 
 
 @cli.group("index")
@@ -221,9 +249,20 @@ def index_group() -> None:
     "--factory",
     help="FAISS's factory string, e.g. Flat or IVF4096,SQ8. Default: what suits the collection.",
 )
+@click.option(
+    "--query-prefix",
+    help="Put before each query, e.g. 'query: '. Default: the model's own.",
+)
+@click.option("--passage-prefix", help="Put before each passage. Default: the model's own.")
 @json_option
 def index_build(
-    paths: tuple[Path, ...], out: Path, encoder: str, factory: str | None, as_json: bool
+    paths: tuple[Path, ...],
+    out: Path,
+    encoder: str,
+    factory: str | None,
+    query_prefix: str | None,
+    passage_prefix: str | None,
+    as_json: bool,
 ) -> None:
     """Index files and folders into the folder --out; what is there already is not encoded again.
 
@@ -231,8 +270,11 @@ def index_build(
     """
     from hopgate import render, retrievers
 
+    chosen: str | retrievers.Encoder = encoder
+    if query_prefix is not None or passage_prefix is not None:
+        chosen = retrievers.load_encoder(encoder, query_prefix, passage_prefix)
     with render.stages() as progress:
-        report = retrievers.build_index(paths, out, encoder, progress, factory, render.note)
+        report = retrievers.build_index(paths, out, chosen, progress, factory, render.note)
     _changed(report, as_json)
 
 

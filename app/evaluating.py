@@ -200,7 +200,8 @@ def _answered(
     prices = run.scoring.prices
     price = scores.read_price(prices, model) if prices else None
     check(plans, examinee.resources)
-    answers = ask(plans, run.asked, examinee.answer, run.asking, run.out / PREDICTIONS)
+    kept = run.out / PREDICTIONS
+    answers = ask(plans, run.asked, examinee.answer, examinee.fields, run.asking, kept)
     return report.results_document(
         run.summary,
         model,
@@ -398,7 +399,8 @@ def _ask_gates(
 
     alone = GateAlone()
     check(plans, alone.resources)
-    return ask(plans, {each.id: each for each in questions}, alone.decide, asking, kept)
+    items = {each.id: each for each in questions}
+    return ask(plans, items, alone.decide, alone.fields, asking, kept)
 
 
 def _baseline(run: _Run, names: Sequence[str]) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from hopgate.evaluation.writing import check_folder, write_files
-from hopgate.plans import Asking, Row, going_on, searched
+from hopgate.evaluation.writing import append_lines, check_folder, write_files
+from hopgate.plans import Asking, Row, asked_of, going_on, searched
 
 if TYPE_CHECKING:
     from hopgate.evaluation.journal import Journal
@@ -63,12 +63,12 @@ def label(
     model = chat.resolve(asking.model)
     settings = {
         "hopgate": version("hopgate"),
-        "model": model,
+        **asked_of(model),
         "data": data_summary(questions, len(examples), len(bad))["sha256"],
         "passages": searched(index),
     }
     survey = Survey(model, index)
-    with Journal(_answers(out), settings, asking.overwrite) as journal:
+    with Journal(_answers(out), settings, asking.overwrite, survey.fields) as journal:
         labels = Labels(out, examples, judge, journal.done)
         with labels:
             survey.ask(examples, journal, labels, asking)
@@ -77,7 +77,11 @@ def label(
 
 
 class Survey:
-    """Every strategy on every question."""
+    """Every strategy on every question.
+
+    Attributes:
+        fields: Of an answer's row.
+    """
 
     def __init__(self, model: str, index: Path) -> None:
         """Checks what will be needed.
@@ -94,6 +98,7 @@ class Survey:
             for strategy in STRATEGIES
         }
         self._graph = WholeGraph()
+        self.fields = self._graph.fields
         asyncio.run(self._graph.resources.check(self._contexts["none"]))
 
     def ask(
@@ -188,7 +193,7 @@ class Labels:
         """
         if rows := self._finished():
             try:
-                self._file.write(_lines(rows))
+                append_lines(self._file, _lines(rows))
             except OSError as error:
                 raise RuntimeError(f"{self._out} cannot be written to: {error}") from error
             self.rows += rows
@@ -229,10 +234,11 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     check_folder(out.parent)
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
+    for file in (out, _answers(out)):
+        if file.exists() and questions.exists() and file.samefile(questions):
+            raise ValueError(f"--out {out}: {file} is the file of the questions; name another")
     if not out.exists():
         return
-    if questions.exists() and out.samefile(questions):
-        raise ValueError(f"--out {out} is the file of the questions; name another")
     if not overwrite and not settings_path(_answers(out)).exists():
         raise ValueError(
             f"--out {out} is there, but {_answers(out).name} is not beside it, so this command "

@@ -5,12 +5,13 @@ A plan is one way to ask them. When the same command is given again, it goes on 
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from hopgate.evaluation.writing import json_bytes
 
@@ -96,7 +97,7 @@ def make_plan(
     today = {"today": day or (before or {}).get("today") or date.today().isoformat()}
     context = Context(**{"model": model, **today, **given})
     shown = (today if dated else {}) | dict(own)
-    settings = {"hopgate": version("hopgate"), "model": model, **fixed, **shown}
+    settings = {"hopgate": version("hopgate"), **asked_of(model), **fixed, **shown}
     return Plan(name, context, settings, shown, path)
 
 
@@ -115,7 +116,12 @@ def check(plans: Sequence[Plan], resources: "Resources") -> None:
 
 
 def ask(
-    plans: Sequence[Plan], items: Mapping[str, Any], act: Act, asking: Asking, kept: Path | None
+    plans: Sequence[Plan],
+    items: Mapping[str, Any],
+    act: Act,
+    fields: Set[str],
+    asking: Asking,
+    kept: Path | None,
 ) -> list[list[Any]]:
     """Asks for each plan what its journal lacks, one plan after the other.
 
@@ -123,6 +129,7 @@ def ask(
         plans: The plans.
         items: What to ask, by id.
         act: Asks one; its row has the `id`.
+        fields: Of such a row.
         asking: How.
         kept: Where the journals stay, for the message; None: they do not.
 
@@ -137,7 +144,7 @@ def ask(
 
     with ExitStack() as stack:
         journals = [
-            stack.enter_context(Journal(plan.path, plan.settings, asking.overwrite))
+            stack.enter_context(Journal(plan.path, plan.settings, asking.overwrite, fields))
             for plan in plans
         ]
 
@@ -202,10 +209,18 @@ async def _ask_one(
 
 
 def endpoint(model: str) -> str | None:
-    """Address of a model's server; None: the embedded one."""
+    """Host and port of a model's server, which hold no secret; None: the embedded one."""
     from hopgate.models import chat
 
-    return None if model == chat.LOCAL else chat.base_url() or "https://api.openai.com/v1"
+    if model == chat.LOCAL:
+        return None
+    return urlsplit(chat.base_url() or chat.OPENAI).netloc.rpartition("@")[2]
+
+
+def asked_of(model: str) -> dict[str, str]:
+    """A model as settings name it: two servers may give one name to different models."""
+    server = endpoint(model)
+    return {"model": model, **({"endpoint": server} if server else {})}
 
 
 def searched(index: Path) -> str:

@@ -347,9 +347,9 @@ def retrievalqa(results: dict[str, Any], out: Path) -> None:
 def qa(results: dict[str, Any], out: Path) -> None:
     """Print what each strategy came to, and where the report is."""
     table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
-    for column in ("strategy", "match", "EM", "F1", "steps", "calls", "tokens", "ms"):
-        left = column == "strategy"
-        table.add_column(column, justify="left" if left else "right", no_wrap=left)
+    table.add_column("strategy", overflow="fold")
+    for column in ("match", "EM", "F1", "steps", "calls", "tokens", "ms"):
+        table.add_column(column, justify="right", no_wrap=True)
     for run in results["runs"]:
         scores = run["scores"]
         table.add_row(

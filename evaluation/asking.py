@@ -96,10 +96,13 @@ class Examinee:
 
     Attributes:
         resources: The graph's.
+        fields: Of its rows.
 
     Args:
         given: Retrieve each example's own passages; else from the context's index.
     """
+
+    fields = Prediction.__required_keys__
 
     def __init__(self, given: bool) -> None:
         """Compiles the graph."""
@@ -137,7 +140,10 @@ class WholeGraph:
 
     Attributes:
         resources: The graph's.
+        fields: Of its rows.
     """
+
+    fields = Answered.__required_keys__
 
     def __init__(self) -> None:
         """Compiles the graph."""
@@ -192,7 +198,14 @@ class Said(TypedDict):
 
 
 class GateAlone:
-    """A gate as the graph asks it, with nothing after it."""
+    """A gate as the graph asks it, with nothing after it.
+
+    Attributes:
+        resources: The graph's.
+        fields: Of its rows.
+    """
+
+    fields = Said.__required_keys__
 
     def __init__(self) -> None:
         """Puts stand-ins where the graph has what comes after the gate."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Set
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from hopgate.evaluation.writing import append_lines
 from hopgate.nodes.folders import write_whole
 
 SHOWN_CHARS = 60
@@ -34,13 +33,20 @@ class Journal:
         path: The rows' file; its folder is made.
         settings: What the rows depend on, plain JSON values.
         overwrite: Throw away what is there.
+        fields: Each row has these.
 
     Raises:
         ValueError: If what is there was made with other settings, or is no journal.
         RuntimeError: If another process has it open, or it cannot be written to.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, Any],
+        overwrite: bool = False,
+        fields: Set[str] = frozenset(("id",)),
+    ) -> None:
         """Takes the lock, compares the settings and reads the rows."""
         self.path = path
         self.done: dict[str, dict[str, Any]] = {}
@@ -52,7 +58,7 @@ class Journal:
                     path.unlink(missing_ok=True)
                     settings_path(path).unlink(missing_ok=True)
                 self._check(json.loads(json.dumps(settings)))
-                self._read()
+                self._read(fields)
                 self._file = stack.enter_context(path.open("ab", buffering=0))
             except Timeout as error:
                 raise RuntimeError(
@@ -69,15 +75,9 @@ class Journal:
             RuntimeError: If it cannot be written.
         """
         text = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-        line = text.encode("utf-8", "backslashreplace")  # of a lone surrogate
-        end = self._file.tell()
         try:
-            if self._file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._file.fileno())
+            append_lines(self._file, text.encode("utf-8", "backslashreplace"))  # a lone surrogate
         except OSError as error:
-            with suppress(OSError):  # else the next row would stand on the same line
-                self._file.truncate(end)
             raise _unwritable(self.path, error) from error
         self.done[str(row["id"])] = dict(row)
 
@@ -114,7 +114,7 @@ class Journal:
                 "give --overwrite to start anew, or another --out"
             )
 
-    def _read(self) -> None:
+    def _read(self, fields: Set[str]) -> None:
         """Reads the rows, and cuts off a last line that has no end."""
         if not self.path.exists():
             return
@@ -124,13 +124,22 @@ class Journal:
             file.truncate(len(whole))
         for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
-                row = json.loads(line)
-                self.done[str(row["id"])] = row
-            except (ValueError, TypeError, KeyError) as error:
+                row = _row(line, fields)
+            except ValueError as error:
                 raise ValueError(
-                    f"{self.path}, line {number}: no row of a journal; "
-                    "give --overwrite to start anew, or another --out"
+                    f"{self.path}, line {number}: no row of this journal ({error}); take the line "
+                    "out, give --overwrite to start anew, or another --out"
                 ) from error
+            self.done[str(row["id"])] = row
+
+
+def _row(line: bytes, fields: Set[str]) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"it holds a {type(row).__name__}")
+    if missing := sorted(fields - row.keys()):
+        raise ValueError(f"it lacks {', '.join(map(repr, missing))}")
+    return row
 
 
 def settings_path(path: Path) -> Path:

@@ -16,9 +16,9 @@ def what_was_run(results: Mapping[str, Any]) -> str:
         [
             f"- Data: {code(data['name'])}, {data['rows']:,} questions, {data['bad_rows']:,} bad "
             f"rows left out, SHA-256 `{data['sha256']}`",
-            f"- Passages: {cell(results['passages'])}",
+            f"- Passages: {code(results['passages'])}",
             f"- Model: {code(results['model'])}, endpoint: {endpoint}",
-            f"- Date: {cell(results['date'])}, hopgate {cell(results['version'])}",
+            f"- Date: {results['date']}, hopgate {results['version']}",
             f"- Command: {code(results['command'])}",
         ]
     )
@@ -70,11 +70,9 @@ def percent(value: float | None, interval: Sequence[float] | None = None) -> str
     return f"{100 * value:.1f}{around}"
 
 
-def cell(text: str) -> str:
-    """Text that breaks no line and no table."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 def code(text: str) -> str:
-    """The same, shown letter for letter."""
-    return f"`{cell(text).replace('`', 'ˋ')}`"
+    """Text of others, shown letter for letter: it breaks no line and no table, and is no markup."""
+    text = text.encode(errors="backslashreplace").decode()  # of a path that is no UTF-8
+    visible = "".join(each if each.isprintable() else " " for each in text)
+    line = " ".join(visible.split()).replace("|", "\\|").replace("`", "ˋ")
+    return f"`{line}`"

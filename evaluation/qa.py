@@ -146,19 +146,22 @@ def headline(answers: Sequence[Answered]) -> dict[str, Any]:
 
     Returns:
         `n`; the means of `match` (accuracy: an accepted answer stands in the answer), `em` and
-        `f1`; `unknown`, the share of "I don't know"; `retrieval_steps` and `llm_calls` of a
-        question; and `interval`, the 95% bootstrap interval of `match` and `em`.
+        `f1`, where "I don't know" is never right; `unknown`, the share of "I don't know";
+        `retrieval_steps` and `llm_calls` of a question; and `interval`, the 95% bootstrap interval
+        of `match` and `em`.
     """
+    match = [row["known"] and row["match"] for row in answers]
+    em = [row["known"] and row["em"] for row in answers]
     return {
         "n": len(answers),
-        "match": mean([row["match"] for row in answers]),
-        "em": mean([row["em"] for row in answers]),
-        "f1": mean([row["f1"] for row in answers]),
+        "match": mean(match),
+        "em": mean(em),
+        "f1": mean([row["known"] * row["f1"] for row in answers]),
         "unknown": mean([not row["known"] for row in answers]),
         "retrieval_steps": mean([row["retrieval_steps"] for row in answers]),
         "llm_calls": mean([row["llm_calls"] for row in answers]),
         "interval": {
-            "match": interval([row["match"] for row in answers]),
-            "em": interval([row["em"] for row in answers]),
+            "match": interval(match),
+            "em": interval(em),
         },
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
+from hopgate.evaluation.pages import code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.plots import DPI, ROUTERS, beside, require_matplotlib
 from hopgate.evaluation.qa import STATIC
 from hopgate.evaluation.report import DOCUMENT, PAGE
@@ -25,6 +25,7 @@ _NOTES = """\
 - Match, the accuracy of the picture: an accepted answer stands somewhere in the answer, both
   normalised (lower case, no punctuation, no articles). It looks at letters, not words, so "12"
   stands in "2012", and a long answer that tries many names gains. EM and F1 look at whole words.
+  "I don't know" is never right.
 - A step is one retrieval. `none`, `single` and `multi` send every question the same way, and skip
   gate and router. `adaptive` decides by question; with the gate `off` by the router alone.
 - In square brackets: the 95% bootstrap interval over the questions. The runs share their
@@ -46,7 +47,7 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
     """
     files = {
         PICTURE: png(results),
-        PAGE: page(results).encode(errors="backslashreplace"),  # of a path that is no UTF-8
+        PAGE: page(results).encode(),
         DOCUMENT: json_bytes(results),
     }
     write_files(out, files)
@@ -60,7 +61,7 @@ def page(results: Mapping[str, Any]) -> str:
     """
     runs = results["runs"]
     sections = [
-        f"# Question answering: strategies with {cell(results['model'])}",
+        f"# Question answering: strategies with {code(results['model'])}",
         what_was_run(results),
         "## Runs\n\nPercent, with 95% intervals in square brackets.",
         _quality(runs),
@@ -119,7 +120,7 @@ def _datasets(runs: Runs) -> list[str]:
     counts = {name: part["n"] for name, part in runs[0]["scores"]["by_dataset"].items()}
     if not counts:
         return []
-    header = ("strategy", *(f"{cell(name)} (n = {count:,})" for name, count in counts.items()))
+    header = ("strategy", *(f"{code(name)} (n = {count:,})" for name, count in counts.items()))
     rows = ([code(run["name"]), *_parts(run["scores"]["by_dataset"].values())] for run in runs)
     return ["## By dataset\n\nMatch / EM / F1 at how many steps.", table(header, rows)]
 

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from hopgate.evaluation import charts
-from hopgate.evaluation.pages import cell, code, costs, percent, settings, table, what_was_run
+from hopgate.evaluation.pages import code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.published import RETRIEVALQA
 from hopgate.evaluation.scores import ANSWERABLE, OUTCOMES
 from hopgate.evaluation.writing import json_bytes, write_files
@@ -94,8 +93,7 @@ def results_document(
         model: As it was resolved.
         runs: At least one, names unique.
         passages: Where retrieval looked: `given`, or the index.
-        endpoint: Address of the model's server; only its host and port are kept. None: the
-            embedded one.
+        endpoint: Host and port of the model's server; None: the embedded one.
         command: As typed.
         date: YYYY-MM-DD.
         version: Of hopgate.
@@ -112,7 +110,7 @@ def results_document(
         "benchmark": benchmark,
         "data": dict(data),
         "model": model,
-        "endpoint": urlsplit(endpoint).netloc.rpartition("@")[2] if endpoint else None,
+        "endpoint": endpoint,
         "passages": passages,
         "command": command,
         "date": date,
@@ -134,7 +132,7 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
     files = {
         GATES: charts.gates_png(results),
         FLOW: charts.flow_png(results),
-        PAGE: page(results).encode(errors="backslashreplace"),  # of a path that is no UTF-8
+        PAGE: page(results).encode(),
         DOCUMENT: json_bytes(results),
     }
     write_files(out, files)
@@ -256,7 +254,7 @@ def page(results: Mapping[str, Any]) -> str:
     """The content of `report.md`."""
     runs = results["runs"]
     sections = [
-        f"# RetrievalQA: gates of {cell(results['model'])}",
+        f"# RetrievalQA: gates of {code(results['model'])}",
         what_was_run(results),
         "## Runs\n\nPercent, with 95% intervals in square brackets.",
         _quality(runs),
@@ -310,7 +308,7 @@ def _parts(title: str, runs: Sequence[Mapping[str, Any]], by: str, metric: str) 
     counts = {name: part["n"] for name, part in runs[0]["scores"][by].items()}
     if not counts:
         return []
-    header = ["gate", *(f"{cell(name)} (n = {count:,})" for name, count in counts.items())]
+    header = ["gate", *(f"{code(name)} (n = {count:,})" for name, count in counts.items())]
     rows = (
         [code(name), *(f"{percent(p[metric])} / {percent(p['match'])}" for p in parts)]
         for name, parts in ((run["name"], run["scores"][by].values()) for run in runs)

@@ -1,8 +1,11 @@
 """Folders that commands write their results into."""
 
+import errno
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,23 @@ def json_bytes(document: Mapping[str, Any]) -> bytes:
     """A document as a JSON file."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
     return (text + "\n").encode(errors="backslashreplace")  # of a path that is no UTF-8
+
+
+def append_lines(file: FileIO, lines: bytes) -> None:
+    """Append whole lines to an unbuffered file; when this returns, they are on the disk.
+
+    Raises:
+        OSError: They cannot be written; nothing of them is in the file then.
+    """
+    end = os.fstat(file.fileno()).st_size
+    try:
+        if file.write(lines) < len(lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):  # else the next line would stand behind a piece of these
+            file.truncate(end)
+        raise
 
 
 def write_files(out: Path, files: Mapping[str, bytes]) -> None:

@@ -19,6 +19,9 @@ from hopgate.nodes.reason import StopReason
 from hopgate.nodes.route import RouteDecision, Strategy
 from hopgate.retrievers.base import Hit
 
+ANSWERING = "generate"
+"""The node that writes the answer; a retriever may ask models of its own."""
+
 
 class GateEvent(GateDecision):
     """The gate has decided."""
@@ -134,8 +137,10 @@ def read(mode: str, part: Any) -> Event | None:
         return event
     if mode != "messages":
         return None
-    message, _ = part
-    if not isinstance(message, AIMessageChunk) or not message.text:
+    message, metadata = part
+    if metadata.get("langgraph_node") != ANSWERING or not isinstance(message, AIMessageChunk):
+        return None
+    if not message.text:
         return None
     # A lone surrogate could be neither printed nor sent.
     return TokenEvent(event="token", text=message.text.encode("utf-8", "replace").decode())

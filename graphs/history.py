@@ -1,12 +1,12 @@
 """The hops of a run that was checkpointed, and how to go back to one and on from there."""
 
-import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Overwrite, StateSnapshot
 
 from hopgate.graphs.state import Decision, Hop
+from hopgate.nodes.reason import already_asked
 from hopgate.nodes.route import Strategy
 from hopgate.retrievers.base import Hit
 
@@ -57,9 +57,9 @@ async def hops(graph: "Graph", config: RunnableConfig) -> list[HopPoint]:
     if entry is None:
         return []
     loop = next(task.state for task in entry.tasks if task.name == LOOP)
-    if not isinstance(loop, dict):
+    steps = [step async for step in graph.aget_state_history(cast(RunnableConfig, loop))]
+    if not steps:
         return []  # the loop has not begun
-    steps = [step async for step in graph.aget_state_history(loop)]
     found: list[Hop] = steps[0].values["hops"]
     before = {len(step.values["hops"]): step for step in steps if step.next == ("retrieve",)}
     return [
@@ -114,10 +114,11 @@ async def fork(
 
     Returns:
         Where to go on: `await graph.ainvoke(None, config, context=…)`. A deadline counts from
-        now.
+        then.
 
     Raises:
-        ValueError: The query is empty, or an earlier hop asked it.
+        ValueError: The query is empty, or an earlier hop asked it, up to case, punctuation and
+            word order.
     """
     before = (await graph.aget_state(point.checkpoint)).values
     if query is not None:
@@ -129,7 +130,7 @@ async def fork(
         "next_query": query or before.get("next_query", ""),
         "plan": before["plan"],
         "usage": before["usage"],
-        "began": time.time(),
+        "began": None,
         "decision": Decision(strategy=strategy, stop_reason=None),
     }
     return await graph.aupdate_state(point.entry, update, as_node="route")
@@ -138,5 +139,5 @@ async def fork(
 def _check(query: str, earlier: list[Hop]) -> None:
     if not query.strip():
         raise ValueError("query is empty; give the hop something to search for")
-    if query in [hop["query"] for hop in earlier]:
+    if already_asked(query, [hop["query"] for hop in earlier]):
         raise ValueError(f"query is {query!r}, which an earlier hop asked; give another")

@@ -40,24 +40,31 @@ class Loop:
     async def decompose(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
         """Split the question into sub-questions, one for each hop."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         if self._is_late(state, context):
-            return _deadline(state, runtime)
+            return _deadline(state, runtime, context)
+        began = self._began(state)
         model = await self._resources.model(context)
         plan, completion = await decomposing.decompose(
             model, state["standalone"], context.max_sub_questions, layout_for(model, context)
         )
         events.send(runtime, PlanEvent(event="plan", sub_questions=plan))
-        return {"plan": plan, **_spent(state, "decompose", started, completion)}
+        return {
+            "plan": plan,
+            **began,
+            **_changed(state, Decision(stop_reason=None)),
+            **_spent(state, "decompose", started, completion),
+        }
 
     async def retrieve(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
         """Search with the next query, and add what is new while there is room."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         if self._is_late(state, context):
-            return _deadline(state, runtime)
-        query = state.get("next_query") or _next_query(state)
-        number = len(state["hops"]) + 1
+            return _deadline(state, runtime, context)
+        if stop := _before_search(state, context):  # only where a person has changed the state
+            return _ended(state, runtime, Decision(stop_reason=stop))
+        began, query, number = self._began(state), _next_query(state), len(state["hops"]) + 1
         retriever = await self._resources.retriever(context)
         found: list[Hit] = []
         new: list[Hit] = []
@@ -74,8 +81,9 @@ class Loop:
             "evidence": new,
             "hops": [hop],
             "usage": spend(state["usage"], "retrieve", started, steps=1),
+            **began,
             **_changed(state, decision),
-            **({"next_query": ""} if state.get("next_query") else {}),
+            **_used(state),
         }
 
     async def _add(
@@ -85,10 +93,9 @@ class Loop:
 
         A sub-question may also be answered over passages that were there before.
         """
-        evidence = state["evidence"]
-        unseen = retrieving.fresh(
-            evidence, [budget.shortened(hit, context.passage_chars) for hit in found]
-        )
+        chars = context.passage_chars
+        evidence = [budget.shortened(hit, chars) for hit in state["evidence"]]
+        unseen = retrieving.fresh(evidence, [budget.shortened(hit, chars) for hit in found])
         room = await self._room(state, context)
         new = budget.keep(unseen, evidence, context.max_passages, room)
         known = {hit["id"] for hit in evidence} & {hit["id"] for hit in found}
@@ -113,9 +120,9 @@ class Loop:
     async def reason(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
         """Write one sentence over the evidence and decide whether to go on."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         if self._is_late(state, context):
-            return _deadline(state, runtime)
+            return _deadline(state, runtime, context)
         model = await self._resources.model(context)
         thought, completion = await reasoning.think(
             model,
@@ -124,14 +131,15 @@ class Loop:
             [hop["thought"] for hop in state["hops"][:-1]],
             layout_for(model, context),
         )
-        return _thought(state, runtime, thought, _spent(state, "reason", started, completion))
+        spent = _spent(state, "reason", started, completion)
+        return _thought(state, runtime, context, thought, spent)
 
     async def sub_answer(self, state: MultihopState, runtime: Runtime[Context]) -> Update:
         """Answer the hop's sub-question over its passages and decide whether to go on."""
         started = time.perf_counter()
-        context = runtime.context or Context()
+        context = self._resources.admit(state, runtime)
         if self._is_late(state, context):
-            return _deadline(state, runtime)
+            return _deadline(state, runtime, context)
         model = await self._resources.model(context)
         hop, by_id = state["hops"][-1], {hit["id"]: hit for hit in state["evidence"]}
         answer, completion = await decomposing.answer(
@@ -140,20 +148,54 @@ class Loop:
             [by_id[each] for each in hop["passage_ids"] if each in by_id],
             layout_for(model, context),
         )
-        return _thought(state, runtime, answer, _spent(state, "sub_answer", started, completion))
+        spent = _spent(state, "sub_answer", started, completion)
+        return _thought(state, runtime, context, answer, spent)
 
     def _is_late(self, state: MultihopState, context: Context) -> bool:
-        if context.max_seconds is None:
+        began = state["began"]
+        if context.max_seconds is None or began is None:
             return False
-        return self._resources.clock().timestamp() - state["began"] >= context.max_seconds
+        # A start that was edited into the future moves the deadline at most as far again.
+        return abs(self._now() - began) >= context.max_seconds
+
+    def _began(self, state: MultihopState) -> Update:
+        """Count from now on where there is no start yet."""
+        return {"began": self._now()} if state["began"] is None else {}
+
+    def _now(self) -> float:
+        return self._resources.clock().timestamp()
+
+    def at_start(
+        self, state: MultihopState, runtime: Runtime[Context]
+    ) -> Literal["decompose", "retrieve", "reason"]:
+        """Follow a plan or hops that are there, else the mode that the request asks for.
+
+        From here on the plan tells which mode it is. A search of the main graph that was not enough
+        is the loop's first hop.
+        """
+        if state.get("plan"):
+            return "retrieve"
+        if hops := state["hops"]:
+            return "retrieve" if hops[-1]["thought"] else "reason"
+        decomposes = self._resources.context(runtime).multihop == "decompose"
+        return "decompose" if decomposes else "retrieve"
 
 
-def _deadline(state: MultihopState, runtime: Runtime[Context]) -> Update:
-    context = runtime.context or Context()
+def _deadline(state: MultihopState, runtime: Runtime[Context], context: Context) -> Update:
     warning = f"the loop ended at its deadline of {context.max_seconds:g} s (max_seconds)"
     warnings = [*state["decision"].get("warnings", []), warning]
-    _tell_end(runtime, len(state["hops"]), "deadline")
-    return {"decision": Decision(stop_reason="deadline", warnings=warnings)}
+    return _ended(state, runtime, Decision(stop_reason="deadline", warnings=warnings))
+
+
+def _ended(state: MultihopState, runtime: Runtime[Context], decision: Decision) -> Update:
+    """End the loop without another hop."""
+    _tell_end(runtime, len(state["hops"]), decision["stop_reason"])
+    return {"decision": decision, **_used(state)}
+
+
+def _used(state: MultihopState) -> Update:
+    """Forget the query that a person has set."""
+    return {"next_query": ""} if state.get("next_query") else {}
 
 
 def _tell_end(runtime: Runtime[Context], number: int, reason: StopReason | None) -> None:
@@ -170,10 +212,13 @@ def _spent(state: MultihopState, node: str, started: float, completion: Completi
 
 
 def _thought(
-    state: MultihopState, runtime: Runtime[Context], thought: str, spent: Update
+    state: MultihopState,
+    runtime: Runtime[Context],
+    context: Context,
+    thought: str,
+    spent: Update,
 ) -> Update:
     """Write the newest hop's thought down, with the reason to stop if there is one."""
-    context = runtime.context or Context()
     *earlier, last = state["hops"]
     hops = [*earlier, Hop(**{**last, "thought": thought})]
     after = MultihopState(**{**state, "hops": hops})
@@ -207,30 +252,21 @@ def _before_search(state: MultihopState, context: Context) -> StopReason | None:
     spent = escalated and state["usage"]["retrieval_steps"] >= context.escalate
     if spent or len(state["hops"]) >= context.max_hops:
         return "hop_limit"
+    query = _next_query(state)
+    if not query:
+        return _after_thought(state)
     queries = [hop["query"] for hop in state["hops"]]
-    return "repeated_query" if reasoning.already_asked(_next_query(state), queries) else None
+    return "repeated_query" if reasoning.already_asked(query, queries) else None
 
 
 def _next_query(state: MultihopState) -> str:
+    """Return what to search for next, empty where the plan has nothing left."""
+    if query := (state.get("next_query") or "").strip():
+        return query
     thoughts = [hop["thought"] for hop in state["hops"]]
     if plan := state.get("plan"):
-        return decomposing.fill(plan, thoughts)
+        return decomposing.fill(plan, thoughts) if len(thoughts) < len(plan) else ""
     return reasoning.next_query(state["standalone"], thoughts)
-
-
-def at_start(
-    state: MultihopState, runtime: Runtime[Context]
-) -> Literal["decompose", "retrieve", "reason"]:
-    """Follow the mode that the request asks for, or a plan that a person has set.
-
-    From here on the plan tells which mode it is. A search of the main graph that was not enough
-    is the loop's first hop.
-    """
-    context = runtime.context or Context()
-    if context.multihop == "decompose" and not state.get("plan"):
-        return "decompose"
-    hops = state["hops"]
-    return "reason" if hops and not hops[-1]["thought"] else "retrieve"
 
 
 def after_decompose(state: MultihopState) -> Literal["retrieve", "__end__"]:
@@ -260,7 +296,7 @@ def build_multihop(
     builder.add_node("retrieve", loop.retrieve)
     builder.add_node("reason", loop.reason)
     builder.add_node("sub_answer", loop.sub_answer)
-    builder.add_conditional_edges(START, at_start)
+    builder.add_conditional_edges(START, loop.at_start)
     builder.add_conditional_edges("decompose", after_decompose)
     builder.add_conditional_edges("retrieve", after_retrieve)
     builder.add_conditional_edges("reason", after_thought)

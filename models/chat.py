@@ -7,6 +7,7 @@ Names: `openai:NAME` for any OpenAI-compatible endpoint (`OPENAI_BASE_URL`),
 import asyncio
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,12 +24,15 @@ Layout = Literal["inline", "turns"]
 GateMode = Literal["ta-are", "confidence"]
 
 LOCAL = "local:smollm2"
+OPENAI = "https://api.openai.com/v1"
 DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
 TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # of time-outs, 408, 409, 429 and 5xx; never of 400 or 401
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are no secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
+# What a model that cannot stop writes: it would keep whoever reads the reply busy for minutes.
+_ENDLESS = re.compile(r"(\W{200})\W+")
 WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 
@@ -75,6 +79,7 @@ class ChatModel:
             measured: calibrate it for your model.
         tiny: Whether answers deserve a warning.
         evidence_chars: How much passage text fits into one prompt, in characters.
+        prompt_chars: The most characters of one prompt that the operator allows; None: any.
     """
 
     name: str
@@ -86,6 +91,7 @@ class ChatModel:
     draft_threshold: float = 0.25
     tiny: bool = False
     evidence_chars: int = 48_000  # about 12,000 tokens
+    prompt_chars: int | None = None
 
 
 def resolve(name: str) -> str:
@@ -181,7 +187,7 @@ def _make(name: str) -> ChatModel:
     if name == LOCAL:
         endpoint, key = local.serve()
     else:
-        endpoint = base_url() or "https://api.openai.com/v1"
+        endpoint = base_url() or OPENAI
         key = api_key() or "none"
     client = ChatOpenAI(
         model=name.partition(":")[2],
@@ -238,8 +244,15 @@ async def complete(
             decisions and thoughts are kept out of it.
 
     Raises:
+        ValueError: The prompt is longer than the model's `prompt_chars`.
         ModelError: No answer after the client's retries; the message names the endpoint.
     """
+    chars = sum(len(message.text) for message in messages)
+    if model.prompt_chars is not None and chars > model.prompt_chars:
+        raise ValueError(
+            f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
+            "(prompt_chars); ask on a new thread, or for less evidence (max_evidence_tokens)"
+        )
     options: dict[str, Any] = {"max_tokens": max_tokens}
     if stop:
         options["stop"] = stop
@@ -252,14 +265,18 @@ async def complete(
         raise ModelError(_explain(model, error, logprobs)) from error
     usage = reply.usage_metadata
     return Completion(
-        # A lone surrogate could be neither printed nor stored.
-        text=reply.text.encode("utf-8", "replace").decode().strip(),
+        text=_readable(reply.text),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=_top_logprobs(reply.response_metadata),
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
     )
+
+
+def _readable(text: str) -> str:
+    # A lone surrogate could be neither printed nor stored.
+    return _ENDLESS.sub(r"\1", text.encode("utf-8", "replace").decode()).strip()
 
 
 def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:

@@ -24,7 +24,10 @@ _UNKNOWN = re.compile(
 _BARE = ("", "yes", "no")  # nothing in them could be traced
 _MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 # Without passages a bracket inside the answer is its own: `a[1]`.
-_TRAILING = re.compile(r"((?:\s+\[\d{1,3}\])+)\W*$")
+_TRAILING = re.compile(
+    r"(?<!\s\[\d\])(?<!\s\[\d\d\])(?<!\s\[\d{3}\])"  # a row of markers is tried as a whole
+    r"((?:\s+\[\d{1,3}\])++)\W*$"
+)
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
@@ -157,7 +160,7 @@ def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
             warnings.append(f"the model cited [{number.strip()}], which was not retrieved")
         elif position not in cited:
             cited.append(position)
-    return cited, warnings
+    return cited, list(dict.fromkeys(warnings))
 
 
 def _trace(words: str, evidence: Sequence[Hit]) -> list[int]:

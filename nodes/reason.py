@@ -27,7 +27,7 @@ MAX_TOKENS = 80  # a long sentence
 MAX_THOUGHT_CHARS = 600  # some endpoints write on past `max_tokens`
 
 _FINAL = re.compile(
-    r"\banswer is\s*:|^((so|thus|therefore|hence),? )?the answer is\b", re.IGNORECASE
+    r"\banswer is\s*:|^((so|thus|therefore|hence),? )?the answer is\b(?! not\b)", re.IGNORECASE
 )
 # Sentences that conclude or calculate name nothing new to search for.
 _NOT_FACTUAL = re.compile(

@@ -3,6 +3,8 @@
 import re
 import string
 
+MAX_LINE_CHARS = 2_000  # of a reply; sentences without spaces between them are slow to tell apart
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 # fmt: off
 _FUNCTION_WORDS = frozenset((
@@ -30,8 +32,8 @@ def has_words(text: str) -> bool:
 
 
 def first_line(text: str) -> str:
-    """Return the first line that has words, empty where none has."""
-    return next((line for line in text.splitlines() if has_words(line)), "")
+    """Return the beginning of the first line that has words, empty where none has."""
+    return next((line[:MAX_LINE_CHARS] for line in text.splitlines() if has_words(line)), "")
 
 
 def key_words(text: str) -> tuple[str, ...]:

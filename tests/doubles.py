@@ -1,6 +1,7 @@
 """Stand-ins for the router, the retriever and the model, each named for what it does."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -65,6 +66,19 @@ class FreshRetriever(FixedRetriever):
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         self.queries += queries
         return [[hit(f"Page {next(self._number)}", self.text) for _ in range(k)] for _ in queries]
+
+
+class Clock:
+    """A clock that goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2126, 11, 22, tzinfo=UTC)  # far from the system's
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
 
 
 class TalkingModel(SimpleChatModel):

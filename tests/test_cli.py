@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -305,7 +306,20 @@ def test_a_home_that_cannot_be_made_is_named(
 def test_a_damaged_conversation_file_is_named(run: Callable[..., Ran], home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     (home / "threads.sqlite").write_text("no database" * 100)
-    one_line(run("ask", QUESTION, "--strategy", "none", "--thread", "t"), 1, "threads.sqlite")
+    ran = run("ask", QUESTION, "--strategy", "none", "--thread", "t")
+    one_line(ran, 1, "threads.sqlite", "move the file away")
+
+
+def test_a_full_disk_is_no_reason_to_move_the_threads_away(
+    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver.aput", full)
+    ran = run("ask", QUESTION, "--strategy", "none", "--thread", "t")
+    one_line(ran, 1, "threads.sqlite", "disk is full", "room")
+    assert "move" not in ran.err
 
 
 # Bad input
@@ -494,6 +508,19 @@ def test_search_has_modes(run: Callable[..., Ran]) -> None:
     assert all("Farrick Head Lighthouse" in each for each in found.values())
 
 
+def test_search_can_be_filtered(run: Callable[..., Ran]) -> None:
+    title = "Farrick Head Lighthouse"
+    ran = run("search", "Who designed it?", "--where", f"title={title}", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert {hit["title"] for hit in json.loads(ran.out)} == {title}
+    both = ("--where", f"title={title}", "--where", "source=gone.md")
+    assert json.loads(run("search", "x", *both, "--json").out) == []
+    one_line(run("search", "x", "--where", "colour=red"), 2, "'colour'", "source")
+    one_line(run("search", "x", "--where", "title"), 2, "'title'", "FIELD=VALUE")
+    one_line(run("search", "x", *both, "--where", "title=x"), 2, "names 'title' twice")
+    one_line(run("search", "x", "--index", "web:wikipedia", "--where", "title=x"), 2, "web is not")
+
+
 # Indexes
 
 
@@ -542,6 +569,17 @@ def test_index_build_names_the_broken_file_to_people_too(
     assert "2 passages → " in ran.out
     assert "2 files read" in ran.out
     assert "minilm" in run("index", "info", tmp_path / "index").out
+
+
+def test_prefixes_are_kept_with_the_index(
+    run: Callable[..., Ran], documents: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    assert run("index", "build", documents, "--out", out, "--query-prefix", "query: ").code == 0
+    encoder = json.loads(run("index", "info", out, "--json").out)["encoder"]
+    assert (encoder["query_prefix"], encoder["passage_prefix"]) == ("query: ", "")
+    assert run("search", "barley", "--index", out).code == 0
+    assert run("index", "verify", out).code == 0
 
 
 def test_a_folder_of_broken_files_leaves_no_index(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, by_task
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, FreshRetriever, by_task
 from fake_openai import FakeOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -61,6 +61,15 @@ async def test_all_the_way_from_no_retrieval(fake: FakeOpenAI) -> None:
     result = await ask(FixedRetriever([LIGHT], [CORRANE], [FERRY]), Context(escalate=2))
     assert [step["to"] for step in result["decision"]["escalated"]] == ["single", "multi"]
     assert result["usage"]["retrieval_steps"] == 2
+    assert result["decision"]["stop_reason"] == "hop_limit"
+
+
+async def test_long_passages_of_the_single_search_leave_the_loop_room(fake: FakeOpenAI) -> None:
+    facts = iter(range(9))
+    script = by_task(answer=UNKNOWN, reason=lambda _: f"Fact {next(facts)} is new.")
+    fake.answers(script)
+    result = await ask(FreshRetriever("x y. " * 10_000), Context(gate="off", escalate=3))
+    assert len(result["hops"]) == 3
     assert result["decision"]["stop_reason"] == "hop_limit"
 
 

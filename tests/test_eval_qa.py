@@ -13,6 +13,7 @@ import pytest
 import test_cli
 import test_label
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
+from markdown_it import MarkdownIt
 from test_cli import Ran, one_line
 from test_label import asked_of, knows, row, rows, write
 
@@ -108,7 +109,7 @@ def test_the_page_has_the_figures_and_no_text_of_the_data(
         "| `multi` | 50.0 [0.0, 100.0] | 50.0 [0.0, 100.0] | 50.0 | 50.0 | 1.00 | 2.00 | 28 |",
         "| `adaptive:alpha=1` | 0.0 |",
         "| strategy | answered |",
-        "| strategy | even (n = 2) | odd (n = 2) |",
+        "| strategy | `even` (n = 2) | `odd` (n = 2) |",
         "| `multi` | 50.0 / 50.0 / 50.0 at 1.00 | 50.0 / 50.0 / 50.0 at 1.00 |",
         "](qa.png)",
     ):
@@ -132,6 +133,52 @@ def test_a_gate_can_stand_before_the_router(
     }  # fmt: skip
     asked = [text for text in fake.prompts if "Today is 2024-02-03" in text]
     assert len(asked) == 4
+
+
+def test_not_knowing_is_never_right(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
+) -> None:
+    write(data, [row(0, answers=["no"]), row(1, answers=["no"])])  # letters of "i dont know"
+    fake.answers(lambda messages: "No" if asked_of(messages)[1] else "I don't know")
+    (found,) = json.loads(evaluate("--strategies", "none", "--json").out)["runs"]
+    scores = found["scores"]
+    assert [scores[key] for key in ("match", "em", "f1", "unknown")] == [0.5] * 4
+    assert scores["by_dataset"]["even"]["match"] == 0
+
+
+def test_long_names_leave_the_figures_room(evaluate: Callable[..., Ran], fake: FakeOpenAI) -> None:
+    fake.answers(knows)
+    ran = evaluate("--strategies", "adaptive", "--alphas", "0.25", "--escalate", "2")
+    for part in ("match", "steps", "calls", "tokens"):
+        assert f" {part} " in ran.out
+    assert "…" not in ran.out
+
+
+EVIL = [
+    "a|b",
+    "new\nline",
+    "](http://x)<img src=x>",
+    "`tick`",
+    "**b** _x_ <!-- c -->",
+    "\x1b[2J\u202eX",
+    "# h",
+]
+
+
+def test_names_of_datasets_cannot_break_the_page(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
+) -> None:
+    write(data, [row(number, dataset=name) for number, name in enumerate(EVIL)])
+    fake.answers(knows)
+    assert evaluate("--strategies", "none").code == 0
+    text = (out / "report.md").read_text(encoding="utf-8")
+    assert all(character.isprintable() or character == "\n" for character in text)
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    tables = [part.partition("</table>")[0] for part in html.split("<table>")[1:]]
+    (shown,) = [part for part in tables if "(n = 1)" in part]
+    assert shown.count("<th") == 1 + 1 + len(EVIL)  # thead, strategy
+    assert shown.count("<code>") == len(EVIL) + 1
+    assert not re.search("<(img|!--|a |em|strong)", shown)
 
 
 def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
@@ -239,6 +286,28 @@ def test_a_killed_run_goes_on(
     assert asked == Counter({("single", 2): 1, ("single", 3): 1}) + Counter(
         (name, number) for name in ("reason", "multi") for number in range(4)
     )
+
+
+def test_an_answer_that_is_damaged_is_named(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(knows)
+    assert evaluate("--strategies", "none", "--limit", "1").code == 0
+    path = out / "predictions" / "none.jsonl"
+    row = json.loads(path.read_text())
+    del row["stop_reason"]
+    path.write_text(json.dumps(row) + "\n")
+    ran = evaluate("--strategies", "none")
+    one_line(ran, 2, f"{path}, line 1", "'stop_reason'", "--overwrite")
+
+
+def test_another_server_is_no_way_to_go_on(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers(knows)
+    assert evaluate("--strategies", "none").code == 0
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    one_line(evaluate("--strategies", "none"), 2, "endpoint: ", '"127.0.0.1:9" now')
 
 
 def test_a_changed_router_or_gate_is_no_way_to_go_on(

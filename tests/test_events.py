@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from doubles import CORRANE, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import TypeAdapter
 
@@ -137,6 +139,21 @@ async def test_a_draft_that_becomes_the_answer_has_no_tokens(fake: FakeOpenAI) -
     gate, answer = await told(build("B"), context)
     assert (gate["mode"], gate["reply"]) == ("draft", "Tokyo")
     assert answer == {"event": "answer", "text": "Tokyo"}
+
+
+@pytest.mark.parametrize("label", ["B", "C"])
+async def test_a_model_inside_the_retriever_writes_no_token(fake: FakeOpenAI, label: str) -> None:
+    class Rewriting(FixedRetriever):
+        """A retriever that asks a model of its own, as LangChain's MultiQueryRetriever does."""
+
+        def search(self, queries: Any, k: int) -> Any:
+            list(GenericFakeChatModel(messages=iter([AIMessage("other words")])).stream("again"))
+            return super().search(queries, k)
+
+    fake.answers(by_task(**TWO_HOPS))
+    seen = await told(build(label, retriever=Rewriting([LIGHT], [CORRANE])))
+    tokens = [event["text"] for event in seen if event["event"] == "token"]
+    assert tokens == ["Lissmere [1]"]
 
 
 def test_an_escalation_has_a_shape_of_its_own() -> None:

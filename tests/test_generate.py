@@ -1,5 +1,7 @@
 """Generate: the papers' prompts, and citations that are checked against what was shown."""
 
+import time
+
 import pytest
 from doubles import CORRANE, FERRY, LIGHT, hit
 from fake_openai import FakeOpenAI
@@ -229,3 +231,17 @@ def test_the_quote_is_the_sentence_with_the_number() -> None:
     reef = [Hit(id="1", title="Reef", text=text, score=1.0)]
     (citation,) = generate.read("The first lighthouse was built in 1858.", reef).citations
     assert citation["quote"] == "It was lit in 1858."
+
+
+@pytest.mark.parametrize("evidence", [[], [LIGHT]])
+def test_a_reply_of_markers_without_end_is_read_at_once(evidence: list[Hit]) -> None:
+    began = time.monotonic()
+    assert generate.read(" [1]" * 5_000 + " x", evidence).text
+    assert generate.read("a[1]" + " [2]" * 5_000, evidence).text
+    assert time.monotonic() - began < 10  # it takes minutes if each marker is tried as the first
+
+
+@pytest.mark.parametrize(("evidence", "reply"), [([], "x [9] [9] [8]"), ([LIGHT], "x [9][9, 8]")])
+def test_what_is_wrong_with_a_marker_is_said_once(evidence: list[Hit], reply: str) -> None:
+    found = [each for each in generate.read(reply, evidence).warnings if "was not" in each]
+    assert found == [f"the model cited [{n}], which was not retrieved" for n in (9, 8)]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,16 @@ def test_a_damaged_row_is_named(path: Path, line: str) -> None:
         Journal(path, SETTINGS)
 
 
+def test_a_row_that_lacks_a_field_is_named(path: Path) -> None:
+    filled(path, "1")
+    with path.open("a") as file:
+        file.write('{"id": "2"}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: .*'text'.*--overwrite"):
+        Journal(path, SETTINGS, fields={"id", "text"})
+    with Journal(path, SETTINGS) as journal:
+        assert list(journal.done) == ["1", "2"]
+
+
 def test_rows_without_settings_are_refused(path: Path) -> None:
     filled(path, "1")
     path.with_name("rows.settings.json").unlink()
@@ -146,6 +157,23 @@ def test_a_disk_that_is_full_is_one_line(path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.undo()
         journal.append({"id": "2"})
     assert path.read_text() == '{"id": "2"}\n'
+
+
+def test_no_piece_of_a_row_stays_however_often_the_disk_was_full(path: Path) -> None:
+    with Journal(path, SETTINGS) as journal:
+        journal.append({"id": "1"})
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+        try:
+            for each in ("2", "3"):
+                with pytest.raises(RuntimeError, match="cannot be used"):
+                    journal.append({"id": each, "text": "x" * 100})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert path.read_text() == '{"id": "1"}\n'
+        journal.append({"id": "4"})
+    with Journal(path, SETTINGS) as journal:
+        assert list(journal.done) == ["1", "4"]
 
 
 # Many at once

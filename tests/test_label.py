@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, 
 from test_cli import Ran, one_line
 
 from hopgate.classifiers import read_labels
+from hopgate.evaluation.labelling import STRATEGIES
 from hopgate.evaluation.questions import read_questions
+from hopgate.labelling import Labels, unit_id
 from hopgate.nodes.demonstrations import read_pool
 
 run = test_cli.run
@@ -405,6 +408,64 @@ def test_labels_from_elsewhere_are_not_replaced(
     fake.answers(knows)
     assert label("--overwrite").code == 0
     assert len(rows(out)) == 4
+
+
+def test_the_answers_are_not_written_over_the_questions(
+    label: Callable[..., Ran], fake: FakeOpenAI, data: Path
+) -> None:
+    data = data.rename(data.with_name("labels.answers.jsonl"))
+    before = data.read_bytes()
+    for more in ((), ("--overwrite",)):
+        one_line(label("--questions", data, *more), 2, "is the file of the questions")
+    assert (data.read_bytes(), fake.requests) == (before, [])
+
+
+def test_an_answer_that_is_damaged_is_named(
+    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(knows)
+    assert label("--limit", "1").code == 0
+    kept = out.with_name("labels.answers.jsonl")
+    kept.write_text(kept.read_text() + '{"id": "none:q1"}\n')
+    count = len(fake.requests)
+    one_line(label(), 2, f"{kept}, line 4", "'known'", "--overwrite")
+    assert len(fake.requests) == count
+
+
+def test_a_disk_that_fills_up_leaves_no_piece_of_a_row(out: Path, data: Path) -> None:
+    examples, _ = read_questions(data)
+    answers: dict[str, Any] = {}
+    with Labels(out, examples, "em", answers) as labels:
+        answers |= {unit_id(examples[0], each): answered() for each in STRATEGIES}
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            with pytest.raises(RuntimeError, match=f"{out} cannot be written to"):
+                labels.catch_up()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert out.read_bytes() == b""
+        labels.catch_up()
+    assert len(rows(out)) == len(labels.rows) == 1
+
+
+def answered() -> dict[str, Any]:
+    numbers = dict.fromkeys(("retrieval_steps", "llm_calls", "prompt_tokens", "ms"), 1)
+    return numbers | {"completion_tokens": 1, "known": True, "em": True, "prediction": "x" * 100}
+
+
+def test_another_server_is_another_model(
+    label: Callable[..., Ran], fake: FakeOpenAI, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers(knows)
+    secret = fake.base_url.replace("127.0.0.1", "me:s3cret@127.0.0.1")
+    monkeypatch.setenv("OPENAI_BASE_URL", secret)
+    assert label("--limit", "1").code == 0
+    settings = out.with_name("labels.answers.settings.json").read_text()
+    assert "127.0.0.1" in settings
+    assert "s3cret" not in settings
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    one_line(label(), 2, "endpoint: ", '"127.0.0.1:9" now', "--overwrite")
 
 
 def test_other_settings_are_refused_before_anything_is_asked(

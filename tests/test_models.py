@@ -134,6 +134,15 @@ async def test_slow_answer_ends_in_bounded_time(
     assert len(fake.requests) <= 3
 
 
+@pytest.mark.parametrize("run", [" ", "\n", " \t", ".", ":", "[] ("])
+async def test_an_endless_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
+    fake.says(f"No{run * 20_000}b")
+    completion = await complete()
+    assert len(completion.text) < 1_000
+    assert completion.text.startswith(f"No{run * 10}")
+    assert completion.text.endswith("b")
+
+
 @pytest.mark.parametrize(
     "body",
     [

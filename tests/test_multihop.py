@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from doubles import (
     FERRY,
     LIGHT,
     BreakingRetriever,
+    Clock,
     FixedRetriever,
     FixedRouter,
     FreshRetriever,
@@ -288,19 +288,6 @@ async def test_known_passages_do_not_pass_for_a_full_budget() -> None:
     assert result["decision"]["stop_reason"] == "no_new_passage"
 
 
-class Clock:
-    """A clock that goes on by so many seconds with each call of a model or retriever."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 22, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def spend(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-
-
 @pytest.mark.parametrize(
     ("max_seconds", "mode", "hops", "thoughts"),
     [
@@ -349,6 +336,99 @@ async def test_a_deadline_that_has_passed_costs_no_search() -> None:
     assert retriever.queries == []
     assert result["decision"]["stop_reason"] == "deadline"
     assert result["answer"] == "x"
+
+
+# What a person has set before the loop begins
+
+
+def hop(query: str, thought: str) -> dict[str, Any]:
+    return {"query": query, "passage_ids": [], "thought": thought}
+
+
+async def edited(state: dict[str, Any], **settings_: Any) -> tuple[dict[str, Any], list[str]]:
+    """Run on from an edit right before the loop; returns the final state, and what was searched."""
+    retriever = FreshRetriever()
+    graph = build_graph(
+        InMemorySaver(),
+        model=TalkingModel(say=lambda n, _: f"Fact {n} is new."),
+        retriever=retriever,
+        router=FixedRouter("C"),
+    )
+    context = Context(strategy="multi", **settings_)
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
+    await graph.aupdate_state(THREAD, state)
+    await graph.ainvoke(None, THREAD, context=context)
+    return (await graph.aget_state(THREAD)).values, retriever.queries
+
+
+TWO = [hop(QUESTION, FACT), hop(FACT, "Corrane was born in Lissmere.")]
+
+
+@pytest.mark.parametrize(
+    ("state", "settings_", "stop_reason"),
+    [
+        ({"hops": TWO, "plan": ["Who?"]}, {}, "answered"),
+        ({"hops": TWO, "plan": ["Who?", "Where?"]}, {"multihop": "decompose"}, "answered"),
+        ({"hops": [*TWO[:1], hop(FACT, "")], "plan": ["Who?"]}, {}, "no_thought"),
+        ({"hops": TWO}, {"max_hops": 2}, "hop_limit"),
+        ({"hops": TWO, "next_query": QUESTION}, {}, "repeated_query"),
+        ({"hops": TWO, "next_query": FACT.upper()}, {}, "repeated_query"),
+        ({"hops": [hop(QUESTION, "So it goes.")]}, {}, "repeated_query"),
+    ],
+)
+async def test_hops_that_leave_nothing_to_search_for_end_the_loop_at_once(
+    state: dict[str, Any], settings_: dict[str, Any], stop_reason: str
+) -> None:
+    after, searched = await edited(state, **settings_)
+    assert searched == []
+    assert after["decision"]["stop_reason"] == stop_reason
+    assert after["hops"] == state["hops"]
+    assert after["next_query"] == ""
+    assert after["answer"]
+
+
+@pytest.mark.parametrize("blank", ["", " \n", None])
+async def test_a_blank_query_is_none(blank: str | None) -> None:
+    _, searched = await edited({"hops": TWO, "next_query": blank}, max_hops=3)
+    assert searched == ["Corrane was born in Lissmere."]
+
+
+async def test_hops_without_a_plan_are_thought_on_in_either_mode() -> None:
+    after, searched = await edited({"hops": TWO}, max_hops=3, multihop="decompose")
+    assert searched == ["Corrane was born in Lissmere."]
+    assert after["plan"] == []
+
+
+async def test_an_unknown_sub_answer_stays_one_and_the_plan_goes_on() -> None:
+    hops, plan = [hop("How old is it?", "")], ["How old is it?", "Who drew it?"]
+    after, searched = await edited({"hops": hops, "plan": plan})
+    assert searched == plan[1:]
+    assert [each["thought"] for each in after["hops"]] == ["", "Fact 0 is new"]
+
+
+async def test_a_reason_to_stop_of_an_earlier_loop_is_forgotten() -> None:
+    after, searched = await edited(
+        {"decision": {"stop_reason": "answered"}}, multihop="decompose", max_sub_questions=1
+    )
+    assert searched == [QUESTION]
+    assert after["decision"]["stop_reason"] == "answered"
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"evidence": [{"id": "1", "title": "a", "text": "b"}]}, "lacks 'score'"),
+        ({"evidence": [{"title": "a", "text": "b", "score": 1.0}]}, "lacks 'id'"),
+        ({"evidence": ["a"]}, "'a'"),
+        ({"hops": [{"query": "a", "passage_ids": []}]}, "lacks 'thought'"),
+        ({"hops": [{"passage_ids": [], "thought": "b"}]}, "lacks 'query'"),
+    ],
+)
+async def test_a_passage_or_hop_that_is_not_whole_is_refused(
+    state: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(state))}.*{says}"):
+        await edited(state)
 
 
 # The evidence budget

@@ -29,6 +29,8 @@ FACT = "Skerrane Light was designed by Ilsabet Corrane."
         ("So the answer is: Lissmere.", True),
         ("The answer is Lissmere.", True),
         ("No answer is given in the paragraphs.", False),
+        ("The answer is not given in the paragraphs.", False),
+        ("So the answer is: not before 1858.", True),
         ("Corrane was born in Lissmere. So the answer is: Lissmere.", True),
         ("SO THE ANSWER IS 1858", True),
         (FACT, False),
@@ -101,6 +103,7 @@ def test_the_next_query_is_the_question_or_stands_in_a_thought(
         (f"{FACT}\nQuestion: Who?\nAnswer: me", FACT),
         ("She moved to the U.S. in 1901. She died there.", "She moved to the U.S. in 1901."),
         ("", ""),
+        (" \n" + "设计者是艾尔莎。" * 10_000, "设计者是艾尔莎。"),
     ],
 )
 async def test_a_thought_is_one_sentence_or_one_and_the_answer(

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import runs
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, by_task
+from doubles import (
+    CORRANE,
+    FERRY,
+    LIGHT,
+    Clock,
+    FixedRetriever,
+    FixedRouter,
+    FreshRetriever,
+    TalkingModel,
+    by_task,
+)
 from fake_openai import FakeOpenAI
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -142,7 +152,10 @@ async def test_the_old_run_stays_and_forks_can_be_forked(app: Any) -> None:
     assert len(evidence) == 3 + 1
 
 
-@pytest.mark.parametrize(("query", "says"), [(" ", "empty"), (runs.QUERIES[0], "earlier hop")])
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [(" ", "empty"), (runs.QUERIES[0], "earlier hop"), (runs.QUERIES[1].upper(), "earlier hop")],
+)
 async def test_a_query_that_cannot_be_searched_is_refused(app: Any, query: str, says: str) -> None:
     third: HopPoint = (await hops(app, runs.CONFIG))[2]
     with pytest.raises(ValueError, match=says):
@@ -156,6 +169,88 @@ async def test_a_run_without_the_loop_has_no_hops_to_list(fake: FakeOpenAI) -> N
     context = Context(strategy="single")
     await graph.ainvoke({"question": "How many passengers?"}, runs.CONFIG, context=context)
     assert await hops(graph, runs.CONFIG) == []
+
+
+@pytest.mark.parametrize(
+    "where", [{"interrupt_after": ["route"]}, {"interrupt_before": ["multihop"]}]
+)
+async def test_a_loop_that_has_not_begun_has_no_hops_to_list(where: Any) -> None:
+    graph = talking()
+    await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=runs.CONTEXT, **where)
+    assert await hops(graph, runs.CONFIG) == []
+
+
+PLAN = "1. Who drew it?\n2. How old is it?\n3. Where was {1} born?"
+REPLIES = {"Who drew": "Corrane", "How old": "I don't know", "Split the": PLAN}
+
+
+def talking(clock: Clock | None = None, seconds: float = 0) -> CompiledStateGraph[Any, Any]:
+    """The graph with a model whose every call takes so long, and that knows `REPLIES`."""
+
+    def say(number: int, prompt: str) -> str:
+        if clock:
+            clock.spend(seconds)
+        known = (said for part, said in REPLIES.items() if part in prompt)
+        return next(known, f"Fact {number} is new.")
+
+    return build_graph(
+        InMemorySaver(),
+        model=TalkingModel(say=say),
+        retriever=FreshRetriever(),
+        router=FixedRouter("C"),
+        clock=clock,
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_plan_is_followed_on_from_the_hop(number: int) -> None:
+    graph, context = talking(), Context(strategy="multi", multihop="decompose")
+    before = await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=context)
+    assert [hop["thought"] for hop in before["hops"]][:2] == ["Corrane", ""]
+    point = (await hops(graph, runs.CONFIG))[number - 1]
+    after = await graph.ainvoke(None, await fork(graph, point), context=context)
+    assert [hop["query"] for hop in after["hops"]] == [hop["query"] for hop in before["hops"]]
+    assert [hop["thought"] for hop in after["hops"]][:2] == ["Corrane", ""]
+    assert after["decision"]["stop_reason"] == "answered"
+    for key in ("retrieval_steps", "llm_calls"):
+        assert after["usage"][key] == before["usage"][key]
+
+
+async def test_another_query_at_a_hop_of_a_plan_leads_back_to_the_plan() -> None:
+    graph, context = talking(), Context(strategy="multi", multihop="decompose")
+    await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=context)
+    first = (await hops(graph, runs.CONFIG))[0]
+    after = await graph.ainvoke(None, await fork(graph, first, query="the artist"), context=context)
+    queries = [hop["query"] for hop in after["hops"]]
+    answer = after["hops"][0]["thought"]
+    assert queries == ["the artist", "How old is it?", f"Where was {answer} born?"]
+
+
+async def test_thoughts_are_gone_on_with_though_the_context_says_decompose() -> None:
+    graph, context = talking(), Context(strategy="multi", multihop="decompose")
+    await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
+    third = (await hops(graph, runs.CONFIG))[2]
+    result = await graph.ainvoke(None, await fork(graph, third), context=context)
+    assert [hop["query"] for hop in result["hops"]][2] == third.hop["query"]
+    assert (await graph.aget_state(runs.CONFIG)).values["plan"] == []
+
+
+@pytest.mark.parametrize("multihop", ["ircot", "decompose"])
+async def test_a_deadline_counts_from_the_fork_by_the_app_s_clock(multihop: Any) -> None:
+    clock = Clock()
+    graph = talking(clock, seconds=10)
+    context = Context(strategy="multi", multihop=multihop, max_seconds=45)
+    await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=context)
+    first = (await hops(graph, runs.CONFIG))[0]
+    clock.spend(1_000)
+    branch = await fork(graph, first)
+    clock.spend(1_000)
+    hasty = Context(strategy="multi", multihop=multihop, max_seconds=15)
+    result = await graph.ainvoke(None, branch, context=hasty)
+    assert result["decision"]["stop_reason"] == "deadline"
+    assert len(result["hops"]) == 2
+    patient = await graph.ainvoke(None, branch, context=context)
+    assert len(patient["hops"]) > 2
 
 
 async def test_the_documented_example_runs(

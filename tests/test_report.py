@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from hopgate.evaluation.report import (
     write_report,
 )
 from hopgate.evaluation.scores import Price, summarise
+from hopgate.plans import asked_of, endpoint
 
 PAPER = Path(__file__).resolve().parents[2] / "shared" / "papers" / "retrievalqa-ta-are.txt"
 FILES = ["flow.png", "gates.png", "report.md", "results.json"]
@@ -71,19 +71,20 @@ def test_the_document_says_what_was_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "shown"),
+    ("url", "model", "shown"),
     [
-        ("https://me:s3cret@example.org:8443/v1?key=s3cret", "example.org:8443"),
-        ("http://127.0.0.1:8000/v1", "127.0.0.1:8000"),
-        (None, None),
+        ("https://me:s3cret@example.org:8443/v1?key=s3cret", "openai:m", "example.org:8443"),
+        ("http://127.0.0.1:8000/v1", "openai:m", "127.0.0.1:8000"),
+        ("", "openai:m", "api.openai.com"),
+        ("http://127.0.0.1:8000/v1", "local:smollm2", None),
     ],
 )
 def test_of_the_endpoint_only_host_and_port_are_kept(
-    endpoint: str | None, shown: str | None
+    monkeypatch: pytest.MonkeyPatch, url: str, model: str, shown: str | None
 ) -> None:
-    found = document(endpoint=endpoint)
-    assert found["endpoint"] == shown
-    assert "s3cret" not in json.dumps(found)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert endpoint(model) == shown
+    assert asked_of(model) == {"model": model, **({"endpoint": shown} if shown else {})}
 
 
 def test_runs_need_names_of_their_own() -> None:
@@ -151,7 +152,7 @@ def table(text: str, title: str) -> list[list[str]]:
 
 
 def test_the_page_has_the_figures() -> None:
-    text = page(document(run("ta-are"), run("always", 10), endpoint="http://host:1/v1"))
+    text = page(document(run("ta-are"), run("always", 10), endpoint="host:1"))
     for part in ("`data.jsonl`, 10 questions, 1 bad rows", "ab" * 32, "`host:1`", "2025-01-31",
                  "hopgate 0.1.0", "`hopgate eval retrievalqa --data x`"):  # fmt: skip
         assert part in text
@@ -161,7 +162,7 @@ def test_the_page_has_the_figures() -> None:
     assert second[1] == "100.0 [100.0, 100.0]"
     published = table(text, "### Published")
     assert published[1] == ["TinyLlama (1.1B)", "39.1 / 14.7", "54.1 / 19.0", "100.0 / 28.2"]
-    assert table(text, "## New world")[0] == ["gate", "long-tail (n = 5)", "new-world (n = 5)"]
+    assert table(text, "## New world")[0] == ["gate", "`long-tail` (n = 5)", "`new-world` (n = 5)"]
     assert table(text, "## By source")[1] == ["`ta-are`", "20.0 / 20.0", "40.0 / 40.0"]
     assert table(text, "## What it cost")[1][5:8] == ["1,100", "2.1e-05", "0.00021"]
     flow = table(text, "## Where the questions went")
