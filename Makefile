@@ -29,13 +29,17 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The router that ships, from the recorded outcomes of four LLMs (see docs/router-data.md): about an
-# hour on two cores. Killed and started again, it goes on.
+# The router that ships, from the recorded outcomes of four LLMs (see docs/router-data.md), about an
+# hour on two cores, and of the embedded one (docs/results/pipeline), about an hour on one. Killed and
+# started again, it goes on.
 DATA  ?= ../shared/data
 FLARE := $(DATA)/flare
 BASE  := build/router-base
+OWN   := build/pipeline
 
-router: $(BASE)/manifest.json
+.DELETE_ON_ERROR:
+
+router: $(BASE)/manifest.json $(OWN)/labels.jsonl
 	$(BIN)/hopgate train-router --base $(BASE) --objective utility --asked 3000 \
 		--cost flan-t5-xl=$(FLARE)/flan_t5_xl.train.jsonl \
 		--cost flan-t5-xxl=$(FLARE)/flan_t5_xxl.train.jsonl \
@@ -43,12 +47,22 @@ router: $(BASE)/manifest.json
 		--cost gpt-4o=$(FLARE)/gpt4o.train.jsonl \
 		--reliability $(FLARE)/binary.train.jsonl --notes docs/router-data.md \
 		--out classifiers/weights --overwrite
+	$(BIN)/hopgate train-router --add-to classifiers/weights --cost local-smollm2=$(OWN)/labels.jsonl \
+		--notes docs/router-data-smollm2.md --out classifiers/weights --overwrite
 	$(BIN)/hopgate sweep --labels $(FLARE)/flan_t5_xl.valid.jsonl \
 		--questions $(FLARE)/questions.valid.jsonl --out docs/results/router --overwrite
 
 $(BASE)/manifest.json: | $(VENV)/.dev
 	$(BIN)/python -m hopgate.classifiers.distill --out $(BASE) \
 		--text $(DATA)/xquad $(DATA)/multihop $(DATA)/retrievalqa $(FLARE)/*.train.jsonl
+
+$(OWN)/labels.jsonl: $(OWN)/index/manifest.json
+	$(BIN)/hopgate label --questions $(OWN)/train.jsonl --index $(OWN)/index --model local:smollm2 \
+		--judge match --out $@
+
+$(OWN)/index/manifest.json: | $(VENV)/.dev
+	$(BIN)/python benchmarks/pipeline_data.py --data $(DATA) --out $(OWN)
+	$(BIN)/hopgate index build $(OWN)/passages.jsonl --out $(OWN)/index
 
 clean:
 	rm -rf $(VENV) build *.egg-info
