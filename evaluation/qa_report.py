@@ -202,8 +202,10 @@ def _curve(axes: Axes, runs: Runs, label: str, colour: str, form: str) -> None:
         steps, match, form, color=colour, lw=2, ms=10 if static else 8, mec="white", label=label,
         zorder=5 if static else 4,
     )  # fmt: skip
+    offset, side = {"X": ((-9, -22), "right"), "o": ((-9, 17), "right"), "s": ((4, -24), "left")}[
+        form[-1]
+    ]
     for names, x, y in _grouped(runs, steps, match):
-        offset, side = ((9, -7), "left") if static else ((-9, 17), "right")
         beside(axes, names, (x, y), offset, color="black" if static else colour, ha=side)
 
 
