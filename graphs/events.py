@@ -52,7 +52,7 @@ class Found(TypedDict):
 
 
 class HopEvent(TypedDict):
-    """A search was made, the `number`-th of the turn, from 1; `passages` are best first."""
+    """A search was made, the `number`-th of `hops`, from 1; `passages` are best first."""
 
     event: Literal["hop"]
     number: int

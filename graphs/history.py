@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Overwrite, StateSnapshot
 
-from hopgate.graphs.state import Decision, Hop
+from hopgate.graphs.state import Decision, Hop, add_evidence
 from hopgate.nodes.reason import already_asked
 from hopgate.nodes.route import Strategy
 from hopgate.retrievers.base import Hit
@@ -118,12 +118,12 @@ async def fork(
 
     Raises:
         ValueError: The query is empty, or an earlier hop asked it, up to case, punctuation and
-            word order.
+            word order; or a passage is not whole.
     """
     before = (await graph.aget_state(point.checkpoint)).values
     if query is not None:
         _check(query, before["hops"])
-    known = before["evidence"] if evidence is None else list(evidence)
+    known = before["evidence"] if evidence is None else add_evidence([], list(evidence))
     update = {
         "hops": Overwrite(before["hops"]),
         "evidence": Overwrite(known),

@@ -68,15 +68,26 @@ def read(reply: str, limit: int) -> list[str]:
     """Take the sub-questions out of a reply: JSON, a numbered or bulleted list, or one line.
 
     Returns:
-        At most `limit` sub-questions, each once; empty when the reply holds none.
+        At most `limit` sub-questions, each once, and references by their places among these;
+        empty when the reply holds none.
     """
-    found: dict[tuple[str, ...], str] = {}
-    for item in _from_json(reply) or _from_lines(reply):
+    found: list[str] = []
+    order: dict[tuple[str, ...], int] = {}
+    places: dict[str, int] = {}
+    for number, item in enumerate(_from_json(reply) or _from_lines(reply), start=1):
         sub_question = prompts.as_data(item)
         words = key_words(sub_question)
-        if words and len(sub_question) <= MAX_SUB_QUESTION_CHARS:
-            found.setdefault(words, sub_question)
-    return list(found.values())[:limit]
+        if not words or len(sub_question) > MAX_SUB_QUESTION_CHARS:
+            continue
+        if words not in order:
+            found.append(sub_question)
+            order[words] = len(found)
+        places[str(number)] = order[words]
+
+    def moved(reference: re.Match[str]) -> str:
+        return f"{{{places.get(reference[1], reference[1])}}}"
+
+    return [_REFERENCE.sub(moved, each) for each in found[:limit]]
 
 
 def _from_json(reply: str) -> list[str]:

@@ -6,11 +6,13 @@ what is built here, memory-mapped. A folder of plain numpy and JSON files, witho
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -47,6 +49,10 @@ _COUNTS = "counts.npy"
 """How often each term is in each text that has it, in the order of bm25s' own files."""
 _LENGTHS = "lengths.npy"
 """How many terms each text has."""
+_TERMS = "terms.npy"
+"""Hashes of all terms, ascending, and below each the term's number: looked up where it lies, so
+that no reader has to hold the words of a whole collection."""
+_VOCABULARY = "vocab.index.json"
 _TEXT = 0xFFFFFFFF
 """The bits of a posting that are its text; those above are its term."""
 
@@ -85,9 +91,10 @@ class Bm25:
     Texts of a language that does not part its words by spaces are not served by it.
     """
 
-    def __init__(self, index: BM25) -> None:
-        """Hold an index that bm25s loaded, see `open`."""
+    def __init__(self, index: BM25, terms: NDArray[np.uint64]) -> None:
+        """Hold an index that bm25s loaded, and the numbers of its terms, see `open`."""
         self._index = index
+        self._terms = terms
 
     @staticmethod
     def build(
@@ -115,6 +122,7 @@ class Bm25:
         index.nonoccurrence_array = None
         index.scores, index.vocab_dict = postings.scored(), postings.vocabulary
         index.save(folder, show_progress=False)
+        np.save(folder / _TERMS, _hashed(postings.vocabulary))
         np.save(folder / _COUNTS, postings.counts)
         np.save(folder / _LENGTHS, postings.lengths)
 
@@ -134,7 +142,9 @@ class Bm25:
 
         try:
             with reading_headers:
-                return cls(BM25.load(folder, mmap=True, show_progress=False, verbosity=0))
+                index = BM25.load(folder, mmap=True, load_vocab=False, verbosity=0)
+            has_terms = (folder / _TERMS).exists()
+            return cls(index, _mapped(folder / _TERMS) if has_terms else _hashed(_words_of(folder)))
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise ValueError(
                 f"the BM25 files in {folder} are damaged ({error}): build the index again"
@@ -171,7 +181,14 @@ class Bm25:
         return positions, scores
 
     def _scores(self, query: str) -> NDArray[np.float32]:
-        known = self._index.get_tokens_ids(words(query)[:MAX_QUERY_TERMS])
+        asked = [_hash(word) for word in words(query)[:MAX_QUERY_TERMS]]
+        hashes, numbers = self._terms
+        at = np.searchsorted(hashes, np.array(asked, dtype=np.uint64))
+        known = [
+            int(numbers[place])
+            for place, wanted in zip(at.tolist(), asked, strict=True)
+            if place < len(hashes) and hashes[place] == wanted
+        ]
         return np.asarray(self._index.get_scores_from_ids(known), dtype=np.float32)
 
 
@@ -252,7 +269,7 @@ class _Postings:
         pairs = ((lives.cumsum() - 1)[term] << 32) | at[stays]
         del at, term
         counts = _mapped(kept.folder / _COUNTS)[stays]
-        words = [word for word, is_alive in zip(old.vocab_dict, lives, strict=True) if is_alive]
+        words = [w for w, lasts in zip(_words_of(kept.folder), lives, strict=True) if lasts]
         lengths = np.zeros(len(kept.origins), np.int32)
         lengths[was_there] = _mapped(kept.folder / _LENGTHS)[before]
         if np.any(np.diff(before) < 0):  # texts have changed their order
@@ -263,20 +280,19 @@ class _Postings:
 
     def add(self, texts: Texts, progress: Bm25Progress | None) -> None:
         """Read the texts that are missing."""
-        terms, lengths = self._read(texts, progress)
-        self.lengths[self._new] = lengths
-        pairs = (terms.astype(np.int64) << 32) | np.repeat(self._new, lengths)
+        pairs = self._read(texts, progress)
         pairs.sort()
         begins = np.ones(len(pairs), dtype=bool)
         np.not_equal(pairs[1:], pairs[:-1], out=begins[1:])
         first = np.flatnonzero(begins)
-        counts = np.diff(first, append=len(pairs))
-        self._merge(pairs[first], counts.astype(np.min_scalar_type(counts.max(initial=0))))
+        counts = np.empty(len(first), dtype=np.uint32)
+        np.subtract(first[1:], first[:-1], out=counts[:-1], casting="unsafe")
+        counts[-1:] = len(pairs) - first[-1:]
+        del first
+        self._merge(pairs[begins], counts.astype(np.min_scalar_type(counts.max(initial=0))))
 
-    def _read(
-        self, texts: Texts, progress: Bm25Progress | None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Give the numbers of the terms of all texts, one after the other, and their lengths."""
+    def _read(self, texts: Texts, progress: Bm25Progress | None) -> NDArray[np.int64]:
+        """Give the terms of the texts that are missing, with their texts, in the texts' order."""
         numbers = _Numbers(self.vocabulary)
         terms, lengths = array("i"), array("i")
         for done, text in enumerate(texts, start=1):
@@ -285,7 +301,11 @@ class _Postings:
             lengths.append(len(terms) - before)
             if progress and (done % _REPORT_EVERY == 0 or done == len(texts)):
                 progress(done, len(texts))
-        return np.asarray(terms, np.int32), np.asarray(lengths, np.int32)
+        self.lengths[self._new] = lengths
+        pairs = np.array(terms, dtype=np.int64)
+        pairs <<= 32
+        pairs |= np.repeat(self._new.astype(np.int32), lengths)
+        return pairs
 
     def _merge(self, pairs: NDArray[np.int64], counts: NDArray[np.unsignedinteger]) -> None:
         if not len(self.pairs):
@@ -314,10 +334,28 @@ class _Postings:
             scores[part] = rarity[term] * (often / (norm[text] + often))
         return {
             "data": scores,
-            "indices": (pairs & _TEXT).astype(np.int32),
+            "indices": pairs.astype(np.int32),  # the lower bits
             "indptr": np.concatenate([[0], among.cumsum()]),
             "num_docs": total,
         }
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
+
+
+def _hashed(vocabulary: dict[str, int]) -> NDArray[np.uint64]:
+    """Give the hashes of terms, ascending, and the number of each; shape (2, terms)."""
+    table = np.empty((2, len(vocabulary)), dtype=np.uint64)
+    table[0] = np.fromiter(map(_hash, vocabulary), np.uint64, len(vocabulary))
+    table[1] = np.fromiter(vocabulary.values(), np.uint64, len(vocabulary))
+    return table[:, np.argsort(table[0])]
+
+
+def _words_of(folder: Path) -> dict[str, int]:
+    """Read the terms of an index in the order of their numbers."""
+    words: dict[str, int] = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
+    return words
 
 
 def _mapped(file: Path) -> NDArray[Any]:

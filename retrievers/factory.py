@@ -216,7 +216,7 @@ def write(
 
 
 def write_index(index: faiss.Index, file: Path) -> None:
-    """Write FAISS's index; through Python, since FAISS itself closes a file of a full disk silently.
+    """Write FAISS's index, through Python: FAISS itself closes a file of a full disk silently.
 
     Raises:
         OSError: it cannot be written.

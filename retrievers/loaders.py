@@ -30,6 +30,8 @@ OVERLAP_CHARACTERS = 100
 
 MAX_FILE_BYTES = 128 << 20
 """Largest file of a kind that is read whole; .csv and .jsonl are read row by row, at any size."""
+MAX_HTML_BYTES = 16 << 20
+"""Largest .html file: its parser takes up to a hundred times as much memory."""
 MAX_ROW_CHARACTERS = 16 << 20
 """Longest line of a .csv or .jsonl file."""
 
@@ -207,10 +209,11 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def _check_size(file: Path) -> None:
-    if (size := file.stat().st_size) > MAX_FILE_BYTES:
+    most = MAX_HTML_BYTES if _READERS[file.suffix.lower()] is _html else MAX_FILE_BYTES
+    if (size := file.stat().st_size) > most:
         raise ValueError(
-            f"it has {size >> 20} MB, and {file.suffix} files are read up to "
-            f"{MAX_FILE_BYTES >> 20} MB: split it, or make it .jsonl"
+            f"it has {size >> 20} MB, and {file.suffix} files are read up to {most >> 20} MB: "
+            "split it, or make it .jsonl"
         )
 
 

@@ -25,6 +25,9 @@ def observer(tracer: Tracer | None = None) -> Observer:
     Args:
         tracer: Where to; None is that of the provider that is set. Where none is, and the
             environment names an OTLP endpoint, a provider that exports to it is set.
+
+    Raises:
+        RuntimeError: An endpoint is named, and the exporter is not installed.
     """
     if tracer is None:
         _export_if_asked()
@@ -42,10 +45,15 @@ def _export_if_asked() -> None:
     asked = any(os.environ.get(each) for each in ENDPOINTS)
     if not asked or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise RuntimeError(
+            f"spans cannot be exported ({error}): pip install 'hopgate[otel]'"
+        ) from error
 
     named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in os.environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""

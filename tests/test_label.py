@@ -312,6 +312,15 @@ def test_more_questions_of_the_same_file_go_on(
         assert sum(finals(fake).values()) == asked
 
 
+def test_rows_stand_in_the_order_of_the_questions_however_the_answers_come(
+    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(lambda m: Reply(str(knows(m)), delay=1 if asked_of(m)[1] == 0 else 0))
+    assert label("--concurrency", "12").code == 0
+    assert [each["id"] for each in rows(out)] == ["q0", "q1", "q2", "q3"]
+    assert [each["correct"] for each in rows(out)] == CORRECT
+
+
 def test_progress_says_how_much_time_is_left(
     label: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:

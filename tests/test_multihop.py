@@ -1,6 +1,7 @@
 """The loop: both modes, why they stop, and that they always do."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,6 +93,7 @@ def test_sentences_of_other_scripts_end_at_their_own_marks() -> None:
         '{"questions": ["Who designed Skerrane Light?", "Where was {1} born?"]}',
         '[{"question": "Who designed Skerrane Light?"}, {"question": "Where was {1} born?"}]',
         "1. Who designed Skerrane Light?\n2. WHO designed Skerrane Light\n3. Where was {1} born?",
+        "1. Who designed Skerrane Light?\n2. WHO designed Skerrane Light\n3. Where was {2} born?",
     ],
 )
 def test_a_plan_is_read_from_whatever_form_the_model_chose(reply: str) -> None:
@@ -567,6 +569,7 @@ SETTINGS = st.fixed_dictionaries(
         "hop_k": st.integers(1, 5),
         "passage_chars": st.integers(100, 3_000),
         "max_evidence_tokens": st.one_of(st.none(), st.integers(200, 3_000)),
+        "max_seconds": st.sampled_from([None, 0.001, 15, 35]),
     }
 )
 
@@ -576,8 +579,14 @@ SETTINGS = st.fixed_dictionaries(
 async def test_the_loop_ends_whatever_model_and_retriever_do(
     say: Say, make: Callable[[], FixedRetriever], chosen: dict[str, Any]
 ) -> None:
-    model, retriever = TalkingModel(say=say), make()
-    result = await run(model, retriever, **chosen)
+    clock = Clock()
+
+    def say_slowly(number: int, prompt: str) -> str:
+        clock.spend(10)
+        return say(number, prompt)
+
+    model, retriever = TalkingModel(say=say_slowly), make()
+    result = await run(model, retriever, clock, **chosen)
     check(result, model, retriever, Context(strategy="multi", **chosen))
 
 
@@ -611,7 +620,8 @@ def check(
     """Hold a finished run to everything that is promised of it."""
     hops, evidence, plan = result["hops"], result["evidence"], result["plan"]
     assert result["answer"].strip()
-    assert 1 <= len(hops) == len(retriever.queries) <= context.max_hops
+    late = result["decision"]["stop_reason"] == "deadline"
+    assert (0 if late else 1) <= len(hops) == len(retriever.queries) <= context.max_hops
     assert len(model.asked) == result["usage"]["llm_calls"] <= len(hops) + 1 + bool(plan)
     assert bool(plan) == (context.multihop == "decompose")
     assert len(plan) <= context.max_sub_questions
@@ -630,6 +640,9 @@ def check(
 def reasons(result: dict[str, Any], context: Context) -> list[str]:
     """Work out anew, from what is in the state, why the loop could end."""
     hops, plan, decision = result["hops"], result["plan"], result["decision"]
+    late = len(hops) * 10 + 10 * bool(plan) >= (context.max_seconds or math.inf)
+    if any("max_seconds" in each for each in decision["warnings"]):
+        return ["deadline"] if late else []
     *earlier, last = hops
     kept = {each["id"] for each in result["evidence"]}
     if any(f"hop {len(hops)}: the retriever failed" in each for each in decision["warnings"]):

@@ -315,7 +315,7 @@ def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
     replies = {"direct": last("Nobody knows"), "answer": last(REPLIES["answer"])}
     thought = {"reason": lambda _: "So the answer is: Lissmere."}
     fake.answers(by_task(**replies, **thought))
-    shown.set(model="openai:fake", gate="off")
+    shown.set(model="openai:fake", gate="off", profile="flan-t5-xl")
     shown.page.get_by_role("link", name="Compare α").click()
     expect(shown.page.locator("[name=alpha]")).to_be_disabled()
     shown.page.get_by_label("Question to compare").fill(QUESTION)
@@ -343,6 +343,22 @@ def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
         *[["1", "2", "28"]] * 3,
     ]
     assert not any(each.endswith("/threads") for each in shown.watch.requests)  # nothing is kept
+
+
+def test_a_comparison_can_be_cancelled(shown: Shown, fake: FakeOpenAI) -> None:
+    go_on = threading.Event()
+    fake.answers(by_task(direct=lambda _: str(go_on.wait(SECONDS))))
+    shown.set(model="openai:fake", strategy="none")
+    shown.page.get_by_role("link", name="Compare α").click()
+    expect(shown.page.locator("#compare-note")).to_contain_text("strategy is none")
+    shown.page.get_by_label("Question to compare").fill("Who?")
+    shown.page.keyboard.press("Enter")
+    columns = shown.page.locator(".column")
+    expect(columns.locator('.busy[data-node="generate"]')).to_have_count(2)
+    shown.page.get_by_role("button", name="Cancel").click()
+    go_on.set()
+    expect(columns.locator(".trouble b")).to_have_text(["Cancelled"] * 5)
+    expect(shown.page.get_by_role("button", name="Compare")).to_be_visible()
 
 
 def test_everything_can_be_done_with_the_keyboard(shown: Shown) -> None:

@@ -162,6 +162,15 @@ async def test_a_query_that_cannot_be_searched_is_refused(app: Any, query: str, 
         await fork(app, third, query=query)
 
 
+async def test_evidence_that_is_no_passage_is_refused() -> None:
+    graph = talking()
+    await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
+    first = (await hops(graph, runs.CONFIG))[0]
+    bare: Any = {"id": "1", "title": "a", "text": "b"}
+    with pytest.raises(ValueError, match="evidence .* lacks 'score'"):
+        await fork(graph, first, evidence=[bare])
+
+
 async def test_a_run_without_the_loop_has_no_hops_to_list(fake: FakeOpenAI) -> None:
     fake.answers(by_task(answer="640 [1]"))
     graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
@@ -169,6 +178,16 @@ async def test_a_run_without_the_loop_has_no_hops_to_list(fake: FakeOpenAI) -> N
     context = Context(strategy="single")
     await graph.ainvoke({"question": "How many passengers?"}, runs.CONFIG, context=context)
     assert await hops(graph, runs.CONFIG) == []
+
+
+async def test_a_turn_without_the_loop_lists_no_hops_of_the_turn_before() -> None:
+    graph = talking()
+    await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
+    looped = (await graph.aget_state(runs.CONFIG)).config
+    context = Context(strategy="single")
+    await graph.ainvoke({"question": "How?"}, runs.CONFIG, context=context)
+    assert await hops(graph, runs.CONFIG) == []
+    assert len(await hops(graph, looped)) == 4
 
 
 @pytest.mark.parametrize(

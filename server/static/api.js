@@ -19,7 +19,7 @@ export class Unreachable extends Error {}
 export const hooks = {
   /** @param {boolean} _reached */
   onReach: (_reached) => {},
-  /** @param {string} _why @returns {Promise<string | null>} a token; null to give up */
+  /** @param {string} _why empty at first @returns {Promise<string | null>} a token; null to give up */
   askToken: async (_why) => null,
 };
 
@@ -41,7 +41,7 @@ async function request(path, { body, signal } = {}) {
   if (response.ok) return response;
   const detail = await detailOf(response);
   if (response.status !== 401) throw new Refused(response.status, detail);
-  const given = await hooks.askToken(token ? `That token was refused: ${detail}` : detail);
+  const given = await hooks.askToken(token ? `That token was refused: ${detail}` : "");
   if (given === null) throw new Refused(401, detail);
   token = given;
   return request(path, { body, signal });
@@ -60,7 +60,7 @@ async function reach(act) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     hooks.onReach(false);
-    throw new Unreachable(`no answer from ${BASE}`);
+    throw new Unreachable(`No answer from ${BASE}`);
   }
 }
 

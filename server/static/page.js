@@ -38,6 +38,7 @@ function fill(properties, drawn, presets) {
   graph = drawn;
   conversation.drawOn(new Drawing(graph));
   settings.build(properties, presets);
+  for (const button of /** @type {any} */ (document.querySelectorAll("main button"))) button.disabled = false;
   show();
   if (!find("#ask").hidden) find("#question").focus();
 }
@@ -47,7 +48,7 @@ function complain(error) {
   const what =
     error instanceof Refused
       ? `The server refused what the page asked for (${error.status}): ${error.message}`
-      : `The server does not answer: ${error.message}. Start it with “langgraph dev”, or look at the network.`;
+      : `${error.message}. Start the server, or look at the network, and try again.`;
   const again = el("button", { type: "button", onclick: start }, "Try again");
   find("#notice").replaceChildren(el("span", {}, what), again);
   find("#notice").hidden = false;
@@ -61,7 +62,7 @@ hooks.onReach = (reached) => {
 hooks.askToken = (why) => {
   const dialog = find("#sign-in");
   const input = find("#token");
-  find(".words", dialog).textContent = why;
+  find(".words", dialog).textContent = why || "Give the token that its operator gave you.";
   dialog.returnValue = "";
   input.value = "";
   dialog.showModal();
@@ -103,7 +104,7 @@ settings.onChange = (values) => {
 find("#asking").addEventListener("submit", (event) => {
   event.preventDefault();
   const question = find("#question").value.trim();
-  if (conversation.now || !question) return;
+  if (conversation.now || !question || !graph) return;
   find("#question").value = "";
   conversation.put(question);
 });

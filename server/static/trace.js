@@ -99,7 +99,7 @@ export class Trace {
 
   /**
    * The run is over.
-   * @param {unknown} error what went wrong, if anything did
+   * @param {any} error what went wrong, if anything did
    * @param {() => void} again asks the same once more
    */
   finish(error, again) {
@@ -251,4 +251,4 @@ function costWords(usage, model) {
 
 const percent = (share) => `${Math.min(Math.max(share, 0), 1) * 100}%`;
 
-const figure = (share) => (share > 0 && share < 0.001 ? "< 0.001" : share.toFixed(3));
+const figure = (share) => share.toFixed(3);
