@@ -84,7 +84,7 @@ class Index:
             RuntimeError: faiss or the encoder is missing.
         """
         folder = Path(path).expanduser()
-        return _while_it_changes(folder, lambda: cls._open(folder, encoder))
+        return while_it_changes(folder, lambda: cls._open(folder, encoder))
 
     @classmethod
     def _open(cls, folder: Path, encoder: str | Encoder | None) -> Index:
@@ -197,13 +197,13 @@ def _hit(passage: Passage, score: float) -> Hit:
 _Opened = TypeVar("_Opened")
 
 
-def _while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
+def while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
     """Look at an index, and again if its version was replaced and removed meanwhile."""
     for _ in range(_OPENING_TRIES):
         before = _stat(folder / MANIFEST)
         try:
             return look()
-        except (ValueError, OSError):
+        except (ValueError, OSError, RuntimeError, sqlite3.Error):
             if _stat(folder / MANIFEST) == before:
                 raise
     return look()
@@ -233,7 +233,7 @@ def check_index(path: Path | str) -> Manifest:
     with _checking:
         held = _checked.get(folder)
         if held is None or held[0] != _state(folder, held[1]):
-            manifest = _while_it_changes(folder, lambda: _check(path))
+            manifest = while_it_changes(folder, lambda: _check(path))
             held = _checked[folder] = (_state(folder, manifest), manifest)
         return deepcopy(held[1])
 

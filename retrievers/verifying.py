@@ -15,7 +15,7 @@ from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.bm25 import Bm25
 from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.factory import Searcher
-from hopgate.retrievers.index import matching_encoder
+from hopgate.retrievers.index import matching_encoder, while_it_changes
 from hopgate.retrievers.manifest import (
     MANIFEST,
     PASSAGES,
@@ -80,10 +80,14 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
     """
     folder = Path(path).expanduser()
     try:
-        manifest = info(folder)
-        changed = changed_files(folder, manifest)
+        return while_it_changes(folder, lambda: _looked_at(folder, encoder))
     except DamagedError as error:
         return VerifyReport(str(folder), 0, 0, 0, 0, [*_of_manifest(folder), str(error)])
+
+
+def _looked_at(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
+    manifest = info(folder)
+    changed = changed_files(folder, manifest)
     problems = _of_manifest(folder) + [f"{name} {_CHANGED}" for name in changed]
     sampled = 0
     if not problems:

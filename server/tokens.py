@@ -42,7 +42,7 @@ def users() -> dict[str, str]:
     for key, name in given.items():
         # The key is not shown: it may be a token that somebody forgot to hash.
         if not _DIGEST.fullmatch(key) or key == digest(""):
-            raise ValueError(f"{VARIABLE}: the key of {name!r} is no SHA-256 of a token in hex")
+            raise ValueError(f"{VARIABLE}: the key of {name!r} is no SHA-256 in lower-case hex")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"{VARIABLE}: a user is named {name!r}; use letters, digits, _, @, -")
     return given

@@ -141,7 +141,7 @@ def test_who_watches_the_server_needs_no_token(server: Server) -> None:
     [
         (None, "names no users; make a token"),
         ("{}", "names no users"),
-        ('{"secret-token": "ada"}', "the key of 'ada' is no SHA-256 of a token"),
+        ('{"secret-token": "ada"}', "the key of 'ada' is no SHA-256 in lower-case"),
         (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is no SHA-256"),
         (json.dumps({"a" * 64: "a.b"}), "a user is named 'a.b'; use letters"),
         (json.dumps({"a" * 64: 7}), "a user is named 7"),

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import faiss
 import indexing
@@ -30,6 +31,7 @@ from hopgate.retrievers import (
     load_index,
     make_passage,
     verify,
+    verifying,
 )
 from hopgate.retrievers.base import Hit, Passage
 from hopgate.retrievers.encoders import Encoder
@@ -215,6 +217,22 @@ def test_verify_finds_vectors_of_other_passages(index: Path, encoder: HashEncode
     problems = verify(index, Other()).problems
     assert len(problems) == 5
     assert "is not what its encoder gives" in problems[0]
+
+
+def test_verify_begins_anew_when_the_index_changes_meanwhile(
+    index: Path, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = verifying.changed_files
+
+    def after_two_changes(*given: Any) -> list[str]:
+        monkeypatch.undo()
+        for stamp in (1, 2):
+            add_passages(stamped(stamp), index, encoder)
+        return real(*given)
+
+    monkeypatch.setattr(verifying, "changed_files", after_two_changes)
+    report = verify(index, encoder)
+    assert (report.version, report.problems) == (3, [])
 
 
 # Faults

@@ -167,7 +167,7 @@ async def test_evidence_that_is_no_passage_is_refused() -> None:
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
     first = (await hops(graph, runs.CONFIG))[0]
     bare: Any = {"id": "1", "title": "a", "text": "b"}
-    with pytest.raises(ValueError, match="evidence .* lacks 'score'"):
+    with pytest.raises(ValueError, match=r"evidence .* lacks 'score'"):
         await fork(graph, first, evidence=[bare])
 
 
