@@ -240,7 +240,7 @@ class TurnWatcher(BaseCallbackHandler):
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         turn = running.turn
-        for each in [each for each, owner in self._running.items() if owner is running]:
+        for each in [each for each, owner in list(self._running.items()) if owner is running]:
             del self._running[each]
         if error is None and not turn.steps:
             return  # there was nothing to go on with
@@ -249,7 +249,8 @@ class TurnWatcher(BaseCallbackHandler):
             try:
                 observer(turn)
             except Exception as fault:  # an observer never breaks a run
-                log.warning("an observer failed: %s", type(fault).__name__, exc_info=fault)
+                log.warning("an observer failed: %s", type(fault).__name__)
+                log.debug("the observer's fault", exc_info=fault)  # it may hold texts
 
 
 def watcher() -> TurnWatcher:

@@ -24,6 +24,7 @@ from hopgate.server.presets import PRESETS, Preset
 
 TOKENS = {"ada": "ada-1c5f0e2b9a774d31", "bob": "bob-8e41d7c3f0b64a52"}
 KEY = "sk-public-73c1d5e90f2a4b68"
+PROXY = "proxy-5d0e8c71ab9f4e26"
 QUESTION = "Who keeps the Zanderfell ledger?"
 ANSWER = "Ypsilanta keeps it"
 SECRETS = ("Zanderfell", "Ypsilanta", "Quetzalmoor")  # what is in ada's things and nowhere else
@@ -59,7 +60,8 @@ def server(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def client_of(server: Server, user: str) -> LangGraphClient:
-    headers = {"Authorization": f"Bearer {TOKENS[user]}"}
+    """A client behind a proxy that adds a secret of its own."""
+    headers = {"Authorization": f"Bearer {TOKENS[user]}", "X-Forwarded-Access-Token": PROXY}
     return get_client(url=server.url, api_key=None, headers=headers)
 
 
@@ -617,7 +619,7 @@ async def test_no_key_and_no_token_is_in_errors_states_or_logs(
     everything = json.dumps(told, default=str)
     assert len(everything) > 20_000
     assert thread in everything
-    for secret in (KEY, *TOKENS.values()):
+    for secret in (KEY, PROXY, *TOKENS.values()):
         assert secret not in everything
 
 
