@@ -218,7 +218,8 @@ class Steps:
         )
         events.send(runtime, EscalateEvent({"event": "escalate", **step}))
         # A plan counts its own hops; without one the loop thinks on over what is there.
-        anew = step["to"] == "multi" and context.multihop == "decompose"
+        planned = context.multihop == "decompose" or bool(state["plan"])
+        anew = step["to"] == "multi" and planned
         return {
             "messages": [RemoveMessage(id=str(state["messages"][-1].id))],
             "answer": "",
@@ -252,13 +253,15 @@ class Steps:
     ) -> Literal["escalate", "__end__"]:
         """Go deeper where the answer is in doubt, the request allows it and it can help.
 
-        A path that the request itself chose is kept, and a search that found nothing is not
-        repeated.
+        A path that the request itself chose is kept, a search that found nothing is not
+        repeated, and after the deadline the answer stays.
         """
         context, decision = self._resources.context(runtime), state["decision"]
         chosen = context.strategy != "auto" or context.gate == "never"
         in_vain = bool(state["hops"]) and not state["evidence"]
         if not decision.get("doubt") or chosen or in_vain or decision["strategy"] not in DEEPER:
+            return "__end__"
+        if self._resources.is_late(state["began"], context):
             return "__end__"
         return "escalate" if state["usage"]["retrieval_steps"] < context.escalate else "__end__"
 

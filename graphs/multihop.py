@@ -41,7 +41,7 @@ class Loop:
         """Split the question into sub-questions, one for each hop."""
         started = time.perf_counter()
         context = self._resources.admit(state, runtime)
-        if self._is_late(state, context):
+        if self._resources.is_late(state["began"], context):
             return _deadline(state, runtime, context)
         began = self._began(state)
         model = await self._resources.model(context)
@@ -60,7 +60,7 @@ class Loop:
         """Search with the next query, and add what is new while there is room."""
         started = time.perf_counter()
         context = self._resources.admit(state, runtime)
-        if self._is_late(state, context):
+        if self._resources.is_late(state["began"], context):
             return _deadline(state, runtime, context)
         if stop := _before_search(state, context):  # only where a person has changed the state
             return _ended(state, runtime, Decision(stop_reason=stop))
@@ -121,7 +121,7 @@ class Loop:
         """Write one sentence over the evidence and decide whether to go on."""
         started = time.perf_counter()
         context = self._resources.admit(state, runtime)
-        if self._is_late(state, context):
+        if self._resources.is_late(state["began"], context):
             return _deadline(state, runtime, context)
         model = await self._resources.model(context)
         thought, completion = await reasoning.think(
@@ -138,7 +138,7 @@ class Loop:
         """Answer the hop's sub-question over its passages and decide whether to go on."""
         started = time.perf_counter()
         context = self._resources.admit(state, runtime)
-        if self._is_late(state, context):
+        if self._resources.is_late(state["began"], context):
             return _deadline(state, runtime, context)
         model = await self._resources.model(context)
         hop, by_id = state["hops"][-1], {hit["id"]: hit for hit in state["evidence"]}
@@ -151,19 +151,10 @@ class Loop:
         spent = _spent(state, "sub_answer", started, completion)
         return _thought(state, runtime, context, answer, spent)
 
-    def _is_late(self, state: MultihopState, context: Context) -> bool:
-        began = state["began"]
-        if context.max_seconds is None or began is None:
-            return False
-        # A start that was edited into the future moves the deadline at most as far again.
-        return abs(self._now() - began) >= context.max_seconds
-
     def _began(self, state: MultihopState) -> Update:
         """Count from now on where there is no start yet."""
-        return {"began": self._now()} if state["began"] is None else {}
-
-    def _now(self) -> float:
-        return self._resources.clock().timestamp()
+        now = self._resources.clock().timestamp()
+        return {"began": now} if state["began"] is None else {}
 
     def at_start(
         self, state: MultihopState, runtime: Runtime[Context]

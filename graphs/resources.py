@@ -58,6 +58,13 @@ class Resources:
             self.limits.check_question(name, state.get(name) or "")
         return self.context(runtime)
 
+    def is_late(self, began: float | None, context: Context) -> bool:
+        """Tell whether a deadline has passed; one that counts from None has not begun to count."""
+        if context.max_seconds is None or began is None:
+            return False
+        # A start that was edited into the future moves the deadline at most as far again.
+        return abs(self.clock().timestamp() - began) >= context.max_seconds
+
     async def check(self, context: Context) -> None:
         """Refuse, before any call is paid for, what this request could not use later.
 

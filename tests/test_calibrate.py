@@ -310,13 +310,12 @@ def test_a_saved_setting_is_taken_by_ask_and_route(
 def test_a_setting_must_be_of_the_profile_in_use(
     run: Callable[..., Ran], router: Path, profile: str
 ) -> None:
-    """The embedded model, of which nothing is known, is taken for flan-t5-xl."""
     save_preset(router, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
-    save_preset(router, "like-xl", {"alpha": 0.3, "profile": "flan-t5-xl"})
+    save_preset(router, "embedded", {"alpha": 0.3, "profile": "local-smollm2"})
     command = ("route", "Why?", "--router", router, "--profile", profile, "--json")
     one_line(run(*command, "--alpha", "cheap"), 2, "'cheap'", "gpt-4o", "--profile gpt-4o")
     if profile == "auto":
-        assert json.loads(run(*command, "--alpha", "like-xl").out)["alpha"] == 0.3
+        assert json.loads(run(*command, "--alpha", "embedded").out)["alpha"] == 0.3
 
 
 def test_a_name_that_is_not_kept_is_one_line(run: Callable[..., Ran], router: Path) -> None:

@@ -3,7 +3,17 @@
 from typing import Any
 
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, FreshRetriever, by_task
+from doubles import (
+    CORRANE,
+    FERRY,
+    LIGHT,
+    Clock,
+    FixedRetriever,
+    FixedRouter,
+    FreshRetriever,
+    TalkingModel,
+    by_task,
+)
 from fake_openai import FakeOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -120,6 +130,35 @@ async def test_what_does_not_escalate(
     assert result["answer"] == UNKNOWN
     assert result["decision"]["escalated"] == []
     assert result["decision"]["doubt"] == "the model does not know the answer"
+
+
+@pytest.mark.parametrize(("label", "searches"), [("A", 0), ("B", 1)])
+async def test_after_the_deadline_the_answer_stays(label: str, searches: int) -> None:
+    clock, retriever = Clock(), FixedRetriever([CORRANE])
+
+    def say(*_: Any) -> str:
+        clock.spend(10)
+        return UNKNOWN
+
+    model, router = TalkingModel(say=say), FixedRouter(label)
+    graph = build_graph(model=model, router=router, retriever=retriever, clock=clock)
+    context = Context(gate="off", escalate=5, max_seconds=10)
+    result = await graph.ainvoke({"question": QUESTION}, context=context)
+    assert (len(model.asked), len(retriever.queries)) == (1, searches)
+    assert result["decision"]["escalated"] == []
+
+
+async def test_a_plan_that_a_person_has_set_begins_with_its_first_question(
+    fake: FakeOpenAI,
+) -> None:
+    fake.answers(by_task(answer=[UNKNOWN, "Lissmere [1]"], sub_answer=["Corrane", "Lissmere"]))
+    retriever = FixedRetriever([FERRY], [LIGHT], [CORRANE])
+    graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=retriever)
+    context = Context(gate="off", escalate=5)
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
+    await graph.aupdate_state(THREAD, {"plan": ["Who drew it?", "Where was {1} born?"]})
+    await graph.ainvoke(None, THREAD, context=context)
+    assert retriever.queries == [QUESTION, "Who drew it?", "Where was Corrane born?"]
 
 
 async def test_never_stays_never(fake: FakeOpenAI) -> None:
