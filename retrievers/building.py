@@ -35,7 +35,7 @@ from hopgate.retrievers.factory import (
     write,
 )
 from hopgate.retrievers.index import matching_encoder
-from hopgate.retrievers.loaders import Documents, SkippedFile, find_files, read_files
+from hopgate.retrievers.loaders import Documents, SkippedFile, find_files, read_files, readable
 from hopgate.retrievers.manifest import (
     FORMAT_VERSION,
     METRIC,
@@ -187,7 +187,7 @@ def build_from_passages(
 def add(
     paths: Sequence[Path | str],
     index: Path | str,
-    encoder: str | None = None,
+    encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
 ) -> BuildReport:
@@ -630,7 +630,7 @@ def _known(found: Sequence[tuple[Path, str]], roots: Sequence[str]) -> list[tupl
     for file, source in found:
         for root in roots:
             with suppress(ValueError):
-                source = file.resolve().relative_to(root).as_posix()
+                source = readable(file.resolve().relative_to(root))
                 break
         named.append((file, source))
     return named
@@ -639,6 +639,10 @@ def _known(found: Sequence[tuple[Path, str]], roots: Sequence[str]) -> list[tupl
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
     """Resolve the folder to write, and refuse one that must not be changed."""
     target = Path(out).expanduser().resolve()
+    if readable(target) != str(target):
+        raise ValueError(
+            f"{out} has a name that is not UTF-8, which FAISS cannot open: give another folder"
+        )
     for path in paths:
         source = Path(path).resolve()
         if target == source or target in source.parents:

@@ -174,17 +174,18 @@ def _expand(path: Path) -> list[tuple[Path, str]]:
         files = sorted(_walk(path))
         if not files:
             raise ValueError(f"{path} holds no file that can be read ({kinds})")
-        return [(file, _readable(file.relative_to(path))) for file in files]
+        return [(file, readable(file.relative_to(path))) for file in files]
     if not path.exists():
         raise ValueError(f"{path} does not exist: give files or folders")
     if not path.is_file():
         raise ValueError(f"{path} is no file: give files or folders")
     if path.suffix.lower() not in _READERS:
         raise ValueError(f"{path} is of a kind that cannot be read: give {kinds}")
-    return [(path, _readable(Path(path.name)))]
+    return [(path, readable(Path(path.name)))]
 
 
-def _readable(path: Path) -> str:
+def readable(path: Path) -> str:
+    """Give a path as text, with bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -237,4 +237,4 @@ def to_bytes(manifest: Manifest) -> bytes:
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     text = json.dumps(body | {"checksum": checksum}, indent=2, ensure_ascii=False)
-    return f"{text}\n".encode()
+    return f"{text}\n".encode(errors="backslashreplace")  # halves of surrogate pairs, as JSON does

@@ -7,6 +7,7 @@ only with the last of them.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ CREATE TABLE repeats (
 """
 _INDEXES = "CREATE INDEX passages_by_source ON passages (source, position);"
 _COLUMNS = ", ".join(FIELDS)
+_AS_IT_IS = "?mode=ro&immutable=1"
 _MAPPED = 1 << 40
 """Bytes of the file that may be memory-mapped: all of it, or as much as SQLite was built for."""
 _LOOKUP_CHUNK = 500
@@ -87,15 +89,14 @@ class Draft:
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
         """Create the file."""
-        at = f"file:{quote(str(path.absolute()))}"
         # As a URI, so that `old` may be one: not every SQLite is built to take them everywhere.
-        self._connection = sqlite3.connect(at, isolation_level=None, uri=True)
+        self._connection = sqlite3.connect(_uri(path), isolation_level=None, uri=True)
         self._old = old is not None
         run = self._connection.execute
         run("PRAGMA journal_mode = OFF")  # a file that is not finished is thrown away
         run("PRAGMA synchronous = OFF")  # the version is synced as a whole
         if old is not None:
-            run("ATTACH ? AS old", [_uri(old)])
+            run("ATTACH ? AS old", [_uri(old) + _AS_IT_IS])
         run("BEGIN")
         for statement in _statements(_SCHEMA):
             run(statement)
@@ -237,7 +238,7 @@ def _statements(script: str) -> list[str]:
 
 
 def _uri(path: Path) -> str:
-    return f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+    return f"file:{quote(os.fsencode(path.absolute()))}"
 
 
 class PassageStore:
@@ -252,7 +253,8 @@ class PassageStore:
 
     def __init__(self, path: Path) -> None:
         """Open the file."""
-        self._connection = sqlite3.connect(_uri(path), uri=True, check_same_thread=False)
+        at = _uri(path) + _AS_IT_IS
+        self._connection = sqlite3.connect(at, uri=True, check_same_thread=False)
         self._connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
         self._lock = Lock()
 

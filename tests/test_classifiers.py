@@ -35,7 +35,7 @@ from hopgate.classifiers.checkpoint import (
 from hopgate.classifiers.networks import network_from
 from hopgate.classifiers.router import BLENDS
 
-SHIPPED = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o")
+SHIPPED = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o", "local-smollm2")
 QUESTIONS = [
     "What is the capital of France?",
     "Who was the mother of the director of the film that won the award which Ann Hui founded?",

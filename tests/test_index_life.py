@@ -98,6 +98,24 @@ def test_a_changed_document_replaces_its_passages_and_the_rest_keeps_its_vectors
     assert verify(out).problems == []
 
 
+def test_names_that_are_not_utf_8_name_documents_too(tmp_path: Path, encoder: HashEncoder) -> None:
+    docs = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9"))
+    file = Path(os.fsdecode(os.fsencode(docs) + b"/caf\xe9.txt"))
+    docs.mkdir()
+    file.write_text("The mill grinds barley.")
+    out = tmp_path / "indéx ?#%20"
+    build_index([docs], out, encoder)
+    file.write_text("The mill grinds oats.")
+    assert (add([file], out, encoder).added, len(Index.open(out, encoder))) == (1, 1)
+    (hits,) = Index.open(out, encoder).search(["mill"], 3, "bm25", {"source": "caf\\xe9.txt"})
+    assert of(hits) == ["The mill grinds oats."]
+    assert verify(out, encoder).problems == []
+    with pytest.raises(ValueError, match="nothing would be left"):
+        delete(out, ["caf\\xe9.txt"])
+    with pytest.raises(ValueError, match="a name that is not UTF-8, which FAISS cannot open"):
+        build_from_passages(stamped(0), docs / "index", encoder)
+
+
 def test_a_build_of_other_documents_takes_over_the_vectors_it_can(
     index: Path, encoder: HashEncoder
 ) -> None:
