@@ -18,7 +18,7 @@ from hopgate.models import local
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import AIMessage, BaseMessage
 
 Layout = Literal["inline", "turns"]
 GateMode = Literal["ta-are", "confidence"]
@@ -31,6 +31,9 @@ MAX_RETRIES = 2  # of time-outs, 408, 409, 429 and 5xx; never of 400 or 401
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are no secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
+THINKING_TOKENS = "HOPGATE_THINKING_TOKENS"
+# Thoughts that an endpoint leaves in the reply; some open them in the prompt, unseen.
+_THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.IGNORECASE | re.DOTALL)
 # What a model that cannot stop writes: it would keep whoever reads the reply busy for minutes.
 _ENDLESS = re.compile(r"(\W{200})\W+")
 WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
@@ -45,7 +48,7 @@ class Completion:
     """One answer of a chat model, with what it cost.
 
     Attributes:
-        text: The answer, stripped.
+        text: The answer, stripped, without what a reasoning model thought aloud.
         prompt_tokens: Tokens read, as the endpoint counted them (0 if it did not).
         completion_tokens: Tokens written, likewise.
         logprobs: Per answer token, the likeliest tokens and their log-probability;
@@ -80,6 +83,8 @@ class ChatModel:
         tiny: Whether answers deserve a warning.
         evidence_chars: How much passage text fits into one prompt, in characters.
         prompt_chars: The most characters of one prompt that the operator allows; None: any.
+        thinking_tokens: How many tokens a reasoning model may write before its reply, for which
+            every call leaves room; 0 for a model that does not think.
     """
 
     name: str
@@ -92,6 +97,7 @@ class ChatModel:
     tiny: bool = False
     evidence_chars: int = 48_000  # about 12,000 tokens
     prompt_chars: int | None = None
+    thinking_tokens: int = 0
 
 
 def resolve(name: str) -> str:
@@ -148,6 +154,18 @@ def api_key() -> str | None:
     return (os.environ.get("OPENAI_API_KEY") or "").strip() or None
 
 
+def thinking_tokens() -> int:
+    """Return how much room the environment leaves for thoughts; 0 by default.
+
+    Raises:
+        ValueError: It is no number of tokens.
+    """
+    given = (os.environ.get(THINKING_TOKENS) or "0").strip()
+    if not (given.isascii() and given.isdigit()):
+        raise ValueError(f"{THINKING_TOKENS} {given!r} is no number of tokens; give 2000 or so")
+    return int(given)
+
+
 def without_password(url: str) -> str:
     """Return an address as it may be shown: user name and password left out."""
     parts = urlsplit(url)
@@ -189,11 +207,12 @@ def _make(name: str) -> ChatModel:
     else:
         endpoint = base_url() or OPENAI
         key = api_key() or "none"
+    thinking = 0 if name == LOCAL else thinking_tokens()
     client = ChatOpenAI(
         model=name.partition(":")[2],
         base_url=endpoint,
         api_key=SecretStr(key),
-        temperature=0,
+        temperature=None if thinking else 0,  # reasoning models refuse 0, or repeat themselves
         top_p=1,
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
@@ -213,14 +232,14 @@ def _make(name: str) -> ChatModel:
             tiny=True,
             evidence_chars=1_200,  # about three passages: with more it loses the thread
         )
-    return ChatModel(name, without_password(endpoint), client)
+    return ChatModel(name, without_password(endpoint), client, thinking_tokens=thinking)
 
 
 def wrap(client: "BaseChatModel") -> ChatModel:
     """Give any LangChain chat model of an app the shape that the nodes use."""
     name = str(getattr(client, "model_name", None) or type(client).__name__)
     endpoint = without_password(str(getattr(client, "openai_api_base", None) or "its endpoint"))
-    return ChatModel(name, endpoint, client)
+    return ChatModel(name, endpoint, client, thinking_tokens=thinking_tokens())
 
 
 async def complete(
@@ -237,7 +256,7 @@ async def complete(
     Args:
         model: The model.
         messages: The prompt.
-        max_tokens: Most tokens to write.
+        max_tokens: Most tokens to write, besides the model's `thinking_tokens`.
         stop: Texts that end the answer.
         logprobs: Ask for the likeliest tokens at each position.
         streamed: Whether this is the answer, whose tokens LangGraph's `messages` stream shows;
@@ -245,7 +264,8 @@ async def complete(
 
     Raises:
         ValueError: The prompt is longer than the model's `prompt_chars`.
-        ModelError: No answer after the client's retries; the message names the endpoint.
+        ModelError: No answer after the client's retries, or thoughts that left no room for one;
+            the message names the endpoint.
     """
     chars = sum(len(message.text) for message in messages)
     if model.prompt_chars is not None and chars > model.prompt_chars:
@@ -253,7 +273,7 @@ async def complete(
             f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
             "(prompt_chars); ask on a new thread, or for less evidence (max_evidence_tokens)"
         )
-    options: dict[str, Any] = {"max_tokens": max_tokens}
+    options: dict[str, Any] = {"max_tokens": max_tokens + model.thinking_tokens}
     if stop:
         options["stop"] = stop
     if logprobs:
@@ -265,13 +285,24 @@ async def complete(
         raise ModelError(_explain(model, error, logprobs)) from error
     usage = reply.usage_metadata
     return Completion(
-        text=_readable(reply.text),
+        text=_said(model, reply, options["max_tokens"]),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=_top_logprobs(reply.response_metadata),
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
     )
+
+
+def _said(model: ChatModel, reply: "AIMessage", limit: int) -> str:
+    """Give the text of a reply, without thoughts."""
+    text = _THOUGHTS.sub("", reply.text)
+    if not text and reply.response_metadata.get("finish_reason") == "length":
+        raise ModelError(
+            f"model {model.name} at {model.endpoint} used up {limit} tokens without a word of reply: "
+            f"a reasoning model needs room to think; set {THINKING_TOKENS}, say to 2000"
+        )
+    return _readable(text)
 
 
 def _readable(text: str) -> str:

@@ -34,7 +34,6 @@ MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 CONFIDENCE_TOKENS = 4  # "[", "Yes", "]" and one to spare
 MIN_MASS = 0.05  # of Yes and No together, for a position to count as the answer
 
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.IGNORECASE | re.DOTALL)
 # "[Yes] or [No]", "yes/no": the choice repeated, which decides nothing.
 _CHOICE = re.compile(
     r"\b(?:yes|no)\b\W*(?:\bor\b|\band\b|/|\|)\W*\b(?:yes|no)\b(?!\s+\w)", re.IGNORECASE
@@ -74,12 +73,12 @@ class GateDecision(TypedDict):
 def parse(reply: str) -> Literal["yes", "no", "invalid"]:
     """Read Yes, No or neither from a model's reply.
 
-    What it thought aloud is left out. The first word decides; else the one bracketed verdict;
-    else "answer is …" or a label such as "Decision: …"; else a last sentence that is nothing
-    but the verdict. The choice itself, "[Yes] or [No]", counts as neither, and so does a word
-    other than Yes and No, in whatever language: the prompt asks for these two.
+    The first word decides; else the one bracketed verdict; else "answer is …" or a label such as
+    "Decision: …"; else a last sentence that is nothing but the verdict. The choice itself,
+    "[Yes] or [No]", counts as neither, and so does a word other than Yes and No, in whatever
+    language: the prompt asks for these two.
     """
-    reply = _CHOICE.sub(" ", _THOUGHT.sub(" ", reply))
+    reply = _CHOICE.sub(" ", reply)
     if match := _LEADING.search(reply):
         return _verdict(match[1])
     contradicted = False

@@ -30,6 +30,7 @@ class Reply:
         delay: Seconds to wait before answering; cut short when the server closes.
         body: Sent as it is instead of an answer, for garbage.
         then: Called when the answer has been sent.
+        finish: Why the answer ended: `stop`, or `length` at the limit of tokens.
     """
 
     text: str = ""
@@ -39,6 +40,7 @@ class Reply:
     delay: float = 0.0
     body: bytes | None = None
     then: Callable[[], None] | None = None
+    finish: str = "stop"
 
 
 Script = Callable[[Messages], "Reply | str"]
@@ -158,7 +160,7 @@ def _completion(reply: Reply) -> dict[str, Any]:
         "index": 0,
         "message": {"role": "assistant", "content": reply.text},
         "logprobs": _logprobs(reply),
-        "finish_reason": "stop",
+        "finish_reason": reply.finish,
     }
     return _document("chat.completion", [choice], _usage())
 
@@ -171,7 +173,7 @@ def _stream(reply: Reply) -> bytes:
     first["logprobs"] = _logprobs(reply)
     chunks = [
         _document("chat.completion.chunk", [first], None),
-        _document("chat.completion.chunk", [choice({}, "stop")], None),
+        _document("chat.completion.chunk", [choice({}, reply.finish)], None),
         _document("chat.completion.chunk", [], _usage()),
     ]
     lines = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]

@@ -90,7 +90,6 @@ REPLIES = {
     "My answer is no": "no",
     "I would say [Yes].": "yes",
     "Sure! Here is my reply:\n\n[No]": "no",
-    "<think>Is it recent? Perhaps.</think>\n\n[Yes]": "yes",
     # neither
     "": "invalid",
     "   \n": "invalid",
@@ -170,10 +169,6 @@ REPLIES = {
     "be certain of it.\n\nTherefore: [Yes]": "yes",
     "Step 1: the question is recent.\nStep 2: I have no data after 2023.\nAnswer: [Yes]": "yes",
     "Do you know who won? No.": "invalid",
-    # thinking aloud
-    "<think>No, wait. It could be recent.</think>Yes": "yes",
-    "<think></think>\n\nNo.": "no",
-    "<think>\nThe answer is no if I know it. Is it": "invalid",
     # no verdict, although it begins like one
     "No idea.": "invalid",
     "No one has won it yet.": "invalid",

@@ -134,6 +134,57 @@ async def test_slow_answer_ends_in_bounded_time(
     assert len(fake.requests) <= 3
 
 
+THOUGHTS = {
+    "<think>No, wait. It could be recent.</think>\n\n[Yes]": "[Yes]",
+    "<think></think>\n\nNo.": "No.",
+    "It could be recent.\n</think>\n\nYes": "Yes",  # opened in the prompt by some templates
+    "<THINK>one</THINK><think>two</think>Oslo": "Oslo",
+    "Oslo <think>or is it Bergen": "Oslo",
+    "<think>\nThe answer is no if I know it. Is it": "",
+    "I think > 3 < 5": "I think > 3 < 5",
+}
+
+
+@pytest.mark.parametrize("reply", THOUGHTS)
+async def test_thoughts_are_no_part_of_the_reply(fake: FakeOpenAI, reply: str) -> None:
+    fake.says(reply)
+    assert (await complete()).text == THOUGHTS[reply]
+
+
+@pytest.mark.parametrize("thought", ["", "<think>The lighthouse was"])
+async def test_thoughts_without_room_for_a_reply_say_what_to_set(
+    fake: FakeOpenAI, thought: str
+) -> None:
+    fake.says(Reply(thought, finish="length"))
+    message = await refused()
+    assert "used up 8 tokens" in message and "HOPGATE_THINKING_TOKENS" in message
+    fake.says(Reply("Oslo is the", finish="length"), Reply("\n\n", finish="length"))
+    assert (await complete()).text == "Oslo is the"
+    assert (await complete()).text == ""  # white space is what small models run on with
+
+
+async def test_room_to_think_is_added_to_every_call(
+    fake: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPGATE_THINKING_TOKENS", "2000")
+    fake.says("Oslo", "Oslo")
+    await complete()
+    own = chat.wrap(ChatOpenAI(model="own"))
+    await chat.complete(own, ASK, max_tokens=8)
+    for request in fake.requests:
+        assert request["max_completion_tokens"] == 2008
+        assert "temperature" not in request  # reasoning models refuse 0
+
+
+@pytest.mark.parametrize("given", ["many", "-1", "1.5", "²"])
+async def test_room_to_think_that_is_no_number_is_refused(
+    key: str, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("HOPGATE_THINKING_TOKENS", given)
+    with pytest.raises(ValueError, match="HOPGATE_THINKING_TOKENS .* give 2000"):
+        await chat.load("openai:fake")
+
+
 @pytest.mark.parametrize("run", [" ", "\n", " \t", ".", ":", "[] ("])
 async def test_an_endless_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
     fake.says(f"No{run * 20_000}b")
