@@ -299,8 +299,8 @@ def _said(model: ChatModel, reply: "AIMessage", limit: int) -> str:
     text = _THOUGHTS.sub("", reply.text)
     if not text and reply.response_metadata.get("finish_reason") == "length":
         raise ModelError(
-            f"model {model.name} at {model.endpoint} used up {limit} tokens without a word of reply: "
-            f"a reasoning model needs room to think; set {THINKING_TOKENS}, say to 2000"
+            f"model {model.name} at {model.endpoint} used up {limit} tokens and said nothing: a "
+            f"reasoning model needs room to think; set {THINKING_TOKENS}, say to 2000"
         )
     return _readable(text)
 
