@@ -24,6 +24,7 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	$(BIN)/mypy examples
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,519 @@
+"""The examples, each run as its docstring says: over HTTP, as a command, as a tool."""
+
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from doubles import by_task
+from fake_openai import FakeOpenAI, Messages, Reply
+from langchain_openai.chat_models import _client_utils
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph_dev import free_port
+
+from hopgate import Context
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PASSWORD = "s3cret-1f6b"
+SLOW = 120  # seconds, for a machine that has much else to do
+LIGHT = "In what year was Skerrane Light first lit?"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SLOW
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# FastAPI
+
+
+class App:
+    """The example as a process of its own, on loopback; it can be killed and started again."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.log = folder / "log"
+        self.env = os.environ | {"HOPGATE_HOME": str(folder)} | env
+        self.start()
+
+    def start(self) -> None:
+        port = str(free_port())
+        self.url = f"http://127.0.0.1:{port}"
+        command = ["uvicorn", "--app-dir", str(EXAMPLES), "fastapi_app:app", "--port", port]
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command, "--timeout-graceful-shutdown", "5"],
+                env=self.env,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        end = time.monotonic() + SLOW
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                httpx.get(f"{self.url}/openapi.json").raise_for_status()
+                return
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        raise RuntimeError(f"the example did not start:\n{self.log.read_text()[-3000:]}")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(20)
+
+    def ask(self, thread: str, question: str, **more: Any) -> list[dict[str, Any]]:
+        """Ask, and return the stream's events: each one's data, and its name as `event`."""
+        asked = {"thread": thread, "question": question, **more}
+        response = httpx.post(f"{self.url}/ask", json=asked, timeout=SLOW)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = []
+        for block in response.text.split("\n\n"):
+            if not block or block.startswith(":"):  # a sign of life
+                continue
+            lines = dict(line.split(": ", 1) for line in block.splitlines())
+            found.append({**json.loads(lines["data"]), "event": lines["event"]})
+        return found
+
+    def history(self, thread: str) -> list[tuple[str, str]]:
+        response = httpx.get(f"{self.url}/threads/{thread}").raise_for_status()
+        return [(each["role"], each["text"]) for each in response.json()]
+
+
+@pytest.fixture(scope="module")
+def _app(
+    _fake_server: FakeOpenAI, postgres: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[App]:
+    env = {
+        "HOPGATE_POSTGRES": postgres.replace("postgres@", f"postgres:{PASSWORD}@"),
+        "OPENAI_API_KEY": "sk-app-1f6b0c9d2e",
+        "OPENAI_BASE_URL": _fake_server.base_url,
+    }
+    app = App(tmp_path_factory.mktemp("app"), env)
+    yield app
+    app.stop()
+
+
+@pytest.fixture
+def app(_app: App) -> App:
+    if _app.process.poll() is not None:
+        _app.start()
+    return _app
+
+
+@pytest.fixture
+def thread() -> str:
+    return str(uuid4())
+
+
+def test_an_answer_is_streamed_with_every_decision_and_its_sources(
+    fake: FakeOpenAI, app: App, thread: str
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="It was first lit in 1858 [1]."))
+    gate, route, hop, *tokens, answer, result = app.ask(thread, LIGHT, alpha=0.2)
+    assert (gate["event"], gate["answer"]) == ("gate", "yes")
+    assert (route["event"], route["strategy"]) == ("route", "single")
+    assert (hop["event"], hop["query"]) == ("hop", LIGHT)
+    assert {each["event"] for each in tokens} == {"token"}
+    assert "".join(each["text"] for each in tokens) == "It was first lit in 1858 [1]."
+    assert answer == {"event": "answer", "text": "It was first lit in 1858."}
+    assert [each["title"] for each in result["citations"]] == [hop["passages"][0]["title"]]
+    assert (result["answer"], result["decision"]["alpha"]) == ("It was first lit in 1858.", 0.2)
+
+
+def test_events_come_while_the_run_goes_on(fake: FakeOpenAI, app: App, thread: str) -> None:
+    fake.answers(by_task(gate="[No]", direct=Reply("Tokyo", delay=1)))
+    asked = {"thread": thread, "question": "What is the capital of Japan?"}
+    with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW) as response:
+        lines = response.iter_lines()
+        assert next(lines) == "event: gate"
+        began = time.monotonic()
+        assert "event: result" in lines
+    assert time.monotonic() - began > 0.7
+
+
+def test_two_conversations_at_once_do_not_mix(fake: FakeOpenAI, app: App) -> None:
+    capitals = {"Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
+
+    def direct(asked: str) -> str:
+        return next(capitals[name] for name in capitals if f"of {name}?" in asked)
+
+    fake.answers(by_task(gate="[No]", direct=direct, condense=lambda asked: asked.splitlines()[-2]))
+    threads = {str(uuid4()): names for names in (("Japan", "Italy"), ("Spain", "England"))}
+
+    def converse(thread: str) -> None:
+        for name in threads[thread]:
+            app.ask(thread, f"What is the capital of {name}?")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(converse, threads))
+    for thread, names in threads.items():
+        turns = [(f"What is the capital of {name}?", capitals[name]) for name in names]
+        roles = ("human", "ai", "human", "ai")
+        assert app.history(thread) == list(zip(roles, [*turns[0], *turns[1]], strict=True))
+    assert not any("Japan" in prompt and "Spain" in prompt for prompt in fake.prompts)
+
+
+def test_two_questions_of_one_conversation_wait_for_each_other(
+    fake: FakeOpenAI, app: App, thread: str
+) -> None:
+    said = by_task(gate=Reply("[No]", delay=0.3), direct="Tokyo", condense="Where is it?")
+    fake.answers(said)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda each: app.ask(thread, each), ["Where is Tokyo?", "Where is it?"]))
+    assert [role for role, _ in app.history(thread)] == ["human", "ai", "human", "ai"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({"question": " "}, "question", "the question is empty"),
+        ({"question": "x" * 4001}, "question", "has 4001 characters, at most 4000"),
+        ({"question": "\ud800?"}, "question", "half of a character"),
+        ({"question": LIGHT, "alpha": 2}, "alpha", "less than or equal to 1"),
+        ({"question": LIGHT, "thread": "mine"}, "thread", "valid UUID"),
+        ({}, "question", "Field required"),
+    ],
+)
+def test_bad_input_is_refused_with_the_field_and_costs_nothing(
+    fake: FakeOpenAI, app: App, thread: str, body: dict[str, Any], field: str, message: str
+) -> None:
+    response = httpx.post(
+        f"{app.url}/ask",
+        content=json.dumps({"thread": thread, **body}),
+        headers={"Content-Type": "application/json"},
+    )
+    assert response.status_code == 422
+    (detail,) = response.json()["detail"]
+    assert detail["loc"] == ["body", field]
+    assert message in detail["msg"]
+    assert not fake.requests
+    assert httpx.get(f"{app.url}/threads/{thread}").status_code == 404
+
+
+def test_a_client_that_leaves_ends_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
+    fake.answers(by_task(gate=Reply("[No]", delay=1), direct="Tokyo", condense="Where is Tokyo?"))
+    asked = {"thread": thread, "question": "Where is Tokyo?"}
+    with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW):
+        wait_for(lambda: len(fake.requests) == 1)
+    time.sleep(2)
+    assert len(fake.requests) == 1
+    assert app.history(thread) == [("human", "Where is Tokyo?")]
+    assert app.ask(thread, "Where is Tokyo?")[-1]["answer"] == "Tokyo"
+
+
+def test_a_model_that_refuses_is_told_in_one_line(fake: FakeOpenAI, app: App, thread: str) -> None:
+    fake.says(Reply(status=401, error="no such key sk-app-1f6b0c9d2e"))
+    (error,) = app.ask(thread, LIGHT)
+    assert error["event"] == "error"
+    assert "check OPENAI_API_KEY" in error["message"]
+    assert "sk-app-1f6b0c9d2e" not in error["message"]
+
+
+def test_a_conversation_outlives_a_killed_app_and_another_model(
+    fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
+) -> None:
+    fake.answers(by_task(gate="[No]", direct="Tokyo"))
+    app.ask(thread, "What is the capital of Japan?")
+    fake.answers(by_task(condense="What is the capital of Italy?", gate=Reply("[No]", delay=5)))
+    asked = {"thread": thread, "question": "And of Italy?"}
+    with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW):
+        wait_for(lambda: len(fake.requests) == 4)
+        assert app.stop(signal.SIGKILL) == -signal.SIGKILL
+    embedded = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
+    again = App(tmp_path, app.env | embedded)
+    try:
+        before = [("human", "What is the capital of Japan?"), ("ai", "Tokyo")]
+        assert again.history(thread) == [*before, ("human", "And of Italy?")]
+        *_, answer, result = again.ask(thread, "What is the capital of Italy?", alpha=0)
+        assert (answer["event"], result["decision"]["model"]) == ("answer", "local:smollm2")
+        assert again.history(thread)[-1] == ("ai", answer["text"])
+    finally:
+        again.stop()
+    for each in (app, again):
+        assert PASSWORD not in each.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        f"postgresql://user:{PASSWORD}@[bad",
+        f"postgresql://user:{PASSWORD}@127.0.0.1:1/x?nothing=1",
+        f"postgresql://user:a@{PASSWORD}@127.0.0.1:1/x",
+        f"postgresql://user:a/{PASSWORD}@127.0.0.1:1/x",
+        f"postgresql://user:{PASSWORD}@127.0.0.1:1/x",
+    ],
+)
+async def test_a_connection_that_fails_does_not_show_its_password(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, uri: str
+) -> None:
+    from psycopg_pool import PoolTimeout
+
+    monkeypatch.setenv("HOPGATE_POSTGRES", uri)
+    with pytest.raises((RuntimeError, PoolTimeout)) as caught:
+        async with load("fastapi_app").connections() as pool:
+            await pool.wait(0.2)
+    assert caught.value.__context__ is None or caught.type is PoolTimeout
+    assert PASSWORD not in f"{caught.value}{caplog.text}"
+    if caught.type is PoolTimeout:
+        assert "Connection refused" in caplog.text
+    else:
+        assert "HOPGATE_POSTGRES" in str(caught.value)
+
+
+# A batch
+
+CAPITALS = {"Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    rows = [{"id": name, "question": f"What is the capital of {name}?"} for name in CAPITALS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def capital(asked: str) -> str:
+    return next(said for name, said in CAPITALS.items() if f"of {name}?" in asked)
+
+
+def batch(*arguments: object) -> int:
+    """Run the example as a command, in this process; return its exit code."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
+        patch.setattr(sys, "argv", ["batch.py", *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / "batch.py"), run_name="__main__")
+    if isinstance(caught.value.code, str):
+        raise ValueError(caught.value.code)
+    return int(caught.value.code or 0)
+
+
+def written(path: Path) -> dict[str, str]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["answer"] for row in rows}
+
+
+def test_a_batch_that_was_killed_asks_only_what_is_left(
+    fake: FakeOpenAI, questions: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+
+    answered = list[str]()
+
+    def two_only(asked: str) -> Reply | str:
+        said = capital(asked)
+        if len(answered) == 2:
+            return Reply(said, delay=60)
+        answered.append(said)
+        return said
+
+    fake.answers(by_task(gate="[No]", direct=two_only))
+    command = [sys.executable, str(EXAMPLES / "batch.py"), str(questions), str(out)]
+    with subprocess.Popen([*command, "--concurrency", "2"]) as process:
+        wait_for(lambda: out.exists() and out.read_bytes().count(b"\n") == 2)
+        process.kill()
+    before = written(out)
+    assert sorted(before.values()) == sorted(answered)
+    with out.open("a") as file:
+        file.write('{"id": "Spain", "ans')  # as a kill in the middle of a write leaves it
+    fake.requests.clear()
+    fake.answers(by_task(gate="[No]", direct=capital))
+    assert batch(questions, out) == 0
+    assert written(out) == CAPITALS
+    asked = "".join(fake.prompts)
+    assert {name for name in CAPITALS if f"of {name}?" in asked} == CAPITALS.keys() - before
+    fake.requests.clear()
+    assert batch(questions, out) == 0
+    assert not fake.requests
+
+
+def test_a_question_that_fails_does_not_stop_the_rest_and_is_tried_again(
+    fake: FakeOpenAI, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+
+    def refusing(asked: str) -> Reply | str:
+        return Reply(status=400, error="refused") if "Italy" in asked else capital(asked)
+
+    fake.answers(by_task(gate="[No]", direct=refusing))
+    assert batch(questions, out) == 1
+    assert written(out) == {name: said for name, said in CAPITALS.items() if name != "Italy"}
+    (failed,) = [line for line in capsys.readouterr().err.splitlines() if "FAILED" in line]
+    assert "Italy" in failed and "refused" in failed
+    fake.answers(by_task(gate="[No]", direct=capital))
+    assert batch(questions, out) == 0
+    assert written(out) == CAPITALS
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_no_more_questions_are_asked_at_once_than_allowed(
+    fake: FakeOpenAI, questions: Path, tmp_path: Path, concurrency: int
+) -> None:
+    open_now, most = set[str](), 0
+
+    def gate(asked: str) -> Reply:
+        nonlocal most
+        open_now.add(asked)
+        most = max(most, len(open_now))
+        return Reply("[No]", delay=0.3)
+
+    def direct(asked: str) -> Reply | str:
+        open_now.pop()
+        return capital(asked)
+
+    fake.answers(by_task(gate=gate, direct=direct))
+    assert batch(questions, tmp_path / "out.jsonl", "--concurrency", concurrency) == 0
+    assert most == concurrency
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '"x"'])
+def test_a_row_that_is_no_question_is_named_by_its_line(
+    questions: Path, tmp_path: Path, line: str
+) -> None:
+    with questions.open("a") as file:
+        file.write(line)
+    with pytest.raises(ValueError, match=r"questions\.jsonl:5: needs `id` and `question`"):
+        batch(questions, tmp_path / "out.jsonl")
+
+
+def test_a_batch_runs_on_the_embedded_model(
+    embedded: str, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions.write_text(questions.read_text().splitlines()[0])
+    assert batch(questions, tmp_path / "out.jsonl") == 0
+    assert "Tokyo" in written(tmp_path / "out.jsonl")["Japan"]
+
+
+# A tool of a ReAct agent
+
+
+@pytest.fixture(autouse=True)
+def own_client() -> Iterator[None]:
+    """Forget the client that LangChain keeps: its connections belong to one test's event loop."""
+    yield
+    _client_utils._cached_async_httpx_client.cache_clear()
+
+
+def calls_tool(*questions: str) -> Reply:
+    """What a model says that calls the tool, once for each question."""
+    calls = [
+        {
+            "id": f"call-{number}",
+            "type": "function",
+            "function": {"name": "look_up", "arguments": json.dumps({"question": question})},
+        }
+        for number, question in enumerate(questions)
+    ]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    return Reply(
+        body=json.dumps(
+            {"id": "1", "object": "chat.completion", "created": 0, "choices": [choice]}
+            | {"model": "fake"}
+        ).encode()
+    )
+
+
+def agent_says(*replies: Reply | str, **nodes: Any) -> Any:
+    """Script the agent's own calls in their order, and hopgate's by node."""
+    left, of_hopgate = list(replies), by_task(**nodes)
+
+    def script(messages: Messages) -> Any:
+        asked_by_agent = messages[0]["role"] == "system" and "look_up" in messages[0]["content"]
+        return left.pop(0) if asked_by_agent else of_hopgate(messages)
+
+    return script
+
+
+async def test_an_agent_looks_up_with_hopgate_and_keeps_its_own_conversation(
+    fake: FakeOpenAI,
+) -> None:
+    harbour = "Who designed Farrick Head Lighthouse?"
+    fake.answers(
+        agent_says(
+            calls_tool(LIGHT, harbour),
+            "1858, and Caddoc Fairlow.",
+            "As I said: 1858.",
+            answer=lambda asked: "1858 [1]" if LIGHT in asked else "Caddoc Fairlow [1]",
+            reason=lambda asked: "So the answer is: 1858." if LIGHT in asked else "Fairlow.",
+        )
+    )
+    agent = load("react_agent").build_agent(InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    state = await agent.ainvoke({"messages": [("user", "When, and by whom?")]}, thread)
+    asked, called, *told, answered = state["messages"]
+    assert (asked.type, called.type, answered.text) == ("human", "ai", "1858, and Caddoc Fairlow.")
+    results = [json.loads(each.content) for each in told]
+    assert [each["answer"] for each in results] == ["1858", "Caddoc Fairlow"]
+    assert all(each["sources"][0].keys() == {"title", "quote"} for each in results)
+    tools = fake.requests[0]["tools"]
+    assert [each["function"]["name"] for each in tools] == ["look_up"]
+    state = await agent.ainvoke({"messages": [("user", "Again?")]}, thread)
+    assert [each.type for each in state["messages"]][-2:] == ["human", "ai"]
+    assert len(state["messages"]) == 7
+
+
+async def test_what_goes_wrong_in_the_tool_is_told_to_the_agent(fake: FakeOpenAI) -> None:
+    fake.answers(agent_says(calls_tool(""), "I could not look it up."))
+    agent = load("react_agent").build_agent()
+    state = await agent.ainvoke({"messages": [("user", "When?")]})
+    *_, told, answered = state["messages"]
+    assert "the question is empty" in json.loads(told.content)["error"]
+    assert answered.text == "I could not look it up."
+
+
+async def test_the_tool_answers_with_the_embedded_model(
+    embedded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load("react_agent")
+    monkeypatch.setattr(example, "SETTINGS", Context(strategy="single", top_k=1))
+    found = await example.look_up.ainvoke({"question": LIGHT})
+    assert "1858" in found["answer"]
+    assert found["sources"][0]["title"] == "Skerrane Light"
+
+
+# One's own retriever and model
+
+
+def test_own_parts_answer_from_their_own_notes(
+    embedded: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = "Who keeps the key of the boat house?"
+    monkeypatch.setattr(sys, "argv", ["own_parts.py", question])
+    runpy.run_path(str(EXAMPLES / "own_parts.py"), run_name="__main__")
+    answer, source = capsys.readouterr().out.splitlines()
+    assert "Mara Lindqvist" in answer
+    assert source.strip().startswith("Boat house: The key of the boat house is with Mara")
+
+
+async def test_own_parts_take_any_endpoint(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_MODEL", "mine")
+    fake.answers(by_task(answer="5512 [1]", reason="So the answer is: 5512."))
+    result = await load("own_parts").ask("What is the phone number of the mill?")
+    assert {body["model"] for body in fake.requests} == {"mine"}
+    assert result["answer"] == "5512"
+    assert [each["title"] for each in result["citations"]] == ["Mill"]
