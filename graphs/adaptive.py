@@ -180,7 +180,8 @@ class Steps:
         warnings += answer.warnings
         if model.tiny:
             warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
-        events.send(runtime, AnswerEvent(event="answer", text=answer.text))
+        told = AnswerEvent(event="answer", text=answer.text, citations=answer.citations)
+        events.send(runtime, told)
         return {
             "answer": answer.text,
             "citations": answer.citations,

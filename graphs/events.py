@@ -15,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from hopgate.graphs.context import Context
 from hopgate.nodes.gate import GateDecision
+from hopgate.nodes.generate import Citation
 from hopgate.nodes.reason import StopReason
 from hopgate.nodes.route import RouteDecision, Strategy
 from hopgate.retrievers.base import Hit
@@ -94,10 +95,11 @@ class TokenEvent(TypedDict):
 
 
 class AnswerEvent(TypedDict):
-    """The answer as it was read: without markers, or "I don't know"."""
+    """The answer as it was read: without markers, or "I don't know"; and what it rests on."""
 
     event: Literal["answer"]
     text: str
+    citations: list[Citation]
 
 
 Event = Annotated[

@@ -336,12 +336,14 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
     causes = dict.fromkeys(" ".join(str(each).split()) for each in (error, error.__cause__) if each)
     what = _without_key(model, " ".join(filter(None, causes)))[:300] or type(error).__name__
     status = getattr(error, "status_code", None)
+    ours = model.name.startswith("openai:")
+    key, url = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if ours else ("its key", "its address")
     advice = {
-        401: "check OPENAI_API_KEY",
-        403: "check OPENAI_API_KEY and its rights",
-        404: "check the model's name and OPENAI_BASE_URL",
+        401: f"check {key}",
+        403: f"check {key} and its rights",
+        404: f"check the model's name and {url}",
         429: "the endpoint limits its rate; try again later",
-    }.get(status or 0, "check OPENAI_BASE_URL and that the server is up")
+    }.get(status or 0, f"check {url} and that the server is up")
     if model.name == LOCAL:
         advice = "ask again, or use another model"
     if status in (400, 422):

@@ -56,7 +56,7 @@ def passage(hit: Any) -> dict[str, Any]:
 
 async def test_every_decision_is_told_as_it_falls(fake: FakeOpenAI) -> None:
     fake.answers(by_task(**TWO_HOPS))
-    gate, route, *rest = await told(build("C"))
+    gate, route, *rest, answer = await told(build("C"))
     assert (gate["event"], gate["answer"], gate["retrieve"]) == ("gate", "yes", True)
     assert (route["event"], route["strategy"]) == ("route", "multi")
     assert route["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
@@ -67,8 +67,9 @@ async def test_every_decision_is_told_as_it_falls(fake: FakeOpenAI) -> None:
         {"event": "thought", "number": 2, "thought": "So the answer is: Lissmere."},
         {"event": "stop", "number": 2, "stop_reason": "answered"},
         {"event": "token", "text": "Lissmere [1]"},
-        {"event": "answer", "text": "Lissmere"},
     ]
+    assert (answer["event"], answer["text"]) == ("answer", "Lissmere")
+    assert [each["title"] for each in answer["citations"]] == [CORRANE["title"]]
 
 
 async def test_sub_questions_are_told_as_the_plan(fake: FakeOpenAI) -> None:
@@ -138,7 +139,7 @@ async def test_a_draft_that_becomes_the_answer_has_no_tokens(fake: FakeOpenAI) -
     context = Context(gate="draft", gate_threshold=0.2)
     gate, answer = await told(build("B"), context)
     assert (gate["mode"], gate["reply"]) == ("draft", "Tokyo")
-    assert answer == {"event": "answer", "text": "Tokyo"}
+    assert answer == {"event": "answer", "text": "Tokyo", "citations": []}
 
 
 @pytest.mark.parametrize("label", ["B", "C"])

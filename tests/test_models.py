@@ -123,6 +123,13 @@ async def test_base_url_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch)
         await chat.load("openai:fake")
 
 
+async def test_an_app_s_own_model_that_is_down_is_not_blamed_on_our_settings(key: str) -> None:
+    own = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:1/v1", max_retries=0))
+    with pytest.raises(ModelError, match=r"model mine at .* check its address and that") as caught:
+        await chat.complete(own, ASK, max_tokens=8)
+    assert "OPENAI_" not in str(caught.value)
+
+
 async def test_slow_answer_ends_in_bounded_time(
     fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +188,7 @@ async def test_room_to_think_that_is_no_number_is_refused(
     key: str, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.setenv("HOPGATE_THINKING_TOKENS", given)
-    with pytest.raises(ValueError, match="HOPGATE_THINKING_TOKENS .* give 2000"):
+    with pytest.raises(ValueError, match=r"HOPGATE_THINKING_TOKENS .* give 2000"):
         await chat.load("openai:fake")
 
 
