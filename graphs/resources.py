@@ -44,9 +44,16 @@ class Resources:
         """Return the settings of this request, within the operator's limits.
 
         Raises:
-            ValueError: A setting is beyond its limit.
+            ValueError: A setting is beyond its limit, or the settings are those of another graph,
+                which LangGraph hands on to what its nodes call.
         """
-        return self.limits.apply(runtime.context or Context())
+        given = runtime.context or Context()
+        if not isinstance(given, Context):
+            raise ValueError(
+                f"the context is a {type(given).__name__}, not hopgate's: inside another graph, "
+                "give hopgate's with the call, as context=Context()"
+            )
+        return self.limits.apply(given)
 
     def admit(self, state: Mapping[str, Any], runtime: Runtime[Context]) -> Context:
         """Return the settings, as every node begins: a run may begin, go on or fork at any.
