@@ -33,16 +33,11 @@ FLAT = "Flat"
 FLAT_UP_TO = 200_000
 """Vectors that are searched exactly: at 384 dimensions some 30 ms on one core, which is about what
 the encoder takes for the query."""
-HNSW_UP_TO = 500_000
-"""Vectors that a graph is built for: above, building (and building again after a deletion) takes
-many minutes, and an inverted file is as fast at the same recall."""
 MEMORY_SHARE = 0.5
 """Of the memory that is free, what an index may take."""
-TARGET_RECALL = 0.95
-"""Share of the ten nearest that must be found."""
 TUNED_RECALL = 0.97
-"""What is asked of the sample: two points more, for its error, and since it is made of passages
-while queries lie further off."""
+"""Share of the ten nearest of a sample that must be found: the 0.95 that is promised, and two points
+for the sample's error, and since it is made of passages while queries lie further off."""
 _SAMPLE = 400
 _NEIGHBOURS = 10
 _TRAIN_PER_LIST = 40
@@ -77,7 +72,11 @@ class Plan:
 
 
 def choose(count: int, dimension: int, free: int | None = None) -> Plan:
-    """Choose the factory for a collection.
+    """Choose the factory for a collection: exact, an inverted file of bytes, or of short codes.
+
+    A graph (HNSW) is never chosen: at 300,000 vectors it took more than twice as long to build as
+    an inverted file and was slower at a lower recall (docs/results/scale.md), and a deletion builds
+    it anew.
 
     Args:
         count: how many vectors.
@@ -89,8 +88,6 @@ def choose(count: int, dimension: int, free: int | None = None) -> Plan:
     short = next(parts for parts in range(max(1, dimension // 8), 0, -1) if dimension % parts == 0)
     if count <= FLAT_UP_TO:
         factory, reason = FLAT, "few enough for exact search"
-    elif count <= HNSW_UP_TO and expected_memory("HNSW32,SQ8", count, dimension) <= room:
-        factory, reason = "HNSW32,SQ8", "a graph of them fits into memory"
     elif expected_memory(f"IVF{lists},SQ8", count, dimension) <= room:
         factory, reason = f"IVF{lists},SQ8", "too many for exact search, fast to build and change"
     else:

@@ -536,7 +536,7 @@ def test_the_factory_follows_size_and_memory() -> None:
 
     gib = 2**30
     assert choose(200_000, 384, 8 * gib).factory == "Flat"
-    assert choose(300_000, 384, 8 * gib).factory == "HNSW32,SQ8"
+    assert choose(200_001, 384, 8 * gib).factory == "IVF2048,SQ8"
     assert choose(1_000_000, 384, 8 * gib).factory == "IVF4096,SQ8"
     assert choose(20_000_000, 384, 8 * gib).factory == "IVF16384,PQ48"
     plan = choose(1_000_000, 384, 8 * gib)
