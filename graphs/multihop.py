@@ -48,6 +48,8 @@ class Loop:
         plan, completion = await decomposing.decompose(
             model, state["standalone"], context.max_sub_questions, layout_for(model, context)
         )
+        if not all(map(self._resources.limits.fits, plan)):
+            plan = [state["standalone"]]
         events.send(runtime, PlanEvent(event="plan", sub_questions=plan))
         return {
             "plan": plan,

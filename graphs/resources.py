@@ -63,6 +63,8 @@ class Resources:
         """
         for name in ("standalone", "next_query"):
             self.limits.check_question(name, state.get(name) or "")
+        for sub_question in state.get("plan") or ():
+            self.limits.check_question("plan", sub_question)
         return self.context(runtime)
 
     def is_late(self, began: float | None, context: Context) -> bool:

@@ -36,8 +36,8 @@ the encoder takes for the query."""
 MEMORY_SHARE = 0.5
 """Of the memory that is free, what an index may take."""
 TUNED_RECALL = 0.97
-"""Share of the ten nearest of a sample that must be found: the 0.95 that is promised, and two points
-for the sample's error, and since it is made of passages while queries lie further off."""
+"""Share of the ten nearest of a sample that must be found: the 0.95 that is promised, and more for
+the sample's error, and since it is made of passages while queries lie further off."""
 _SAMPLE = 400
 _NEIGHBOURS = 10
 _TRAIN_PER_LIST = 40

@@ -7,6 +7,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hopgate.server.headers import SecurityHeaders
+
 AUTH = "LANGGRAPH_AUTH"  # set by the server where langgraph.json has `auth`
 DEVELOPERS = ("/internal", "/deploy")
 
@@ -27,29 +29,61 @@ class BodyLimit:
         """Serve one request, or one connection."""
         if self._most is None or scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-            return
-        most = self._most
-        detail = f"the request is too large: this server allows at most {most} bytes"
+        elif scope["type"] == "websocket":
+            await self._app(scope, _messages(receive, send, self._most), send)
+        else:
+            await self._answer(scope, receive, send, self._most)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+        """Serve a request, whose size may be declared or not."""
+        refusal = _refusal(
+            TOO_LARGE, f"the request is too large: this server allows at most {most} bytes"
+        )
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdigit() and int(declared) > most:
-            await JSONResponse({"detail": detail}, TOO_LARGE)(scope, receive, send)
+            await refusal(scope, receive, send)
             return
-        received = 0
+        received, has_begun = 0, False
 
         async def counted() -> Message:
             nonlocal received
             message = await receive()
-            if message["type"] == "websocket.receive":
-                size = len((message.get("text") or "").encode()) or len(message.get("bytes") or b"")
-                if size > most:
-                    await send({"type": "websocket.close", "code": TOO_LARGE_CLOSE})
-                    return {"type": "websocket.disconnect", "code": TOO_LARGE_CLOSE}
             received += len(message.get("body", b""))
             if received > most:
-                raise HTTPException(TOO_LARGE, detail)
+                raise HTTPException(TOO_LARGE)
             return message
 
-        await self._app(scope, counted, send)
+        async def answered(message: Message) -> None:
+            nonlocal has_begun
+            if received <= most or has_begun:
+                has_begun = True
+                await send(message)
+
+        try:
+            await self._app(scope, counted, answered)
+        except Exception:
+            if received <= most or has_begun:
+                raise
+        if received > most and not has_begun:  # whatever the app made of the exception
+            await refusal(scope, receive, send)
+
+
+def _messages(receive: Receive, send: Send, most: int) -> Receive:
+    """Close a WebSocket on a message that is too large."""
+
+    async def checked() -> Message:
+        message = await receive()
+        size = len((message.get("text") or "").encode()) or len(message.get("bytes") or b"")
+        if size > most:
+            await send({"type": "websocket.close", "code": TOO_LARGE_CLOSE})
+            return {"type": "websocket.disconnect", "code": TOO_LARGE_CLOSE}
+        return message
+
+    return checked
+
+
+def _refusal(status: int, detail: str) -> ASGIApp:
+    return SecurityHeaders(JSONResponse({"detail": detail}, status))
 
 
 class DeveloperRoutes:
@@ -68,6 +102,6 @@ class DeveloperRoutes:
         path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
         hidden = any(path == each or path.startswith(f"{each}/") for each in DEVELOPERS)
         if self._is_guarded and scope["type"] == "http" and hidden:
-            await JSONResponse({"detail": "Not Found"}, NOT_FOUND)(scope, receive, send)
+            await _refusal(NOT_FOUND, "Not Found")(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -9,16 +9,14 @@ log = logging.getLogger("hopgate")
 
 def write(turn: Turn) -> None:
     """Log a run: a sentence for people, and fields for a structured log (`extra`)."""
-    route = turn.decision.get("route")
-    gate = turn.decision.get("gate")
     fields = {
         "outcome": turn.outcome,
         "run_id": str(turn.run_id),
         "thread_id": turn.thread_id,
         "model": turn.decision.get("model"),
         "alpha": turn.alpha,
-        "gate": gate["answer"] if gate else None,
-        "label": route["label"] if route else None,
+        "gate": turn.part("gate").get("answer"),
+        "label": turn.part("route").get("label"),
         "strategy": turn.decision.get("strategy"),
         "stop_reason": turn.decision.get("stop_reason"),
         "escalations": len(turn.decision.get("escalated", [])),
@@ -30,6 +28,12 @@ def write(turn: Turn) -> None:
         "error": turn.error,
         "failed_in": turn.failed_in,
     }
-    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+    shown = " ".join(f"{name}={_word(each)}" for name, each in fields.items() if each is not None)
     level = logging.WARNING if turn.outcome == "error" else logging.INFO
     log.log(level, "turn %s", shown, extra=fields)
+
+
+def _word(value: object) -> str:
+    """Quote what would break the line up: a person can have written it into the state."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)

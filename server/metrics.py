@@ -56,9 +56,9 @@ def count(turn: Turn) -> None:
     turns.labels(turn.outcome, strategy, alpha).inc()
     seconds.labels(strategy).observe(turn.ms / 1000)
     if "gate" in visited:
-        gates.labels(_known(_get(decision.get("gate"), "answer"), Verdict), alpha).inc()
+        gates.labels(_known(turn.part("gate").get("answer"), Verdict), alpha).inc()
     if "route" in visited:
-        routes.labels(_known(_get(decision.get("route"), "label"), Label), alpha).inc()
+        routes.labels(_known(turn.part("route").get("label"), Label), alpha).inc()
     if LOOP in visited:
         stops.labels(_known(decision.get("stop_reason"), StopReason)).inc()
     escalations.inc(visited.count("escalate"))
@@ -82,10 +82,6 @@ def _tenth(alpha: object) -> str:
         return UNDECIDED
     inside = isinstance(alpha, int | float) and 0 <= alpha <= 1
     return f"{alpha:.1f}" if inside else OTHER
-
-
-def _get(decision: Any, key: str) -> object:
-    return decision.get(key) if isinstance(decision, dict) else None
 
 
 def _known(value: object, kind: Any) -> str:

@@ -95,7 +95,7 @@ def _end(span: Span, error: str | None, ended: int) -> None:
 def _attributes(turn: Turn) -> dict[str, Any]:
     """Return what the run decided and cost, as far as it got."""
     decision, usage = turn.decision, turn.usage
-    gate, route = decision.get("gate"), decision.get("route")
+    gate, route = turn.part("gate"), turn.part("route")
     found: dict[str, Any] = {
         "gen_ai.conversation.id": turn.thread_id,
         "hopgate.run_id": str(turn.run_id),
@@ -110,17 +110,12 @@ def _attributes(turn: Turn) -> dict[str, Any]:
         "hopgate.prompt_tokens": usage["prompt_tokens"],
         "hopgate.completion_tokens": usage["completion_tokens"],
     }
-    if gate:
-        found |= {
-            "hopgate.gate.mode": gate["mode"],
-            "hopgate.gate.answer": gate["answer"],
-            "hopgate.gate.p_yes": gate["p_yes"],
-            "hopgate.gate.uncertainty": gate["uncertainty"],
-        }
-    if route:
-        probs = {f"hopgate.route.probs.{label}": p for label, p in route["probs"].items()}
-        found |= {"hopgate.route.label": route["label"], "hopgate.route.source": route["source"]}
-        found |= {"hopgate.route.profile": route["profile"]} | probs
+    found |= {
+        f"hopgate.gate.{key}": gate.get(key) for key in ("mode", "answer", "p_yes", "uncertainty")
+    }
+    found |= {f"hopgate.route.{key}": route.get(key) for key in ("label", "source", "profile")}
+    for label, share in (route.get("probs") or {}).items():
+        found[f"hopgate.route.probs.{label}"] = share
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 

@@ -20,6 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.graph import END
 from langgraph.types import Overwrite
+from pydantic import TypeAdapter, ValidationError
 
 from hopgate.graphs.adaptive import Steps
 from hopgate.graphs.history import LOOP
@@ -34,6 +35,7 @@ Cause = Literal["input", "model", "other"]
 EDIT = "UpdateState"  # how LangGraph's name for an edit of the state ends
 FIRST = Steps.condense.__name__
 LAST_EDGE = Steps.after_generate.__name__
+USAGE = TypeAdapter(Usage)
 STOPPED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -111,8 +113,12 @@ class Turn:
     @property
     def alpha(self) -> float | None:
         """The α that the router used, else the request's; None before the first node ended."""
-        route = self.decision.get("route")
-        return route["alpha"] if route else self.decision.get("alpha")
+        return self.part("route").get("alpha", self.decision.get("alpha"))
+
+    def part(self, name: Literal["gate", "route"]) -> dict[str, Any]:
+        """Return a part of the decision; empty where there is none, or a person wrote none."""
+        part: Any = self.decision.get(name)
+        return part if isinstance(part, dict) else {}
 
 
 Observer = Callable[[Turn], None]
@@ -130,6 +136,7 @@ class _Running:
     after: Usage | None = None
     last_edge: UUID | None = None
     is_over: bool = False
+    is_edit: bool = False  # by its name, which a request can give a run too
 
 
 class TurnWatcher(BaseCallbackHandler):
@@ -143,8 +150,8 @@ class TurnWatcher(BaseCallbackHandler):
     def __init__(self, observers: Sequence[Observer]) -> None:
         """Keep who is told."""
         self._observers = tuple(observers)
-        # By the id of everything that has begun and not ended; None for what does not count.
-        self._running: dict[UUID, _Running | None] = {}
+        # By the id of everything that has begun and not ended.
+        self._running: dict[UUID, _Running] = {}
 
     def on_chain_start(
         self,
@@ -159,11 +166,9 @@ class TurnWatcher(BaseCallbackHandler):
         """Note the start of a run, or of a node or an edge in one."""
         name, data = str(kwargs.get("name") or ""), metadata or {}
         if parent_run_id not in self._running:
-            self._running[run_id] = None if name.endswith(EDIT) else _begin(run_id, data)
+            self._running[run_id] = _begin(run_id, data, is_edit=name.endswith(EDIT))
             return
         running = self._running[run_id] = self._running[parent_run_id]
-        if running is None:
-            return
         around = running.within.get(parent_run_id)
         is_node = name == data.get("langgraph_node") and not name.startswith("__")
         if name == LAST_EDGE:
@@ -242,8 +247,8 @@ class TurnWatcher(BaseCallbackHandler):
         turn = running.turn
         for each in [each for each, owner in list(self._running.items()) if owner is running]:
             del self._running[each]
-        if error is None and not turn.steps:
-            return  # there was nothing to go on with
+        if not turn.steps and (error is None or running.is_edit):
+            return  # an edit of the state, or nothing to go on with
         _finish(running, error)
         for observer in self._observers:
             try:
@@ -273,10 +278,10 @@ def watcher() -> TurnWatcher:
     return TurnWatcher(observers)
 
 
-def _begin(run_id: UUID, metadata: dict[str, Any]) -> _Running:
+def _begin(run_id: UUID, metadata: dict[str, Any], *, is_edit: bool) -> _Running:
     thread = metadata.get("thread_id")
     turn = Turn(run_id, str(thread) if thread else None, time.time_ns())
-    return _Running(turn, time.perf_counter())
+    return _Running(turn, time.perf_counter(), is_edit=is_edit)
 
 
 def _take_up(running: _Running, name: str, inputs: Any) -> None:
@@ -287,10 +292,18 @@ def _take_up(running: _Running, name: str, inputs: Any) -> None:
     if running.before is not None or name == LOOP:
         return
     goes_on = name != FIRST and isinstance(inputs, dict)
-    running.before = (inputs.get("usage") if goes_on else None) or new_usage()
+    running.before = _usage_in(inputs) if goes_on else new_usage()
     if goes_on:
         running.turn.decision = inputs.get("decision") or Decision()
         running.turn.question = inputs.get("asked") or inputs.get("standalone") or ""
+
+
+def _usage_in(state: dict[str, Any]) -> Usage:
+    """Return what was spent so far; nothing where a person wrote something else."""
+    try:
+        return USAGE.validate_python(state.get("usage"))
+    except ValidationError:
+        return new_usage()
 
 
 def _add(running: _Running, step: Step) -> None:

@@ -24,6 +24,7 @@ from hopgate.server.guards import BodyLimit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 THREAD: Any = {"configurable": {"thread_id": "1"}}
+OTHER: Any = {"configurable": {"thread_id": "2"}}
 
 
 def say(_: int, asked: str) -> str:
@@ -223,6 +224,21 @@ async def test_a_question_edited_in_the_state_is_held_to_its_size(name: str) -> 
     await app.aupdate_state(THREAD, {name: "x" * 61})
     with pytest.raises(ValueError, match=f"{name} has 61 characters: this server allows at most 6"):
         await app.ainvoke(None, THREAD)
+
+
+async def test_so_is_a_plan_and_one_that_the_model_makes_is_not_let_grow_past_it() -> None:
+    def splitting(number: int, asked: str) -> str:
+        return f"1. {'Where ' * 30}?" if "Split the" in asked else say(number, asked)
+
+    retriever = FixedRetriever([LIGHT], [CORRANE], [])
+    limits = {"question_chars": 60, "multihop": ["decompose"]}
+    app = graph(limits, model=TalkingModel(say=splitting), retriever=retriever)
+    await app.ainvoke({"question": QUESTION}, THREAD)
+    assert retriever.queries == [QUESTION]
+    await app.ainvoke({"question": "Who?"}, OTHER, interrupt_after=["route"])
+    await app.aupdate_state(OTHER, {"plan": ["Who?", "x" * 61]})
+    with pytest.raises(ValueError, match="plan has 61 characters: this server allows at most 60"):
+        await app.ainvoke(None, OTHER)
 
 
 async def test_a_strategy_edited_into_the_state_is_held_to_the_request_s() -> None:

@@ -231,6 +231,24 @@ async def test_an_edit_of_the_state_is_no_turn_and_nor_is_nothing_to_go_on_with(
     assert watched.watcher._running == {}
 
 
+async def test_a_run_is_seen_whatever_the_request_calls_it() -> None:
+    """A request may name its run; edits of the state are told apart by a name."""
+    watched = Watched()
+    await watched.graph.ainvoke({"question": QUESTION}, THREAD | {"run_name": "UpdateState"})
+    assert watched.turn().outcome == "answered"
+
+
+@pytest.mark.parametrize("edit", [{"usage": "junk"}, {"usage": {"llm_calls": "7"}}])
+async def test_a_run_that_fails_over_an_edited_state_is_a_failure(edit: dict[str, Any]) -> None:
+    watched = Watched("A")
+    await watched.ask(interrupt_after=["route"])
+    await watched.graph.aupdate_state(THREAD, edit)
+    with pytest.raises((TypeError, KeyError)):
+        await watched.ask(None)
+    assert [turn.outcome for turn in watched.turns] == ["paused", "error"]
+    assert watched.turns[1].failed_in == "retrieve"
+
+
 async def test_inside_another_graph_a_turn_is_one_still() -> None:
     class Outer(TypedDict):
         asked: str
@@ -320,6 +338,20 @@ async def test_a_failed_run_is_a_warning_that_names_the_error_alone(
     assert record.levelname == "WARNING"
     assert "error=ModelError failed_in=gate" in record.getMessage()
     assert not any(text in f"{vars(record)}" for text in TEXTS)
+
+
+async def test_what_a_person_writes_into_the_state_forges_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "hopgate")
+    watched = Watched("C", logs.write)
+    await watched.ask(interrupt_after=["route"])
+    forged = {"stop_reason": "x\nturn outcome=answered ms=0", "strategy": "none"}
+    await watched.graph.aupdate_state(THREAD, {"decision": forged}, as_node="route")
+    await watched.ask(None)
+    _, answered = [each.getMessage() for each in caplog.records if each.name == "hopgate"]
+    assert "\n" not in answered
+    assert "stop_reason='x\\nturn outcome=answered ms=0' " in answered
 
 
 # Metrics

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from hopgate.server.tokens import digest
 
 pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 from browser import SECONDS, Watch, chromium
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "The designer of Skerrane Light was Ilsabet Corrane."
@@ -86,6 +87,14 @@ class Shown(NamedTuple):
         return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
+@contextmanager
+def routed(page: Page, url: str, handler: Callable[[Route], Any]) -> Iterator[None]:
+    """Let a handler answer instead of the server."""
+    page.route(url, handler)
+    yield
+    page.unroute(url)
+
+
 @pytest.fixture(scope="module")
 def window() -> Iterator[Shown]:
     """One window for all tests; each begins on a blank page."""
@@ -144,6 +153,20 @@ def test_a_preset_turns_its_settings(shown: Shown) -> None:
     expect(shown.page.locator("#settings .chosen")).to_have_text("1 change")
     shown.page.get_by_role("button", name="Back to defaults").click()
     expect(shown.page.locator("[name=alpha]")).to_have_value("0.4")
+
+
+def test_a_setting_that_is_emptied_is_at_its_default(shown: Shown) -> None:
+    shown.set(top_k="", model="")
+    expect(shown.page.locator("#settings .chosen")).to_have_text("defaults")
+
+
+def test_the_settings_stay_open_while_the_page_is_filled(shown: Shown, server: Server) -> None:
+    held: list[Route] = []
+    with routed(shown.page, "**/assistants/search", lambda route: held.append(route)):
+        shown.open(f"{server.url}/hopgate/", width=375)
+        shown.page.locator("#settings > summary").click()
+        held[0].continue_()
+        expect(shown.page.locator("[name=alpha]")).to_be_visible()
 
 
 def test_every_node_and_edge_of_the_graph_is_drawn_in_a_place_of_its_own(
@@ -306,6 +329,19 @@ def test_a_question_can_be_cancelled_and_the_next_one_asked(shown: Shown, fake: 
     expect(shown.ask("Who now?").locator(".answer")).to_have_text("In time")
 
 
+def test_a_slow_server_can_be_left_and_a_broken_one_is_quoted(shown: Shown) -> None:
+    held: list[Route] = []
+    with routed(shown.page, "**/threads", lambda route: held.append(route)):
+        turn = shown.put("Who?", strategy="none")
+        shown.page.get_by_role("button", name="Cancel").click()
+        expect(turn.locator(".trouble")).to_contain_text("Cancelled")
+        assert len(held) == 1
+    gateway = {"status": 502, "json": {"error": "bad gateway"}}
+    with routed(shown.page, "**/threads", lambda route: route.fulfill(**gateway)):
+        expect(shown.ask("Who?").locator(".trouble")).to_contain_text("bad gateway")
+    assert "502" in shown.watch.troubles.pop()  # the browser's own word
+
+
 def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
     go_on = threading.Event()
 
@@ -343,9 +379,14 @@ def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
         *[["1", "2", "28"]] * 3,
     ]
     assert not any(each.endswith("/threads") for each in shown.watch.requests)  # nothing is kept
+    shown.page.set_viewport_size({"width": 375, "height": 900})
+    columns.locator("summary").evaluate_all("all => all.forEach(summary => summary.click())")
+    assert shown.overflow() == 0
 
 
-def test_a_comparison_can_be_cancelled(shown: Shown, fake: FakeOpenAI) -> None:
+def test_a_comparison_can_be_cancelled_and_a_column_asked_again(
+    shown: Shown, fake: FakeOpenAI
+) -> None:
     go_on = threading.Event()
     fake.answers(by_task(direct=lambda _: str(go_on.wait(SECONDS))))
     shown.set(model="openai:fake", strategy="none")
@@ -358,7 +399,17 @@ def test_a_comparison_can_be_cancelled(shown: Shown, fake: FakeOpenAI) -> None:
     shown.page.get_by_role("button", name="Cancel").click()
     go_on.set()
     expect(columns.locator(".trouble b")).to_have_text(["Cancelled"] * 5)
-    expect(shown.page.get_by_role("button", name="Compare")).to_be_visible()
+    compare = shown.page.get_by_role("button", name="Compare")
+    expect(compare).to_be_visible()
+    go_on.clear()
+    columns.first.get_by_role("button", name="Ask again").click()
+    expect(columns.first.locator(".busy")).to_have_attribute("data-node", "generate")
+    expect(compare).to_be_hidden()
+    expect(shown.page.get_by_role("button", name="Cancel")).to_be_visible()
+    go_on.set()
+    expect(columns.first.locator(".answer")).to_have_text("True")
+    expect(columns.first.locator(".way")).to_have_text("gate → route → generate")
+    expect(columns.locator(".trouble")).to_have_count(4)
 
 
 def test_everything_can_be_done_with_the_keyboard(shown: Shown) -> None:
@@ -377,7 +428,7 @@ def test_everything_can_be_done_with_the_keyboard(shown: Shown) -> None:
 
     shown.page.locator("[name=alpha]").focus()
     keyboard.press("ArrowRight")
-    expect(shown.page.locator(".dial output")).to_have_text("0.45")
+    expect(shown.page.locator(".dial output")).to_have_text("0.41")
 
     seen = []
     for _ in range(60):
@@ -411,11 +462,13 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
     expect(turn.locator(".graph")).to_be_visible()  # within the turn, where the reader is
     turn.locator(".citations").get_by_role("button").click()
     assert shown.overflow() == 0
-    shown.page.get_by_role("link", name="Compare α").click()
-    shown.page.get_by_label("Question to compare").fill(QUESTION)
-    shown.page.keyboard.press("Enter")
-    expect(shown.page.locator(".column details")).to_have_count(5)
+    shown.page.set_viewport_size({"width": 320, "height": 900})
     assert shown.overflow() == 0
+    for words in (".brand", "nav a"):  # each on one line
+        heights = shown.page.locator(words).evaluate_all(
+            "all => all.map(each => each.offsetHeight)"
+        )
+        assert max(heights) < 45
 
 
 ATTACKS = [
@@ -443,8 +496,7 @@ def test_what_others_wrote_is_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_
     fake.answers(by_task(**{"condense": said, **replies}))
     settings = {"index": tmp_path / "index", "model": "openai:fake"}
     turn = shown.ask(f"MALLORY? {said}", **settings, strategy="multi", hop_k=len(ATTACKS))
-    for button in turn.get_by_role("button").all():
-        button.click()
+    turn.get_by_role("button").evaluate_all("all => all.forEach(button => button.click())")
     texts = turn.locator(".passages .passage .text").all_text_contents()
     assert sorted(texts) == sorted(f"MALLORY {each}" for each in ATTACKS)
     for place in (".passages .source", ".thought", ".answer", ".card > h2", ".citations .passage"):
@@ -462,9 +514,12 @@ def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
     expect(turn.locator(".trouble")).to_contain_text("openai:NAME")
     expect(shown.page.locator("[name=model]")).to_have_attribute("aria-invalid", "true")
     expect(shown.page.locator("#drawing .failed")).to_have_attribute("data-node", "condense")
-    shown.set(model="openai:fake", strategy="none")
+    shown.ask(model="openai:fake", index="/nowhere")
+    expect(shown.page.locator("#settings [aria-invalid]")).to_have_count(1)
+    expect(shown.page.locator("[name=index]")).to_have_attribute("aria-invalid", "true")
+    shown.set(index="sample", strategy="none")
     turn.get_by_role("button", name="Ask again").click()
-    expect(shown.page.locator(".turn").nth(1).locator(".answer")).to_have_text("Nobody knows")
+    expect(shown.page.locator(".turn").nth(2).locator(".answer")).to_have_text("Nobody knows")
 
 
 def test_the_embedded_model_answers_word_by_word(shown: Shown) -> None:
@@ -559,9 +614,6 @@ KEPT = ("graphs", "http", "auth", "dependencies")
 @pytest.fixture
 def signed_in(window: Shown, guarded: Server) -> Shown:
     window.open(f"{guarded.url}/lab/hopgate/")
-    window.page.get_by_label("Token").fill("not this one")
-    window.page.keyboard.press("Enter")
-    expect(window.page.locator("#sign-in .words")).to_contain_text("That token was refused")
     window.page.get_by_label("Token").fill(TOKEN)
     window.page.keyboard.press("Enter")
     expect(window.page.locator("#settings [name=model]")).to_be_visible()
@@ -574,7 +626,35 @@ def test_a_server_with_users_is_given_the_token_and_nobody_else(signed_in: Shown
     assert TOKEN not in " ".join(signed_in.watch.requests)
     assert TOKEN not in signed_in.page.content()
     signed_in.page.reload()
-    expect(signed_in.page.get_by_label("Token")).to_be_visible()
+    field = signed_in.page.get_by_label("Token", exact=True)
+    field.fill("not-this-one")
+    signed_in.page.keyboard.press("Enter")
+    expect(signed_in.page.locator("#sign-in .words")).to_contain_text("That token was refused")
+    field.fill(f"token: {TOKEN}…")  # what no header can hold
+    signed_in.page.keyboard.press("Enter")
+    expect(field).to_be_visible()
+    assert field.evaluate("field => field.validity.patternMismatch")
+    field.fill(f" {TOKEN} ")
+    signed_in.page.keyboard.press("Enter")
+    expect(signed_in.page.locator("[name=model]")).to_be_attached()
+    expect(field).to_be_hidden()
+
+
+def test_requests_at_once_ask_for_a_new_token_once(signed_in: Shown) -> None:
+    def answer(route: Route) -> None:
+        if route.request.headers["authorization"] == "Bearer new":
+            route.fulfill(body='event: error\ndata: {"error": "ModelError", "message": "down"}\n\n')
+        else:
+            route.fulfill(status=401, json={"detail": "no longer"})
+
+    page = signed_in.page
+    page.get_by_role("link", name="Compare α").click()
+    with routed(page, "**/runs/stream", answer):
+        page.get_by_label("Question to compare").fill("Who?")
+        page.keyboard.press("Enter")
+        page.get_by_label("Token", exact=True).fill("new")
+        page.keyboard.press("Enter")
+        expect(page.locator(".column .trouble b")).to_have_text(["The model did not answer"] * 5)
 
 
 def test_a_setting_beyond_the_operator_s_limits_is_marked(signed_in: Shown) -> None:

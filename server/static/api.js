@@ -24,6 +24,8 @@ export const hooks = {
 };
 
 let token = ""; // in memory only
+/** @type {Promise<boolean> | null} the question for a token that is open */
+let asking = null;
 
 /**
  * @param {string} path relative to the server's root
@@ -33,6 +35,7 @@ let token = ""; // in memory only
 async function request(path, { body, signal } = {}) {
   /** @type {Record<string, string>} */
   const headers = body ? { "Content-Type": "application/json" } : {};
+  const used = token;
   if (token) headers.Authorization = `Bearer ${token}`;
   const options = { method: body ? "POST" : "GET", headers, signal };
   const response = await reach(() =>
@@ -41,10 +44,19 @@ async function request(path, { body, signal } = {}) {
   if (response.ok) return response;
   const detail = await detailOf(response);
   if (response.status !== 401) throw new Refused(response.status, detail);
-  const given = await hooks.askToken(token ? `That token was refused: ${detail}` : "");
-  if (given === null) throw new Refused(401, detail);
-  token = given;
+  const isKnown = token !== used || (await signIn(used && `That token was refused: ${detail}`));
+  if (!isKnown) throw new Refused(401, detail);
   return request(path, { body, signal });
+}
+
+/** Ask who it is, once for all requests that wait for it. @param {string} why */
+function signIn(why) {
+  asking ??= hooks.askToken(why).then((given) => {
+    token = given ?? token;
+    asking = null;
+    return given !== null;
+  });
+  return asking;
 }
 
 /**
@@ -68,18 +80,18 @@ async function reach(act) {
 async function detailOf(response) {
   const text = await response.text();
   try {
-    return String(JSON.parse(text).detail);
-  } catch {
-    return text.slice(0, 300) || response.statusText || `status ${response.status}`;
-  }
+    const { detail } = JSON.parse(text);
+    if (typeof detail === "string") return detail;
+  } catch {} // a proxy's page, not the server's JSON
+  return text.slice(0, 300) || response.statusText || `status ${response.status}`;
 }
 
 /** @param {string} path @returns {Promise<any>} */
 export const get = async (path) => (await request(path)).json();
 
-/** @param {string} path @param {object} body @returns {Promise<any>} */
-export const post = async (path, body) => {
-  const text = await (await request(path, { body })).text();
+/** @param {string} path @param {object} body @param {AbortSignal} [signal] @returns {Promise<any>} */
+export const post = async (path, body, signal) => {
+  const text = await (await request(path, { body, signal })).text();
   return text ? JSON.parse(text) : null;
 };
 

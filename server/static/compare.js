@@ -9,47 +9,88 @@ export const ALPHAS = [0, 0.25, 0.5, 0.75, 1];
 const NAMES = { 0.25: "¼", 0.5: "½", 0.75: "¾" };
 const AT_ONCE = 2;
 
-/**
- * Ask the question at every α, two at a time.
- * @param {string} question
- * @param {object} context the other settings
- * @param {any} graph the server's drawing
- * @param {HTMLElement} place
- * @param {AbortSignal} signal
- */
-export async function compare(question, context, graph, place, signal) {
-  const columns = ALPHAS.map((alpha) => new Column(alpha, graph));
-  place.replaceChildren(...columns.map((column) => column.element));
-  const waiting = [...columns];
-  const work = async () => {
-    for (let next = waiting.shift(); next; next = waiting.shift()) {
-      await next.run(question, context, signal);
-    }
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
+/** Asks at every α, two at a time; a column that failed may be asked again. */
+export class Comparison {
+  /**
+   * @param {HTMLElement} place
+   * @param {(busy: boolean) => void} onBusy told when the work begins and ends
+   */
+  constructor(place, onBusy) {
+    this.place = place;
+    this.onBusy = onBusy;
+    /** @type {Column[]} */
+    this.waiting = [];
+    /** @type {AbortController | null} of the work that is going on */
+    this.now = null;
+  }
+
+  /**
+   * @param {string} question
+   * @param {object} context the other settings
+   * @param {any} graph the server's drawing
+   */
+  start(question, context, graph) {
+    const again = (column) => this.put(column);
+    const columns = ALPHAS.map((alpha) => new Column(question, { ...context, alpha }, graph, again));
+    this.place.replaceChildren(...columns.map((column) => column.element));
+    this.put(...columns);
+  }
+
+  cancel() {
+    this.now?.abort();
+  }
+
+  /** Have columns asked, by those who are at work if some are. */
+  async put(...columns) {
+    this.waiting.push(...columns);
+    for (const column of columns) column.reset();
+    if (this.now) return;
+    this.now = new AbortController();
+    this.onBusy(true);
+    await Promise.all(Array.from({ length: AT_ONCE }, () => this.work(this.now.signal)));
+    this.now = null;
+    this.onBusy(false);
+  }
+
+  async work(signal) {
+    for (let next = this.waiting.shift(); next; next = this.waiting.shift()) await next.run(signal);
+  }
 }
 
 class Column {
-  constructor(alpha, graph) {
-    this.alpha = alpha;
+  constructor(question, context, graph, again) {
+    this.question = question;
+    this.context = context;
+    this.again = () => again(this);
+    const { alpha } = context;
     this.drawing = new Drawing(graph);
-    this.path = el("p", { class: "way" }, "waiting");
+    this.path = el("p", { class: "way" });
     this.route = el("div", {});
     this.answer = el("div", { class: "answer", dir: "auto" });
     this.figures = el("dl", {});
     this.why = el("div", { class: "why" });
     const title = el("h2", {}, el("span", {}, "α = "), NAMES[alpha] ?? String(alpha));
     const parts = [title, this.drawing.element, this.path, this.route, this.answer, this.figures, this.why];
-    this.element = el("article", { class: "column panel", "aria-label": `α = ${alpha}` }, ...parts);
+    const about = { class: "column panel", "aria-label": `α = ${alpha}`, tabindex: -1 };
+    this.element = el("article", about, ...parts);
   }
 
-  async run(question, context, signal) {
+  /** Forget an earlier try. */
+  reset() {
+    if (this.why.contains(document.activeElement)) this.element.focus();
+    this.drawing.reset();
+    this.path.textContent = "waiting";
+    for (const each of [this.route, this.answer, this.figures, this.why]) each.replaceChildren();
+  }
+
+  async run(signal) {
+    const { question, context } = this;
     const record = new Record();
     const trace = new Trace(record, question);
     let failure = null;
     this.path.textContent = "working";
     try {
-      for await (const happening of ask(question, { ...context, alpha: this.alpha }, { signal })) {
+      for await (const happening of ask(question, context, { signal })) {
         for (const each of [record, this.drawing, trace]) each.take(happening);
         this.path.textContent = way(this.drawing.path);
         if (happening.kind === "token") this.answer.append(happening.text);
@@ -58,7 +99,7 @@ class Column {
     } catch (error) {
       failure = error;
     }
-    this.finish(record, trace, failure, () => this.run(question, context, new AbortController().signal));
+    this.finish(record, trace, failure);
   }
 
   tell(event) {
@@ -67,11 +108,11 @@ class Column {
     if (event.event === "escalate") this.answer.replaceChildren();
   }
 
-  finish(record, trace, failure, again) {
+  finish(record, trace, failure) {
     this.drawing.stop();
     if (record.answered && !failure) this.drawing.finish();
     this.figures.replaceChildren(...figures(record.usage));
-    trace.finish(failure, again);
+    trace.finish(failure, this.again);
     trace.answer.remove(); // it stands above
     const trouble = find(".trouble", trace.element);
     this.why.replaceChildren(

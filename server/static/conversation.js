@@ -65,7 +65,7 @@ export class Conversation {
     const { drawing } = this;
     drawing.reset();
     try {
-      this.thread ??= await newThread();
+      this.thread ??= await newThread(signal);
       for await (const happening of ask(question, context, { thread: this.thread, signal })) {
         growing(turn, () => [record, drawing, trace].forEach((each) => each.take(happening)));
         if (happening.kind === "told") say(ALOUD[happening.event.event]?.(happening.event) ?? "");

@@ -1,7 +1,7 @@
 /** The page: two views, the settings beside them, and what to do when nobody answers. */
 
 import { get, hooks, post, Refused } from "./api.js";
-import { compare } from "./compare.js";
+import { Comparison } from "./compare.js";
 import { Conversation } from "./conversation.js";
 import { counted, el, find, say } from "./dom.js";
 import { Drawing } from "./graph.js";
@@ -10,12 +10,11 @@ import { Settings } from "./settings.js";
 
 const settings = new Settings(find("#settings"));
 const conversation = new Conversation(settings);
+const comparison = new Comparison(find("#columns"), busy);
 const wide = matchMedia("(min-width: 75rem)");
 
 /** @type {any} the graph as the server draws it */
 let graph = null;
-/** @type {AbortController | null} */
-let comparing = null;
 
 async function start() {
   find("#notice").hidden = true;
@@ -68,7 +67,7 @@ hooks.askToken = (why) => {
   dialog.showModal();
   find("form", dialog).onsubmit = (event) => {
     event.preventDefault();
-    dialog.close(input.value);
+    dialog.close(input.value.trim());
     input.value = "";
   };
   find(".quiet", dialog).onclick = () => dialog.close("");
@@ -79,17 +78,22 @@ hooks.askToken = (why) => {
 
 /** Show the view that the address names. */
 function show() {
-  const comparison = location.hash === "#compare";
+  const comparing = location.hash === "#compare";
   for (const link of /** @type {any} */ (document.querySelectorAll("nav a"))) {
-    if ((link.hash === "#compare") === comparison) link.setAttribute("aria-current", "page");
+    if ((link.hash === "#compare") === comparing) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.body.classList.toggle("comparing", comparison);
-  find("#ask").hidden = comparison;
-  find("#compare").hidden = !comparison;
+  document.body.classList.toggle("comparing", comparing);
+  find("#ask").hidden = comparing;
+  find("#compare").hidden = !comparing;
   conversation.place();
-  settings.disable(comparison ? ["alpha"] : []);
-  find("#settings").open = wide.matches && !comparison;
+  settings.disable(comparing ? ["alpha"] : []);
+}
+
+/** Show it with the settings open where there is room beside it. */
+function visit() {
+  show();
+  find("#settings").open = wide.matches && find("#compare").hidden;
 }
 
 settings.onChange = (values) => {
@@ -113,27 +117,24 @@ for (const example of document.querySelectorAll("#examples button")) {
   example.addEventListener("click", () => conversation.put(example.textContent));
 }
 
-find("#comparing").addEventListener("submit", async (event) => {
+find("#comparing").addEventListener("submit", (event) => {
   event.preventDefault();
   const question = find("#compared").value.trim();
-  if (comparing || !question || !graph) return;
-  comparing = new AbortController();
-  comparison(true);
-  await compare(question, settings.values(), graph, find("#columns"), comparing.signal);
-  comparing = null;
-  comparison(false);
+  if (comparison.now || !question || !graph) return;
+  comparison.start(question, settings.values(), graph);
 });
 
-function comparison(working) {
+/** @param {boolean} working whether the comparison is */
+function busy(working) {
   const [cancelling, submit] = [find("#cancel-compare"), find("#comparing [type=submit]")];
   const focused = [cancelling, submit].includes(document.activeElement);
   cancelling.hidden = !working;
   submit.hidden = working;
   if (focused) (working ? cancelling : submit).focus();
-  say(working ? "Asking five times" : "All five are done");
+  say(working ? "Comparing" : "The comparison has ended");
 }
 
-find("#cancel-compare").addEventListener("click", () => comparing?.abort());
+find("#cancel-compare").addEventListener("click", () => comparison.cancel());
 
 for (const field of document.querySelectorAll("textarea")) {
   field.addEventListener("keydown", (event) => {
@@ -143,7 +144,7 @@ for (const field of document.querySelectorAll("textarea")) {
   });
 }
 
-addEventListener("hashchange", show);
-wide.addEventListener("change", show);
-show();
+addEventListener("hashchange", visit);
+wide.addEventListener("change", visit);
+visit();
 start();

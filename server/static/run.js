@@ -44,8 +44,8 @@ export async function* ask(question, context, { thread, signal }) {
 export const cancel = (thread, run) =>
   post(`threads/${thread}/runs/${run}/cancel?action=interrupt`, {});
 
-/** @returns {Promise<string>} the id of a new conversation */
-export const newThread = async () => (await post("threads", {})).thread_id;
+/** @param {AbortSignal} signal @returns {Promise<string>} the id of a new conversation */
+export const newThread = async (signal) => (await post("threads", {}, signal)).thread_id;
 
 /**
  * @param {import("./api.js").Part} part

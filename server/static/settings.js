@@ -61,9 +61,9 @@ export class Settings {
     this.changed();
   }
 
-  /** @param {string} message of the server; the settings that it names are marked */
+  /** @param {string} message of the server; the settings that it names or quotes are marked */
   refuse(message) {
-    const named = Object.values(this.fields).filter((field) => names(message, field.name));
+    const named = Object.values(this.fields).filter((field) => isAbout(message, field));
     for (const field of named) field.input.setAttribute("aria-invalid", "true");
     const more = find(".more", this.form);
     if (more && named.some((field) => more.contains(field.input))) more.open = true;
@@ -103,8 +103,11 @@ export class Settings {
   }
 }
 
-/** Whether a message is about a setting: its name stands at the start of a line or clause. */
-const names = (message, name) => new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message);
+/** Whether a message begins a line or clause with a setting's name, or quotes what was typed. */
+function isAbout(message, { name, input, read, default: initial }) {
+  const typed = input.type === "text" && read() !== initial ? read() : null;
+  return new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message) || (typed && message.includes(typed));
+}
 
 /** One setting: its control, how to read it and how to write it. */
 function makeField(name, schema) {
@@ -130,24 +133,24 @@ function control(kind, initial, nullable) {
     const input = el("input", { id, type: "checkbox" });
     return { input, read: () => input.checked, write: (value) => (input.checked = value) };
   }
-  if (kind.type === "number" || kind.type === "integer") return numeric(kind, id, nullable);
+  if (kind.type === "number" || kind.type === "integer") return numeric(kind, id, initial, nullable);
   const placeholder = initial || "none";
   const input = el("input", { id, type: "text", maxlength: kind.maxLength, placeholder, spellcheck: "false" });
   const read = () => input.value.trim() || (nullable ? null : initial);
   return { input, read, write: (value) => (input.value = value ?? "") };
 }
 
-function numeric(kind, id, nullable) {
+function numeric(kind, id, initial, nullable) {
   const slides = kind.minimum === 0 && kind.maximum === 1 && !nullable;
   const input = el("input", {
     id,
     type: slides ? "range" : "number",
     min: kind.minimum ?? kind.exclusiveMinimum,
     max: kind.maximum,
-    step: slides ? 0.05 : (kind.multipleOf ?? (kind.type === "integer" ? 1 : "any")),
-    placeholder: nullable ? "none" : null,
+    step: slides ? 0.01 : (kind.multipleOf ?? (kind.type === "integer" ? 1 : "any")),
+    placeholder: initial ?? "none",
   });
-  const read = () => (input.value === "" ? null : Number(input.value));
+  const read = () => (input.value === "" ? initial : Number(input.value));
   return { input, read, write: (value) => (input.value = value ?? "") };
 }
 
