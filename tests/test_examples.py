@@ -136,7 +136,8 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
     assert (hop["event"], hop["query"]) == ("hop", LIGHT)
     assert {each["event"] for each in tokens} == {"token"}
     assert "".join(each["text"] for each in tokens) == "It was first lit in 1858 [1]."
-    assert answer == {"event": "answer", "text": "It was first lit in 1858."}
+    assert (answer["event"], answer["text"]) == ("answer", "It was first lit in 1858.")
+    assert answer["citations"] == result["citations"]
     assert [each["title"] for each in result["citations"]] == [hop["passages"][0]["title"]]
     assert (result["answer"], result["decision"]["alpha"]) == ("It was first lit in 1858.", 0.2)
 
