@@ -28,6 +28,8 @@ OPENAI = "https://api.openai.com/v1"
 DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
 TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # of time-outs, 408, 409, 429 and 5xx; never of 400 or 401
+MAX_CALLS = 1000  # at once to one model, as OpenAI's own client; httpx allows 100
+IDLE_CONNECTIONS = 20  # each call looks at every one of them: 100 cost five times the CPU
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are no secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
@@ -218,7 +220,13 @@ def _make(name: str) -> ChatModel:
         max_retries=MAX_RETRIES,
         stream_usage=True,
         # A proxy is never meant for the embedded server.
-        http_async_client=httpx.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=name != LOCAL),
+        http_async_client=httpx.AsyncClient(
+            timeout=TIMEOUT_SECONDS,
+            limits=httpx.Limits(
+                max_connections=MAX_CALLS, max_keepalive_connections=IDLE_CONNECTIONS
+            ),
+            trust_env=name != LOCAL,
+        ),
     )
     if name == LOCAL:
         return ChatModel(

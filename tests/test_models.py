@@ -54,6 +54,19 @@ def test_auto_is_the_embedded_model_until_an_endpoint_is_set(
     assert chat.resolve("auto") == "openai:qwen"
 
 
+async def test_hanging_calls_do_not_keep_others_from_the_endpoint(fake: FakeOpenAI) -> None:
+    fake.answers(lambda _: Reply("late", delay=30))
+    calls = [asyncio.create_task(complete()) for _ in range(120)]
+    try:
+        async with asyncio.timeout(20):
+            while len(fake.requests) < len(calls):
+                await asyncio.sleep(0.05)
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
 async def test_completion_carries_text_and_tokens(fake: FakeOpenAI, key: str) -> None:
     fake.says("  Paris \n")
     completion = await complete()

@@ -1,0 +1,464 @@
+"""hopgate under load: what its graph costs, alone and on a LangGraph server, and what faults do.
+
+    python benchmarks/server_load.py --work DIR [--quick] [--cores 0 1] > load.json
+
+The model is a fake with a fixed latency (fixed_latency.py), in a process of its own; router, index
+and encoder are the real ones. Users ask the sample collection's questions, each its next when the
+last is answered. The same flow written plainly (plain_flow.py) is asked in turns with hopgate.
+
+Parts, each in a process of its own; what a part found is kept in DIR, and the same command, started
+again, goes on with what is missing:
+
+- `graph-N`: N users ask the graph in-process. `bare` is the flow without a graph: model, router and
+  index alone, so what a side takes beyond it is its own cost.
+- `server-N`: N users ask `langgraph dev` over HTTP (stateless runs), with a job slot for each of
+  the most users; `slots`: 8 users with the one slot that is `langgraph dev`'s default.
+- `faults-graph`, `faults-server`: 4 users, while 28 others do nothing, or ask a model that is slow,
+  drops connections or hangs. `faults-slots`: hanging runs take up all of ten slots for a while.
+- `memory-graph`, `memory-sqlite`, `memory-server`, `memory-server-plain`: resident memory over many
+  requests, 32 at once, with a model of 10 ms; in-process without checkpoints, with checkpoints in
+  SQLite, on the server, and on the server with the plain graph.
+
+The graph or server stays on the first of the --cores; model and users, where they are processes of
+their own, on the second.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import fixed_latency
+import httpx
+import plain_flow
+from load_measures import (
+    Ask,
+    Tally,
+    Watch,
+    counted,
+    cpu_seconds,
+    endless,
+    in_turns,
+    load,
+    questions,
+    resident_mib,
+    slope,
+)
+
+from hopgate import Context, build_graph
+
+ROOT = Path(__file__).parents[1]
+AT_ONCE = 32
+"""Users, of the parts that are not run for several numbers of them."""
+GOOD = 4
+"""Users of a good model, where others ask a bad one: too few to keep a core busy."""
+AT_DEFAULT_SLOT = 8
+"""Users, of the part with the one slot that `langgraph dev` has by default."""
+FEW_SLOTS = 10
+"""What a LangGraph server in production has by default."""
+MEMORY_MS = 10.0
+"""Latency of the model, of the parts that look at memory."""
+Cores = tuple[int | None, int | None]
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "LANGSMITH_TRACING": "false",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+PACKAGES = ("langgraph", "langgraph-api", "langchain-openai", "openai", "torch")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is asked.
+
+    Attributes:
+        users: Numbers of users at once.
+        ms: Latency of the model.
+        rounds: Turns of each side.
+        least: Fewest questions a turn.
+        each: Questions a user and turn.
+        requests: Of the memory parts.
+        fewer_requests: Of those that store what they do: SQLite, the server.
+        until_error: Whether hanging calls are waited for.
+        stuck_s: How long hanging runs hold all slots.
+    """
+
+    users: tuple[int, ...] = (1, 8, 32, 128)
+    ms: float = 200.0
+    rounds: int = 3
+    least: int = 34
+    each: int = 2
+    requests: int = 10_000
+    fewer_requests: int = 2_000
+    until_error: bool = True
+    stuck_s: float = 30.0
+
+    def turn(self, users: int) -> int:
+        """Questions a turn."""
+        return max(self.least, self.each * users)
+
+
+FULL = Sizes()
+QUICK = Sizes((4,), 20.0, 1, 4, 2, 40, 20, False, 2.0)
+QUICK_PARTS = ("graph-4", "server-4", "memory-graph")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a part runs with.
+
+    Attributes:
+        sizes: How much is asked.
+        address: The fake model's.
+        users: How many ask at once.
+        core: Where the users stay, if they ask over HTTP.
+    """
+
+    sizes: Sizes
+    address: str
+    users: int
+    core: int | None
+
+    @property
+    def url(self) -> str:
+        """What OPENAI_BASE_URL is."""
+        return f"{self.address}/v1"
+
+
+def context(model: str = plain_flow.MODEL) -> Context:
+    """The settings of hopgate's graph, the same as the plain flow's."""
+    return Context(
+        alpha=plain_flow.ALPHA,
+        model=model,
+        top_k=plain_flow.TOP_K,
+        hop_k=plain_flow.HOP_K,
+        max_hops=plain_flow.MAX_HOPS,
+    )
+
+
+def in_process(model: str = plain_flow.MODEL, saver: Any = None) -> Ask:
+    """Ask hopgate's graph here; with a saver, each question on a thread of its own."""
+    graph, settings, threads = build_graph(saver), context(model), count()
+
+    async def ask(question: str) -> Any:
+        config: Any = {"configurable": {"thread_id": str(next(threads))}} if saver else None
+        return await graph.ainvoke({"question": question}, config, context=settings)
+
+    return ask
+
+
+async def graph(setting: Setting) -> dict[str, Any]:
+    parts = await plain_flow.load()
+    sides: dict[str, Ask] = {
+        "bare": lambda question: plain_flow.ask(parts, question),
+        "plain": lambda question: plain_flow.graph.ainvoke({"question": question}),
+        "hopgate": in_process(),
+    }
+    watch = Watch(time.process_time, lambda: counted(setting.address))
+    sizes, users = setting.sizes, setting.users
+    found = await in_turns(sides, users, sizes.turn(users), sizes.rounds, watch)
+    return with_shares(found, setting.sizes.ms)
+
+
+def with_shares(found: dict[str, Any], ms: float) -> dict[str, Any]:
+    """Add the model's share of the time, and how hopgate compares."""
+    for side in found.values():
+        waited = sum(side["model_calls"].values()) * ms / (side["asked"] - side["errors"])
+        side["model_share"] = round(waited / side["mean_ms"], 3)
+    figures = ("answers_per_s", "mean_ms", "p50_ms", "p95_ms", "cpu_ms")
+    hopgate, plain = found["hopgate"], found["plain"]
+    found["hopgate / plain"] = {name: round(hopgate[name] / plain[name], 3) for name in figures}
+    if bare := found.get("bare"):
+        found["beyond bare"] = {
+            name: {
+                figure: round(side[figure] - bare[figure], 2)
+                for figure in ("mean_ms", "p50_ms", "cpu_ms")
+            }
+            for name, side in (("plain", plain), ("hopgate", hopgate))
+        }
+    return found
+
+
+class Remote:
+    """A `langgraph dev` that serves hopgate's graph and the plain one."""
+
+    def __init__(self, url: str, pid: int, client: httpx.AsyncClient) -> None:
+        """Keep where it is."""
+        self.pid = pid
+        self._url = f"{url}/runs/wait"
+        self._client = client
+
+    def ask(self, graph: str = "hopgate", model: str = plain_flow.MODEL) -> Ask:
+        """Ask one of its graphs, in runs without a thread."""
+        body: dict[str, Any] = {"assistant_id": graph, "on_disconnect": "cancel"}
+        if graph == "hopgate":
+            body["context"] = context_values(model)
+
+        async def ask(question: str) -> Any:
+            response = await self._client.post(
+                self._url, json=body | {"input": {"question": question}}
+            )
+            found = response.raise_for_status().json()
+            if fault := found.get("__error__"):
+                raise RuntimeError(f"{fault['error']}: {fault['message']}")
+            return found
+
+        return ask
+
+
+def context_values(model: str) -> dict[str, Any]:
+    """The settings that differ from their defaults, as a request brings them."""
+    default, chosen = asdict(Context()), asdict(context(model))
+    return {name: value for name, value in chosen.items() if value != default[name]}
+
+
+@asynccontextmanager
+async def remote(setting: Setting, slots: int) -> AsyncIterator[Remote]:
+    """Run `langgraph dev` on the measured core, and go to the other one."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import langgraph_dev
+
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        config = json.loads((ROOT / "langgraph.json").read_text())
+        config["graphs"]["plain"] = f"{plain_flow.__file__}:graph"
+        config.pop("env", None)
+        (folder / "langgraph.json").write_text(json.dumps(config))
+        env = {"OPENAI_BASE_URL": setting.url}
+        server = stack.enter_context(
+            langgraph_dev.start(folder, config=folder / "langgraph.json", env=env, jobs=slots)
+        )
+        stay_on(setting.core)
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, limits=limits))
+        yield Remote(server.url, server.process.pid, client)
+
+
+async def server(setting: Setting) -> dict[str, Any]:
+    return await on_server(setting, max(setting.sizes.users))
+
+
+async def slots(setting: Setting) -> dict[str, Any]:
+    return await on_server(setting, 1)
+
+
+async def on_server(setting: Setting, slots: int) -> dict[str, Any]:
+    async with remote(setting, slots) as at:
+        watch = Watch(lambda: cpu_seconds(at.pid), lambda: counted(setting.address))
+        sides = {name: at.ask(name) for name in ("plain", "hopgate")}
+        sizes, users = setting.sizes, setting.users
+        rounds = min(2, sizes.rounds)
+        found = await in_turns(sides, users, sizes.turn(users), rounds, watch)
+    return {"slots": slots} | with_shares(found, setting.sizes.ms)
+
+
+async def faults_graph(setting: Setting) -> dict[str, Any]:
+    return await faults(lambda model: in_process(model), setting)
+
+
+async def faults_server(setting: Setting) -> dict[str, Any]:
+    async with remote(setting, setting.users) as at:
+        return await faults(lambda model: at.ask(model=model), setting)
+
+
+async def faults(ask: Callable[[str], Ask], setting: Setting) -> dict[str, Any]:
+    """Few users ask a good model, while the many others do nothing or ask a bad one."""
+    good, texts, many = ask(plain_flow.MODEL), endless(questions()), setting.users - GOOD
+    bad = {name: ask(f"openai:{name}") for name in ("slow", "drop", "hang")}
+    await load(good, islice(texts, GOOD), GOOD)
+    turns: dict[str, Tally] = {name: Tally() for name in ("alone", *bad)}
+    others = {name: Tally() for name in bad}
+    for turn in range(setting.sizes.rounds):
+        for name, tally in turns.items():
+            # A hanging call takes minutes to fail: each user makes one.
+            asked = islice(endless(questions()), many if name == "hang" else None)
+            waiting = asyncio.create_task(
+                load(bad[name], asked, many, others[name]) if name in bad else asyncio.sleep(0)
+            )
+            turns[name] = tally + await load(good, islice(texts, setting.sizes.turn(GOOD)), GOOD)
+            last = turn == setting.sizes.rounds - 1
+            if not (name == "hang" and last and setting.sizes.until_error):
+                waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await waiting
+    reports = {name: tally.report() for name, tally in turns.items()}
+    return {
+        "users": {"good": GOOD, "bad": many},
+        "good": reports,
+        "good / alone": {
+            name: {
+                f: round(reports[name][f] / reports["alone"][f], 3) for f in ("p50_ms", "p95_ms")
+            }
+            for name in bad
+        },
+        "bad": {name: tally.report() for name, tally in others.items()},
+    }
+
+
+async def faults_slots(setting: Setting) -> dict[str, Any]:
+    """Hanging runs hold all slots of a server until their users leave."""
+    texts = endless(questions())
+    async with remote(setting, FEW_SLOTS) as at:
+        good = at.ask()
+        await load(good, islice(texts, GOOD), GOOD)
+        alone = await load(good, islice(texts, setting.sizes.turn(GOOD)), GOOD)
+        hang = asyncio.create_task(
+            load(at.ask(model="openai:hang"), questions()[:FEW_SLOTS], FEW_SLOTS)
+        )
+        await asyncio.sleep(2)
+        others = asyncio.create_task(load(good, islice(texts, GOOD), GOOD))
+        await asyncio.sleep(setting.sizes.stuck_s)
+        hang.cancel()
+        with suppress(asyncio.CancelledError):
+            await hang
+        stuck = await others
+    return {
+        "slots": FEW_SLOTS,
+        "users": {"good": GOOD, "bad": FEW_SLOTS},
+        "until_bad_leave_s": setting.sizes.stuck_s,
+        "good": {"alone": alone.report(), "hang": stuck.report()},
+    }
+
+
+async def memory_graph(setting: Setting) -> dict[str, Any]:
+    return await memory(in_process(), setting.sizes.requests, os.getpid())
+
+
+async def memory_sqlite(setting: Setting) -> dict[str, Any]:
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with AsyncSqliteSaver.from_conn_string(f"{folder}/checkpoints.sqlite") as saver:
+            return await memory(in_process(saver=saver), setting.sizes.fewer_requests, os.getpid())
+
+
+async def memory_server(setting: Setting) -> dict[str, Any]:
+    return await memory_on_server("hopgate", setting)
+
+
+async def memory_server_plain(setting: Setting) -> dict[str, Any]:
+    return await memory_on_server("plain", setting)
+
+
+async def memory_on_server(graph: str, setting: Setting) -> dict[str, Any]:
+    async with remote(setting, setting.users) as at:
+        return await memory(at.ask(graph), setting.sizes.fewer_requests, at.pid)
+
+
+async def memory(ask: Ask, requests: int, pid: int) -> dict[str, Any]:
+    """Look at a process's memory after each tenth of the requests."""
+    texts, tally, step = endless(questions()), Tally(), requests // 10
+    await load(ask, islice(texts, AT_ONCE), AT_ONCE)
+    points = [(0, resident_mib(pid))]
+    for done in range(step, requests + 1, step):
+        tally += await load(ask, islice(texts, step), AT_ONCE)
+        points.append((done, round(resident_mib(pid), 1)))
+    return {"resident_mib": points, "mib_per_1000": slope(points), "load": tally.report()}
+
+
+Part = Callable[[Setting], Any]
+AT_EACH: dict[str, Part] = {"graph": graph, "server": server}
+ONCE: dict[str, Part] = {
+    "slots": slots,
+    "faults-graph": faults_graph,
+    "faults-server": faults_server,
+    "faults-slots": faults_slots,
+}
+MEMORY: dict[str, Part] = {
+    "memory-graph": memory_graph,
+    "memory-sqlite": memory_sqlite,
+    "memory-server": memory_server,
+    "memory-server-plain": memory_server_plain,
+}
+
+
+def all_parts(sizes: Sizes) -> list[str]:
+    each = [f"{name}-{users}" for name in AT_EACH for users in sizes.users]
+    return [*each, *ONCE, *MEMORY]
+
+
+def stay_on(core: int | None) -> None:
+    """Keep to one CPU core; processes and threads begun from now on do too."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def run_part(name: str, sizes: Sizes, cores: Cores) -> dict[str, Any]:
+    """Run a part in this process."""
+    kind, _, users = name.rpartition("-")
+    part = AT_EACH.get(kind) or (ONCE | MEMORY)[name]
+    ms = MEMORY_MS if name in MEMORY else sizes.ms
+    stay_on(cores[0])
+    with fixed_latency.running(ms, cores[1]) as address:
+        at_once = int(users) if kind in AT_EACH else AT_DEFAULT_SLOT if name == "slots" else AT_ONCE
+        setting = Setting(sizes, address, at_once, cores[1])
+        os.environ |= {"OPENAI_BASE_URL": setting.url}
+        began = time.perf_counter()
+        found: dict[str, Any] = asyncio.run(part(setting))
+    return found | {"model_ms": ms, "took_s": round(time.perf_counter() - began)}
+
+
+def apart(name: str, work: Path, options: list[str]) -> dict[str, Any]:
+    """Run a part in a process of its own, unless what it finds is known."""
+    kept = work / f"{name}.json"
+    if not kept.exists():
+        print(name, file=sys.stderr, flush=True)
+        command = [sys.executable, __file__, "--part", name, *options]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | ENVIRONMENT
+        )
+        kept.write_text(done.stdout)
+    return dict(json.loads(kept.read_text()))
+
+
+def conditions(sizes: Sizes, cores: Cores) -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "cpus": os.cpu_count(),
+        "cores": cores,
+        "sizes": asdict(sizes),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, help="folder for the parts; default: temporary")
+    parser.add_argument("--quick", action="store_true", help="few parts, tiny: does it run?")
+    parser.add_argument("--cores", type=int, nargs=2, default=(None, None), metavar="CORE")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="some parts, by name")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    sizes, cores = QUICK if given.quick else FULL, tuple(given.cores)
+    if given.part:
+        print(json.dumps(run_part(given.part, sizes, cores)))
+        return
+    wanted = given.only or (QUICK_PARTS if given.quick else all_parts(sizes))
+    options = ["--quick"] if given.quick else []
+    options += ["--cores", *map(str, cores)] if cores[0] is not None else []
+    with tempfile.TemporaryDirectory() as temporary:
+        work = given.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
+        found = {name: apart(name, work, options) for name in wanted}
+    print(json.dumps({"conditions": conditions(sizes, cores)} | found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
