@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sample_questions import read_questions
+
 from hopgate.nodes import prompts
-from hopgate.retrievers import sample_path
 
 FACT = "Skerrane Light was designed by Ilsabet Corrane, who was born in Lissmere."
 FINAL = "So the answer is: Lissmere."
@@ -34,9 +35,7 @@ HEADERS_END = b"\r\n\r\n"
 
 def known_by_heart() -> frozenset[str]:
     """The sample collection's questions that need no retrieval."""
-    lines = sample_path().with_name("questions.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = map(json.loads, lines)
-    return frozenset(row["question"] for row in rows if row["strategy"] == "none")
+    return frozenset(row["question"] for row in read_questions() if row["strategy"] == "none")
 
 
 class Endpoint:

@@ -18,7 +18,6 @@ that does other work, the better figure of the two.
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import synthetic
+from processes import memory_kib, seconds_since_start
 
 K = 10
 EXTRA = 1000
@@ -50,25 +50,12 @@ class Memory:
 
     def _watch(self) -> None:
         while True:
-            self._most = max(self._most, status("RssAnon"))
+            self._most = max(self._most, memory_kib("RssAnon"))
             time.sleep(0.1)
 
     def report(self) -> dict[str, int]:
         """Say what it came to."""
-        return {"peak_mib": status("VmHWM") >> 10, "private_mib": self._most >> 10}
-
-
-def status(name: str) -> int:
-    """Read a figure of this process, in KiB."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
-def seconds_since_start() -> float:
-    """Give the age of this process."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+        return {"peak_mib": memory_kib("VmHWM") >> 10, "private_mib": self._most >> 10}
 
 
 def build(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:

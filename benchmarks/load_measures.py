@@ -10,20 +10,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from hopgate.retrievers import sample_path
+from sample_questions import read_questions
 
 Ask = Callable[[str], Awaitable[Any]]
 ERROR_CHARS = 400
-TICKS = 100  # a second, in /proc/PID/stat on Linux
 
 
 def questions() -> list[str]:
     """The sample collection's questions, in an order that mixes the strategies."""
-    lines = sample_path().with_name("questions.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [str(json.loads(line)["question"]) for line in lines]
+    found = [str(row["question"]) for row in read_questions()]
     random.Random(0).shuffle(found)
     return found
 
@@ -164,18 +161,6 @@ def counted(address: str) -> Counter[str]:
     """Ask the fake model what it has answered so far."""
     with urllib.request.urlopen(f"{address}/counts") as response:
         return Counter(json.load(response))
-
-
-def resident_mib(pid: int | str = "self") -> float:
-    """The memory that a process holds."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has taken of the CPU, in all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def slope(points: list[tuple[int, float]]) -> float:

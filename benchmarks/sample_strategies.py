@@ -8,23 +8,17 @@ in all, mean retrieval steps, model calls and seconds a question, one run, side 
 
 import argparse
 import asyncio
-import json
 import time
 from collections import defaultdict
 from typing import Any
 
 from rich.progress import track
+from sample_questions import read_questions
 
 from hopgate import Context, build_graph
 from hopgate.evaluation.metrics import match
-from hopgate.retrievers import sample_path
 
 KINDS = ("none", "single", "multi")
-
-
-def read_questions() -> list[dict[str, Any]]:
-    lines = (sample_path().parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 async def measure(strategy: str, model: str, alpha: float) -> dict[str, Any]:

@@ -48,14 +48,13 @@ from load_measures import (
     Tally,
     Watch,
     counted,
-    cpu_seconds,
     endless,
     in_turns,
     load,
     questions,
-    resident_mib,
     slope,
 )
+from processes import cpu_seconds, memory_kib
 
 from hopgate import Context, build_graph
 
@@ -363,10 +362,10 @@ async def memory(ask: Ask, requests: int, pid: int) -> dict[str, Any]:
     """Look at a process's memory after each tenth of the requests."""
     texts, tally, step = endless(questions()), Tally(), requests // 10
     await load(ask, islice(texts, AT_ONCE), AT_ONCE)
-    points = [(0, resident_mib(pid))]
+    points = [(0, memory_kib("VmRSS", pid) / 1024)]
     for done in range(step, requests + 1, step):
         tally += await load(ask, islice(texts, step), AT_ONCE)
-        points.append((done, round(resident_mib(pid), 1)))
+        points.append((done, round(memory_kib("VmRSS", pid) / 1024, 1)))
     return {"resident_mib": points, "mib_per_1000": slope(points), "load": tally.report()}
 
 

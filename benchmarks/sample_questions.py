@@ -1,0 +1,12 @@
+"""The sample collection's questions, with their answers and the strategy that each needs."""
+
+import json
+from typing import Any
+
+from hopgate.retrievers import sample_path
+
+
+def read_questions() -> list[dict[str, Any]]:
+    """Read all rows."""
+    lines = sample_path().with_name("questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
