@@ -2,10 +2,11 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import Ran, in_process
 from fake_openai import FakeOpenAI
 from postgres import server
 
@@ -50,6 +51,12 @@ def fake(_fake_server: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch) ->
     _fake_server.reset()
     monkeypatch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
     return _fake_server
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a `hopgate` command in this process."""
+    return in_process(capfd)
 
 
 @pytest.fixture(scope="session")

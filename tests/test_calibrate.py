@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_cli
+from commands import Ran, one_line
 from doubles import by_task
 from fake_openai import FakeOpenAI
-from test_cli import Ran, one_line
 from test_sweep import small, write_labels
 
 from hopgate.classifiers.checkpoint import BUILTIN
@@ -25,8 +24,6 @@ from hopgate.evaluation.calibration import (
     recall,
 )
 from hopgate.evaluation.replay import Outcomes
-
-run = test_cli.run
 
 # Honest probabilities
 

@@ -1,7 +1,6 @@
 """The command line: what it prints, its exit codes, and one line for every error."""
 
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -9,9 +8,10 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from commands import Ran, one_line, run_process
 from doubles import by_task
 from fake_openai import FakeOpenAI, Reply
 
@@ -20,51 +20,6 @@ from hopgate.models import chat
 from hopgate.retrievers import sample_path
 
 QUESTION = "Who designed Farrick Head Lighthouse?"
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run a command in this process; what libraries write to the real stdout counts too."""
-
-    def run_command(*arguments: str | Path) -> Ran:
-        capfd.readouterr()
-        try:
-            code = cli._run([str(each) for each in arguments], debug=False)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return Ran(code, *capfd.readouterr())
-
-    return run_command
-
-
-def run_process(*arguments: str, **environment: str) -> Ran:
-    done = subprocess.run(
-        [sys.executable, "-m", "hopgate", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | environment,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
-def one_line(ran: Ran, code: int, *parts: str) -> None:
-    """Assert that a command failed with one line on stderr and nothing on stdout."""
-    assert ran.code == code, ran
-    assert ran.out == ""
-    assert ran.err.startswith("hopgate")
-    assert ran.err.count("\n") == 1, ran.err
-    assert len(ran.err) < 700
-    assert "Traceback" not in ran.err
-    for part in parts:
-        assert part in ran.err
 
 
 # Help

@@ -10,20 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_cli
+from commands import Ran, one_line
 from doubles import task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import Ran, one_line
 from test_label import write
 
 from hopgate.evaluation import gate_plots, gates
 from hopgate.evaluation.gates import Asked
 from hopgate.evaluation.paraphrases import read_groups
-
-run = test_cli.run
-
 
 # The threshold
 

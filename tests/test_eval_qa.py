@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_cli
 import test_label
+from commands import Ran, one_line
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from markdown_it import MarkdownIt
-from test_cli import Ran, one_line
 from test_label import asked_of, knows, row, rows, write
 
 from hopgate.evaluation import qa_report
 from hopgate.evaluation.qa import systems
 from hopgate.evaluation.questions import read_questions
 
-run = test_cli.run
 STATIC = ("--strategies", "none,single,multi")
 MULTIHOP = Path(__file__).resolve().parents[2] / "shared" / "data" / "multihop" / "dev.jsonl"
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_cli
+from commands import Ran, one_line
 from doubles import by_task, task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
-from test_cli import Ran, one_line
 from test_label import started, write
 
 from hopgate import Context, evaluating
@@ -25,7 +24,6 @@ from hopgate.evaluation.specs import parse_spec, parse_specs
 from hopgate.models import chat
 from hopgate.retrievers import sample_path
 
-run = test_cli.run
 SURE, UNSURE = [{"x": 0.0}], [{"x": -1.0, "y": -1.0, "z": -1.0, "w": -1.0}]
 
 

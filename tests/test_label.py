@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_cli
+from commands import Ran, one_line
 from doubles import task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
-from test_cli import Ran, one_line
 
 from hopgate.classifiers import read_labels
 from hopgate.evaluation.labelling import STRATEGIES
 from hopgate.evaluation.questions import read_questions
 from hopgate.labelling import Labels, unit_id
 from hopgate.nodes.demonstrations import read_pool
-
-run = test_cli.run
 
 CORRECT = [["zero"], ["one", "multiple"], ["multiple"], []]
 """Which strategies answer ship 0, 1, 2 and 3; then again from the start."""

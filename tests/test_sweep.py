@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_cli
-from test_cli import Ran, one_line
+from commands import Ran, one_line
 
 from hopgate.classifiers import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.evaluation import plots
@@ -18,7 +17,6 @@ from hopgate.evaluation.published import FLARE_AUG, PUBLISHED
 from hopgate.evaluation.replay import MULTI_STEPS, Outcomes, decide, outcomes, prices
 from hopgate.evaluation.sweep import area, curve_area, evenly, oracle_curve, summary, sweep
 
-run = test_cli.run
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 FLARE = SHARED / "data" / "flare"
 

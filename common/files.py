@@ -1,0 +1,244 @@
+"""Files: where hopgate keeps them, how it writes them, and how it reads JSON lines."""
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+Row = TypeVar("Row")
+
+MAX_SHOWN_CHARS = 60  # of a bad value in an error message
+
+
+def home_dir() -> Path:
+    """Return the folder for data to keep: `$HOPGATE_HOME`, or the platform's user data folder."""
+    from platformdirs import user_data_path
+
+    return _configured_home() or user_data_path("hopgate")
+
+
+def cache_dir() -> Path:
+    """Return the folder for data that can be rebuilt: `$HOPGATE_HOME/cache`, or the platform's."""
+    from platformdirs import user_cache_path
+
+    configured = _configured_home()
+    return configured / "cache" if configured else user_cache_path("hopgate")
+
+
+def _configured_home() -> Path | None:
+    folder = os.environ.get("HOPGATE_HOME")
+    return Path(folder).expanduser() if folder else None
+
+
+# Writing
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that replaces `path` only when the block succeeds.
+
+    The folder must exist. The content reaches the disk before the file gets its name, so a crash
+    leaves either the old file or the new one.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file by `content`, or leave it as it was; see `atomic_write`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with atomic_write(path) as file:
+        file.write(content)
+
+
+def json_bytes(document: Any) -> bytes:
+    """Return a document as an indented JSON file; lone surrogates are escaped.
+
+    Raises:
+        ValueError: It holds NaN or an infinity, which JSON has no form for.
+    """
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
+    return (text + "\n").encode(errors="backslashreplace")
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """Return a row as one line of a JSON lines file; lone surrogates are escaped.
+
+    Raises:
+        ValueError: It holds NaN or an infinity, which JSON has no form for.
+    """
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode(errors="backslashreplace")
+
+
+# Reading
+
+
+class BadRow(NamedTuple):
+    """A line of a JSON lines file that cannot be used.
+
+    Attributes:
+        line: Line number, from 1.
+        reason: What is wrong with it.
+    """
+
+    line: int
+    reason: str
+
+
+def read_jsonl(
+    path: Path,
+    parse: Callable[[dict[str, Any], int], Row | None],
+    *,
+    expected: str,
+    skip_bad: bool = False,
+    unique: str | None = None,
+) -> tuple[list[Row], list[BadRow]]:
+    """Read a JSON lines file, one object a line.
+
+    Args:
+        path: The file, UTF-8 with or without a byte order mark. Blank lines are skipped.
+        parse: Turns a line's fields and its number into a row, or None to leave the line out. A
+            ValueError from it says what is wrong with the line.
+        expected: What the file should hold; completes "give …" in error messages.
+        skip_bad: Collect bad lines instead of refusing the file.
+        unique: Name of a row attribute that no two rows may share, such as `id`.
+
+    Returns:
+        The rows in file order, and the bad lines (empty unless `skip_bad`).
+
+    Raises:
+        ValueError: The file is missing or unreadable, no row is left, or a line is bad and
+            `skip_bad` is off. The message names the file and the line.
+    """
+    rows: list[Row] = []
+    bad: list[BadRow] = []
+    seen: set[Any] = set()
+    for number, line in enumerate(_lines(path, expected), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse(parse_object(line), number)
+            if row is not None and unique is not None:
+                key = getattr(row, unique)
+                if key in seen:
+                    raise ValueError(f"{unique} {key!r} appears twice")
+                seen.add(key)
+        except ValueError as error:
+            if not skip_bad:
+                raise ValueError(f"{path}:{number}: {error}") from error
+            bad.append(BadRow(number, str(error)))
+        else:
+            if row is not None:
+                rows.append(row)
+    if not rows:
+        reason = f"all {len(bad)} rows are bad, the first: {bad[0].reason}" if bad else "no rows"
+        raise ValueError(f"{path} has no usable rows ({reason}); give {expected}")
+    return rows, bad
+
+
+def _lines(path: Path, expected: str) -> Iterable[bytes]:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist or is not a file; give {expected}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; give {expected}") from error
+    return content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """Parse one line of a JSON lines file.
+
+    Raises:
+        ValueError: It is not UTF-8, not JSON, or not an object.
+    """
+    try:
+        fields = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    return fields
+
+
+def read_json(path: Path, option: str) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Args:
+        path: The file, UTF-8 with or without a byte order mark.
+        option: What the file is for, such as `--prices`; starts error messages.
+
+    Raises:
+        ValueError: The file cannot be read or does not hold a JSON object.
+    """
+    try:
+        document = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{option} {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{option} {path} is not a JSON file: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{option} {path} does not hold a JSON object")
+    return document
+
+
+def required_text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field that must be a non-empty string, stripped.
+
+    Raises:
+        ValueError: It is missing, not a string, blank, or holds a lone surrogate.
+    """
+    if name not in fields:
+        raise ValueError(f"{name} is missing")
+    value = fields[name]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is {shown(value)}; it must be a non-empty string")
+    if has_surrogate(value):
+        raise ValueError(f"{name} contains half of a character (a lone surrogate)")
+    return value.strip()
+
+
+def has_surrogate(text: str) -> bool:
+    """Return whether a text holds a lone surrogate, which UTF-8 cannot encode."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def shown(value: Any) -> str:
+    """Return a value for an error message, cut to `MAX_SHOWN_CHARS`."""
+    written = repr(value)
+    return written if len(written) <= MAX_SHOWN_CHARS else f"{written[: MAX_SHOWN_CHARS - 3]}…"
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hex.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error

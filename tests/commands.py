@@ -1,0 +1,61 @@
+"""Running `hopgate` commands: in this process, or in one of their own where that is the point."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Ran(NamedTuple):
+    """What a command left behind: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def in_process(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Return a function that runs a command in this process.
+
+    Whatever libraries write to the real stdout is captured too.
+    """
+    from hopgate import cli
+
+    def run_command(*arguments: str | Path) -> Ran:
+        capfd.readouterr()
+        try:
+            code = cli._run([str(each) for each in arguments], debug=False)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Ran(code, *capfd.readouterr())
+
+    return run_command
+
+
+def run_process(*arguments: str, **environment: str) -> Ran:
+    """Run a command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hopgate", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def one_line(ran: Ran, code: int, *parts: str) -> None:
+    """Assert that a command failed with one line on stderr and nothing on stdout."""
+    assert ran.code == code, ran
+    assert ran.out == ""
+    assert ran.err.startswith("hopgate")
+    assert ran.err.count("\n") == 1, ran.err
+    assert len(ran.err) < 700
+    assert "Traceback" not in ran.err
+    for part in parts:
+        assert part in ran.err
