@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hopgate.graphs.adaptive import build_graph, graph
-    from hopgate.graphs.context import Context
+    from hopgate.nodes.context import Context
 
 __all__ = ["Context", "build_graph", "graph"]
 
@@ -16,7 +16,7 @@ __all__ = ["Context", "build_graph", "graph"]
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that `import hopgate` is light."""
     if name == "Context":
-        from hopgate.graphs.context import Context
+        from hopgate.nodes.context import Context
 
         return Context
     if name in ("build_graph", "graph"):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hopgate.graphs.context import Context
-    from hopgate.graphs.events import Event
+    from hopgate.nodes.context import Context
+    from hopgate.nodes.events import Event
 
 SHOWN = ("answer", "citations", "decision", "hops", "usage")
 
@@ -27,7 +27,7 @@ async def ask(
             is then asked to stream.
 
     Returns:
-        The final state, with the keys of `SHOWN` and `asked`, `standalone`, `evidence`.
+        The final state, with the keys of `SHOWN` and `original_question`, `standalone`, `evidence`.
     """
     if thread is None:
         return await _run(question, context, None, {}, on_event)
@@ -60,8 +60,8 @@ async def _run(
     config: Any,
     on_event: "Callable[[Event], None] | None",
 ) -> dict[str, Any]:
-    from hopgate.graphs import events
     from hopgate.graphs.adaptive import build_graph
+    from hopgate.nodes import events
 
     graph = build_graph(saver)
     state: Any = {}

@@ -39,7 +39,7 @@ from hopgate.options import (
 
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
-    from hopgate.graphs.context import Context
+    from hopgate.nodes.context import Context
     from hopgate.retrievers import BuildReport
 
 
@@ -204,7 +204,7 @@ def search(
 ) -> None:
     """Search an index, or what else --index names, without asking a model."""
     from hopgate import render
-    from hopgate.nodes.condense import check_question
+    from hopgate.nodes.text import check_question
     from hopgate.retrievers.sources import open_source
 
     if not query.strip():
@@ -739,7 +739,7 @@ def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
 
 def _context(**settings: Any) -> "Context":
     """Validate a request's settings before anything heavy is imported."""
-    from hopgate.graphs.context import Context
+    from hopgate.nodes.context import Context
 
     if isinstance(name := settings.get("alpha"), str):
         from hopgate.sweeping import named_alpha
@@ -796,7 +796,7 @@ def explain_error(error: Exception) -> tuple[str, int]:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        from hopgate.graphs.context import explain
+        from hopgate.nodes.context import explain
 
         return explain(error), 2
     text = " ".join(str(error).split()) or type(error).__name__

@@ -24,8 +24,8 @@ QUESTIONS = {
 
 async def run() -> None:
     """Ask the questions and print every decision."""
-    from hopgate.graphs.context import Context
     from hopgate.models import chat
+    from hopgate.nodes.context import Context
 
     console = Console(highlight=False)
     model = await chat.load(chat.LOCAL)

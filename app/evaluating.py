@@ -295,7 +295,7 @@ def calibrate(
 
     Args:
         labels: See `hopgate.nodes.demonstrations.read_pool`.
-        settings: Of `hopgate.graphs.context.Context`: the gate and what it is asked with.
+        settings: Of `hopgate.nodes.context.Context`: the gate and what it is asked with.
         asking: The model and how it is asked.
         min_recall: Least share of the questions that need retrieval which get it, 0 to 1; None:
             the best balanced accuracy is looked for.
@@ -373,7 +373,7 @@ def _plans(
 
 def _described(spec: "Spec") -> dict[str, Any]:
     """A gate's settings; a pool by its name and content."""
-    from hopgate.graphs.context import FIXED
+    from hopgate.nodes.context import FIXED
 
     settings = dict(spec.settings)
     if (pool := settings.get("demos", FIXED)) != FIXED:
@@ -382,7 +382,7 @@ def _described(spec: "Spec") -> dict[str, Any]:
 
 
 def _check_questions(data: Path, questions: Iterable["Example"]) -> None:
-    from hopgate.nodes.condense import check_question
+    from hopgate.nodes.text import check_question
 
     for each in questions:
         try:

@@ -12,10 +12,10 @@ from hopgate.evaluation.writing import append_lines, check_folder, write_files
 from hopgate.plans import Asking, Row, asked_of, going_on, searched
 
 if TYPE_CHECKING:
+    from hopgate.common.strategies import Strategy
     from hopgate.evaluation.journal import Journal
     from hopgate.evaluation.labelling import Judge
     from hopgate.evaluation.retrievalqa import Example
-    from hopgate.nodes.route import Strategy
 
 
 def label(
@@ -91,7 +91,7 @@ class Survey:
         """
         from hopgate.evaluation.asking import WholeGraph
         from hopgate.evaluation.labelling import STRATEGIES
-        from hopgate.graphs.context import Context
+        from hopgate.nodes.context import Context
 
         self._contexts: dict[Strategy, Context] = {
             strategy: Context(model=model, index=str(index), strategy=strategy)

@@ -14,7 +14,7 @@ from rich.text import Text
 from hopgate.render import PATHS, printable, route_line
 
 if TYPE_CHECKING:
-    from hopgate.graphs.events import Event
+    from hopgate.nodes.events import Event
 
 Row = tuple[str, str]  # a label, empty where it is the one above, and a text
 

@@ -17,8 +17,8 @@ from hopgate.evaluation.writing import json_bytes
 
 if TYPE_CHECKING:
     from hopgate.evaluation.journal import Journal
-    from hopgate.graphs.context import Context
-    from hopgate.graphs.resources import Resources
+    from hopgate.nodes.context import Context
+    from hopgate.nodes.runtime import Resources
 
 Row = Mapping[str, Any]
 Act = Callable[[Any, "Context"], Awaitable[Row]]
@@ -88,8 +88,8 @@ def make_plan(
         ValueError: If a setting is not valid, or the model is not known.
     """
     from hopgate.evaluation.journal import stored_settings
-    from hopgate.graphs.context import Context
     from hopgate.models import chat
+    from hopgate.nodes.context import Context
 
     model = chat.resolve(asking.model)
     before = None if asking.overwrite else stored_settings(path)
@@ -105,7 +105,7 @@ def check(plans: Sequence[Plan], resources: "Resources") -> None:
     """Refuses what the plans could not use later.
 
     Raises:
-        ValueError: See `hopgate.graphs.resources.Resources.check`.
+        ValueError: See `hopgate.nodes.runtime.Resources.check`.
     """
 
     async def check_all() -> None:

@@ -117,7 +117,7 @@ def answer(result: dict[str, Any]) -> None:
         _out.print(f"  [bold]{escape(citation['title'])}[/]{place}: {escape(citation['quote'])}")
     for warning in decision["warnings"]:
         _out.print(f"  [yellow]![/] {escape(warning)}")
-    if result["standalone"] != result["asked"]:
+    if result["standalone"] != result["original_question"]:
         _out.print(f"[bold]asked[/]   {escape(result['standalone'])}")
     gate = decision["gate"]
     _out.print(f"[bold]gate[/]    {gate['answer']} ({gate['mode']}): {escape(gate['reason'])}")

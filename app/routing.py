@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hopgate.nodes.condense import check_question
-from hopgate.nodes.route import decide, doubts
+from hopgate.nodes.route import choose as decide
+from hopgate.nodes.route import doubts
+from hopgate.nodes.text import check_question
 
 BATCH = 256
 

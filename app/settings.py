@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hopgate.nodes.folders import home
+from hopgate.common.files import home_dir as home
 
 
 def threads_file() -> Path:

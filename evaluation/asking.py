@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import TypedDict
 
+from hopgate.common.strategies import Strategy
 from hopgate.evaluation.metrics import exact_match, f1, match
 from hopgate.evaluation.retrievalqa import Example
 from hopgate.evaluation.scores import Prediction
 from hopgate.graphs.adaptive import build_graph
-from hopgate.graphs.context import FIXED, Context
-from hopgate.graphs.decisions import gate_decision
-from hopgate.graphs.resources import Resources
+from hopgate.nodes import gate
+from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.demonstrations import load_pool
-from hopgate.nodes.retrieve import RetrievalFailed, search
-from hopgate.nodes.route import Strategy
+from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -78,13 +77,12 @@ class _Loaded:
                 self._contexts.add(context)
 
     async def _load(self, context: Context) -> None:
-        await self._resources.model(context)
+        await self._resources.load_model(context)
         if context.strategy != "none" and context.gate != "never":
-            retriever = await self._resources.retriever(context)
             with suppress(RetrievalFailed):  # which the question's own search says better
-                await search(retriever, "warm up", 1)
+                await NodeRuntime(context, self._resources).search("warm up", 1)
         if context.strategy == "auto":
-            router = await self._resources.router(context)
+            router = await self._resources.load_router(context)
             await asyncio.to_thread(router.route, ["warm up"], context.alpha)
         if context.demos != FIXED:
             pool = await asyncio.to_thread(load_pool, Path(context.demos))
@@ -111,7 +109,7 @@ class Examinee:
         self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
             retriever=self._given, router=router
         )
-        self.resources = Resources(given_retriever=self._given, given_router=router)
+        self.resources = Resources(retriever=self._given, router=router)
         self._loaded = _Loaded(self.resources)
 
     async def answer(self, example: Example, context: Context) -> Prediction:
@@ -209,7 +207,7 @@ class GateAlone:
 
     def __init__(self) -> None:
         """Puts stand-ins where the graph has what comes after the gate."""
-        self.resources = Resources(given_retriever=GivenPassages(), given_router=OneRetrieval())
+        self.resources = Resources(retriever=GivenPassages(), router=OneRetrieval())
 
     async def decide(self, asked: Question, context: Context) -> Said:
         """Ask the gate about one question.
@@ -218,7 +216,8 @@ class GateAlone:
             RuntimeError: If the model fails; the message names the question.
         """
         try:
-            decision, calls = await gate_decision(asked.question, context, self.resources)
+            runtime = NodeRuntime(context, self.resources)
+            decision = await gate.decide(asked.question, runtime)
         except RuntimeError as error:
             raise RuntimeError(f"question {asked.id}: {error}") from error
         value = decision["p_yes"]
@@ -229,9 +228,9 @@ class GateAlone:
             verdict=decision["answer"],
             value=decision["uncertainty"] if value is None else value,
             threshold=decision["threshold"],
-            llm_calls=len(calls),
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            completion_tokens=sum(call.completion_tokens for call in calls),
+            llm_calls=runtime.usage["llm_calls"],
+            prompt_tokens=runtime.usage["prompt_tokens"],
+            completion_tokens=runtime.usage["completion_tokens"],
         )
 
 

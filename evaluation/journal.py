@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
+from hopgate.common.files import write_atomic as write_whole
 from hopgate.evaluation.writing import append_lines
-from hopgate.nodes.folders import write_whole
 
 SHOWN_CHARS = 60
 """Of a setting's value in a message."""

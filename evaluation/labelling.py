@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from hopgate.classifiers.checkpoint import LABELS
 from hopgate.classifiers.labels import STRATEGIES as NAMES
+from hopgate.common.strategies import Strategy
 from hopgate.evaluation.asking import Answered
 from hopgate.evaluation.retrievalqa import Example
 from hopgate.evaluation.scores import mean
-from hopgate.nodes.route import Strategy
 
 STRATEGIES: dict[Strategy, str] = {"none": "zero", "single": "one", "multi": "multiple"}
 """What the context calls a strategy, and what labels call it."""

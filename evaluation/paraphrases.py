@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from hopgate.evaluation.asking import Question, Said
 from hopgate.evaluation.gates import Asked, steadiness
-from hopgate.nodes.condense import check_question
+from hopgate.nodes.text import check_question
 
 FORMAT = 1
 SPENT: tuple[Literal["llm_calls", "prompt_tokens", "completion_tokens"], ...] = (

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hopgate.common.strategies import LABEL_OF as LABELS
 from hopgate.evaluation.asking import Answered
 from hopgate.evaluation.scores import Price, interval, latency, mean, money, token_sums
 from hopgate.evaluation.specs import PROMPTED
-from hopgate.nodes.route import LABELS
 
 ADAPTIVE = "adaptive"
 STATIC = ("none", "single", "multi")
@@ -24,7 +24,7 @@ class System(NamedTuple):
 
     Attributes:
         name: `none`, `single`, `multi`, `adaptive:alpha=0.4` or `adaptive:alpha=0.4,escalate=4`.
-        settings: What it sets of `hopgate.graphs.context.Context`.
+        settings: What it sets of `hopgate.nodes.context.Context`.
     """
 
     name: str

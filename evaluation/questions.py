@@ -7,7 +7,7 @@ from typing import Any
 
 from hopgate.evaluation.retrievalqa import Example
 from hopgate.evaluation.rows import BadRow, golds, read_rows, row_id, text
-from hopgate.nodes.condense import check_question
+from hopgate.nodes.text import check_question
 
 ANSWERS = ("answers", "ground_truth", "answer")
 """Fields of the accepted answers; of several, the first."""

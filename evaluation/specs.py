@@ -20,7 +20,7 @@ class Spec(NamedTuple):
 
     Attributes:
         name: The spec as it was typed.
-        settings: What it sets of `hopgate.graphs.context.Context`.
+        settings: What it sets of `hopgate.nodes.context.Context`.
     """
 
     name: str

@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from hopgate.nodes.folders import write_whole
+from hopgate.common.files import write_atomic as write_whole
 
 
 def check_folder(out: Path) -> None:

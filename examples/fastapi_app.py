@@ -32,8 +32,8 @@ from psycopg_pool import AsyncConnectionPool
 from pydantic import AfterValidator, BaseModel, Field
 
 from hopgate import Context, build_graph
-from hopgate.graphs import events
-from hopgate.nodes.condense import check_question
+from hopgate.nodes import events
+from hopgate.nodes.text import check_question
 
 log = logging.getLogger(__name__)
 locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()

@@ -1,4 +1,9 @@
-"""The graphs: their state, what a request can turn, and the wiring of nodes.
+"""The graphs: how nodes are wired, and how to go back to a hop of a stored run.
 
-`adaptive` is the main graph, `multihop` the loop inside it.
+`adaptive` is the main graph, `multihop` the loop inside it, `history` finds and forks hops, and
+`events` reads what a run reports while it is running.
 """
+
+from hopgate.nodes import events
+
+__all__ = ["events"]

@@ -1,13 +1,13 @@
-"""The hops of a run that was checkpointed, and how to go back to one and on from there."""
+"""The hops of a stored run, and how to go back to one and continue differently."""
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Overwrite, StateSnapshot
 
-from hopgate.graphs.state import Decision, Hop, add_evidence
-from hopgate.nodes.reason import already_asked
-from hopgate.nodes.route import Strategy
+from hopgate.common.strategies import Strategy
+from hopgate.nodes.loop import is_repeated
+from hopgate.nodes.state import Decision, Hop, add_evidence
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from langgraph.graph.state import CompiledStateGraph
 
-    from hopgate.graphs.context import Context
-    from hopgate.graphs.state import Input, Output, State
+    from hopgate.nodes.context import Context
+    from hopgate.nodes.state import Input, Output, State
 
     Graph = CompiledStateGraph[State, Context, Input, Output]
 
@@ -24,12 +24,12 @@ LOOP = "multihop"
 
 
 class HopPoint(NamedTuple):
-    """One hop of a run, and the checkpoint from which it searched.
+    """One hop of a run, and the checkpoint it searched from.
 
     Attributes:
-        number: Which hop, counted from 1.
-        hop: What it searched for, what it found, what was thought of it.
-        evidence: Every passage that was known before it searched.
+        number: The hop's number, from 1.
+        hop: Its query, the passages found, and the thought that followed.
+        evidence: All passages known before it searched.
         checkpoint: The loop's checkpoint right before it searched.
         entry: The main graph's checkpoint right before the loop.
     """
@@ -46,12 +46,12 @@ async def hops(graph: "Graph", config: RunnableConfig) -> list[HopPoint]:
 
     Args:
         graph: The graph that ran, with its checkpointer.
-        config: The run's thread: its newest run; or, with a `checkpoint_id`, the run that
-            led to that checkpoint.
+        config: The thread, for its newest run; with a `checkpoint_id`, for the run that led to
+            that checkpoint.
 
     Returns:
-        The hops that the run made itself: a fork's begin where it was forked. Empty for a
-        run without the loop.
+        The hops that the run made itself: those of a fork start where it was forked. Empty for
+        a run without the loop.
     """
     entry = await _entry(graph, config)
     if entry is None:
@@ -59,7 +59,7 @@ async def hops(graph: "Graph", config: RunnableConfig) -> list[HopPoint]:
     loop = next(task.state for task in entry.tasks if task.name == LOOP)
     steps = [step async for step in graph.aget_state_history(cast(RunnableConfig, loop))]
     if not steps:
-        return []  # the loop has not begun
+        return []  # the loop has not started
     found: list[Hop] = steps[0].values["hops"]
     before = {len(step.values["hops"]): step for step in steps if step.next == ("retrieve",)}
     return [
@@ -76,7 +76,7 @@ async def hops(graph: "Graph", config: RunnableConfig) -> list[HopPoint]:
 
 
 async def _entry(graph: "Graph", config: RunnableConfig) -> StateSnapshot | None:
-    """Find the checkpoint from which a run's newest loop went, up the chain of its parents."""
+    """Return the checkpoint that a run's newest loop started from, following its parents."""
     snapshot, child = await graph.aget_state(config), None
     while LOOP not in snapshot.next or _is_edit(child):
         if snapshot.parent_config is None or _is_input(snapshot):
@@ -86,7 +86,7 @@ async def _entry(graph: "Graph", config: RunnableConfig) -> StateSnapshot | None
 
 
 def _is_edit(snapshot: StateSnapshot | None) -> bool:
-    """Tell whether a person, not the run, went on from the checkpoint before."""
+    """Return whether a person's edit, not the run, made the checkpoint."""
     return snapshot is not None and (snapshot.metadata or {}).get("source") == "update"
 
 
@@ -102,42 +102,42 @@ async def fork(
     evidence: "Sequence[Hit] | None" = None,
     strategy: Strategy = "multi",
 ) -> RunnableConfig:
-    """Go back to right before a hop, with something changed; what is there stays.
+    """Go back to right before a hop and change something; the original run stays.
 
     Args:
         graph: The graph that ran, with its checkpointer.
-        point: The hop, of `hops`.
-        query: What it shall search for; None: what it did.
-        evidence: The passages known before it; None: those that were.
-        strategy: Where to go from here: `multi` on with the loop, `none` straight to the
-            answer, over the evidence, `single` to one search for the question itself.
+        point: The hop, from `hops`.
+        query: Its new query; None keeps the old one.
+        evidence: The passages known before it; None keeps those of the run.
+        strategy: Where to continue: `multi` stays in the loop, `none` answers from the evidence,
+            `single` searches once for the question itself.
 
     Returns:
-        Where to go on: `await graph.ainvoke(None, config, context=…)`. A deadline counts from
-        then.
+        The config to continue with: `await graph.ainvoke(None, config, context=…)`. A deadline
+        counts from then.
 
     Raises:
-        ValueError: The query is empty, or an earlier hop asked it, up to case, punctuation and
-            word order; or a passage is not whole.
+        ValueError: The query is empty or repeats an earlier hop's, ignoring case, punctuation
+            and word order, or a passage is incomplete.
     """
     before = (await graph.aget_state(point.checkpoint)).values
     if query is not None:
-        _check(query, before["hops"])
+        _check_query(query, before["hops"])
     known = before["evidence"] if evidence is None else add_evidence([], list(evidence))
     update = {
         "hops": Overwrite(before["hops"]),
         "evidence": Overwrite(known),
         "next_query": query or before.get("next_query", ""),
-        "plan": before["plan"],
+        "sub_questions": before["sub_questions"],
         "usage": before["usage"],
-        "began": None,
+        "started_at": None,
         "decision": Decision(strategy=strategy, stop_reason=None),
     }
     return await graph.aupdate_state(point.entry, update, as_node="route")
 
 
-def _check(query: str, earlier: list[Hop]) -> None:
+def _check_query(query: str, earlier: list[Hop]) -> None:
     if not query.strip():
         raise ValueError("query is empty; give the hop something to search for")
-    if already_asked(query, [hop["query"] for hop in earlier]):
-        raise ValueError(f"query is {query!r}, which an earlier hop asked; give another")
+    if is_repeated(query, [hop["query"] for hop in earlier]):
+        raise ValueError(f"query is {query!r}, which an earlier hop searched for; give another")

@@ -1,4 +1,5 @@
-"""One decision or one act a file: condense, gate, route, retrieve, reason, generate.
+"""The graph's nodes, one function of state and runtime in each file.
 
-Nodes are plain functions over plain values; `hopgate.graphs` wires them to state.
+Below them stand `state` (what is checkpointed), `context` (what a request can set), `events`
+(what a run reports), `limits` (what the operator allows) and `runtime` (what a node works with).
 """

@@ -1,16 +1,15 @@
-"""The gate: does this question need outside knowledge at all?
+"""Gate: does this question need outside knowledge at all?
 
-TA-ARE and vanilla prompting follow RetrievalQA (sections 3 and 4); `confidence` reads
-the probability of Yes from the log-probabilities of the same answer; `draft` answers
-directly first and looks how sure the model was of its words.
+TA-ARE and vanilla prompting follow RetrievalQA (sections 3 and 4). `confidence` reads the
+probability of Yes from the log-probabilities of the same reply. `draft` answers directly first
+and looks at how sure the model was of its words.
 """
 
+import asyncio
 import math
 import re
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-
-from typing_extensions import TypedDict
 
 from hopgate.models.chat import (
     TOP_LOGPROBS,
@@ -19,22 +18,28 @@ from hopgate.models.chat import (
     Completion,
     Layout,
     ModelError,
-    complete,
 )
-from hopgate.nodes import generate, prompts
+from hopgate.nodes import demonstrations, prompts
+from hopgate.nodes.context import FIXED, Context
+from hopgate.nodes.events import GateEvent
+from hopgate.nodes.generate import prompt_answer, read_answer
 from hopgate.nodes.prompts import Demo
+from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.state import Decision, DirectAnswer, GateDecision, State, Update, Verdict
+from hopgate.nodes.text import as_data
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-Verdict = Literal["yes", "no", "invalid", "skipped"]
 AskedMode = Literal["ta-are", "vanilla", "confidence"]
 
+DEMOS = 4  # RetrievalQA, figure 4: the best number
+CONFIDENCE_DEMOS = 12  # in the turns layout; docs/results/gate.md
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 CONFIDENCE_TOKENS = 4  # "[", "Yes", "]" and one to spare
-MIN_MASS = 0.05  # of Yes and No together, for a position to count as the answer
+MIN_MASS = 0.05  # of Yes and No together, for a position to count as the verdict
 
-# "[Yes] or [No]", "yes/no": the choice repeated, which decides nothing.
+# "[Yes] or [No]", "yes/no": repeats the choice and decides nothing.
 _CHOICE = re.compile(
     r"\b(?:yes|no)\b\W*(?:\bor\b|\band\b|/|\|)\W*\b(?:yes|no)\b(?!\s+\w)", re.IGNORECASE
 )
@@ -51,32 +56,151 @@ _STATED = re.compile(
     r"|[:=]\W*(yes|no)\b(?!\s+\w))",
     re.IGNORECASE,
 )
-# a last sentence of its own, but not the answer to a question that the reply asks
+# a last sentence of its own, but not the answer to a question in the reply
 _CLOSING = re.compile(
     r"(?:[.!;\n—–]|\b(?:hence|so|therefore|thus)\b)[^\w?]*(yes|no)\W*\Z", re.IGNORECASE
 )
 
 
-class GateDecision(TypedDict):
-    """What the gate said, and why; plain values for the state."""
+async def gate(state: State, runtime: NodeRuntime) -> Update:
+    """Decide whether the question needs outside knowledge; a No leads straight to the answer."""
+    question = state["standalone"]
+    found = await decide(question, runtime)
+    runtime.send(GateEvent(event="gate", **found))
+    update: Update = {"decision": Decision(gate=found)}
+    if found["answer"] != "skipped" and not found["retrieve"]:
+        update["decision"]["strategy"] = "none"
+    if found["mode"] == "draft" and found["reply"]:
+        update["draft"] = DirectAnswer(question=question, text=found["reply"])
+    return update
 
-    mode: str
-    answer: Verdict
-    retrieve: bool
-    p_yes: float | None
-    uncertainty: float | None
-    threshold: float | None
-    reply: str
-    reason: str
+
+async def decide(question: str, runtime: NodeRuntime) -> GateDecision:
+    """Decide whether a question needs outside knowledge, with at most one call to the model.
+
+    Args:
+        question: The standalone question.
+        runtime: The request's settings and model.
+
+    Raises:
+        ModelError: The model did not answer, or gave no log-probabilities although the mode needs
+            them.
+        ValueError: The pool of demonstrations cannot be used.
+    """
+    if fixed := _without_model(runtime.context):
+        return fixed
+    model = await runtime.model()
+    mode = model.gate if runtime.context.gate == "auto" else runtime.context.gate
+    if mode == "draft":
+        return await _draft(question, model, runtime)
+    if mode == "confidence":
+        return await _confidence(question, model, runtime)
+    return await _prompted(question, "vanilla" if mode == "vanilla" else "ta-are", model, runtime)
+
+
+def _without_model(context: Context) -> GateDecision | None:
+    mode, strategy = context.gate, context.strategy
+    if strategy != "auto":
+        reason = f"the request sets strategy {strategy!r}"
+        return _decision(mode, "skipped", strategy != "none", reason)
+    if context.alpha == 1:
+        return _decision(mode, "skipped", True, "α = 1 always retrieves")
+    if mode == "off":
+        return _decision(mode, "skipped", True, "no gate: the router decides alone")
+    if mode == "always":
+        return _decision(mode, "yes", True, "the request sets gate 'always'")
+    if mode == "never":
+        return _decision(mode, "no", False, "the request sets gate 'never'")
+    return None
+
+
+def _decision(mode: str, answer: Verdict, retrieve: bool, reason: str) -> GateDecision:
+    return GateDecision(
+        mode=mode,
+        answer=answer,
+        retrieve=retrieve,
+        p_yes=None,
+        uncertainty=None,
+        threshold=None,
+        reply="",
+        reason=reason,
+    )
+
+
+# Asking for Yes or No
+
+
+async def _prompted(
+    question: str, mode: Literal["ta-are", "vanilla"], model: ChatModel, runtime: NodeRuntime
+) -> GateDecision:
+    messages = await _prompt(question, mode, model.layout, runtime)
+    completion = await runtime.complete(messages, max_tokens=MAX_TOKENS)
+    decision = _judged(mode, parse(completion.text), runtime.context)
+    return {**decision, "reply": completion.text}
+
+
+async def _confidence(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:
+    messages = await _prompt(question, "confidence", model.layout, runtime)
+    completion = await runtime.complete(messages, max_tokens=CONFIDENCE_TOKENS, logprobs=True)
+    if not completion.logprobs:
+        raise _no_logprobs("confidence", model)
+    threshold = _threshold(runtime.context, model.gate_threshold)
+    p_yes = probability_of_yes(completion)
+    if p_yes is None:
+        decision = _judged("confidence", "invalid", runtime.context)
+    else:
+        retrieve = p_yes >= threshold
+        reason = _comparison("P(Yes)", p_yes, threshold)
+        decision = _decision("confidence", "yes" if retrieve else "no", retrieve, reason)
+    return {**decision, "reply": completion.text, "p_yes": p_yes, "threshold": threshold}
+
+
+def _judged(mode: str, answer: Literal["yes", "no", "invalid"], context: Context) -> GateDecision:
+    if answer == "invalid":
+        retrieve = context.gate_invalid == "retrieve"
+        act = "retrieving" if retrieve else "not retrieving"
+        return _decision(mode, answer, retrieve, f"the reply is neither Yes nor No, so {act}")
+    needs = "needs" if answer == "yes" else "does not need"
+    reason = f"the model says that it {needs} outside knowledge"
+    return _decision(mode, answer, answer == "yes", reason)
+
+
+async def _prompt(
+    question: str, mode: AskedMode, layout: Layout, runtime: NodeRuntime
+) -> list["BaseMessage"]:
+    instruction, demos = prompts.VANILLA, tuple[Demo, ...]()
+    if mode != "vanilla":
+        demos = await _demos(question, mode, layout, runtime.context)
+        if runtime.context.gate_date:
+            instruction = prompts.TA_ARE.format(today=runtime.today().isoformat())
+    request = as_data(question)
+    if layout == "inline":
+        request = f"Question: {request}\nAnswer:"
+    return prompts.render(layout, instruction, request, demos, examples_in_inline=True)
+
+
+async def _demos(
+    question: str, mode: AskedMode, layout: Layout, context: Context
+) -> tuple[Demo, ...]:
+    count = context.gate_demos
+    if count is None:
+        count = CONFIDENCE_DEMOS if mode == "confidence" and layout == "turns" else DEMOS
+    if context.demos == FIXED or not count:
+        return demonstrations.fixed(count)
+
+    def pick() -> tuple[Demo, ...]:
+        return demonstrations.load_pool(Path(context.demos)).pick(question, count)
+
+    return await asyncio.to_thread(pick)
 
 
 def parse(reply: str) -> Literal["yes", "no", "invalid"]:
     """Read Yes, No or neither from a model's reply.
 
-    The first word decides; else the one bracketed verdict; else "answer is …" or a label such as
-    "Decision: …"; else a last sentence that is nothing but the verdict. The choice itself,
-    "[Yes] or [No]", counts as neither, and so does a word other than Yes and No, in whatever
-    language: the prompt asks for these two.
+    The first word decides; then a single bracketed verdict; then "answer is …" or a label such as
+    "Decision: …"; then a last sentence that is nothing but the verdict. The choice itself,
+    "[Yes] or [No]", counts as neither, and so does every word but Yes and No, in any language:
+    the prompt asks for these two.
     """
     reply = _CHOICE.sub(" ", reply)
     if match := _LEADING.search(reply):
@@ -95,140 +219,8 @@ def _verdict(word: str) -> Literal["yes", "no"]:
     return "yes" if word.lower() == "yes" else "no"
 
 
-def decided(mode: str, answer: Verdict, retrieve: bool, reason: str) -> GateDecision:
-    """Build a decision that needed no call to the model."""
-    return GateDecision(
-        mode=mode,
-        answer=answer,
-        retrieve=retrieve,
-        p_yes=None,
-        uncertainty=None,
-        threshold=None,
-        reply="",
-        reason=reason,
-    )
-
-
-async def ask(
-    model: ChatModel,
-    question: str,
-    *,
-    mode: AskedMode,
-    layout: Layout,
-    today: str | None,
-    demos: Sequence[Demo],
-    threshold: float,
-    retrieve_if_invalid: bool,
-) -> tuple[GateDecision, Completion]:
-    """Ask the model whether the question needs retrieval.
-
-    Args:
-        model: The chat model.
-        question: The standalone question.
-        mode: `ta-are` (date and demonstrations), `vanilla` (neither) or `confidence`
-            (TA-ARE's prompt, judged by the probability of Yes).
-        layout: Prompt layout.
-        today: The date, YYYY-MM-DD; None leaves the sentence about it out.
-        demos: Demonstrations; `vanilla` shows none.
-        threshold: Least probability of Yes that means retrieval; `confidence` only.
-        retrieve_if_invalid: What a reply that is neither Yes nor No means.
-
-    Raises:
-        ModelError: No answer, or no log-probabilities where `confidence` needs them.
-    """
-    by_confidence = mode == "confidence"
-    if mode == "vanilla":
-        today, demos = None, ()
-    completion = await complete(
-        model,
-        _prompt(question, layout, today, demos),
-        max_tokens=CONFIDENCE_TOKENS if by_confidence else MAX_TOKENS,
-        logprobs=by_confidence,
-    )
-    decision = decided(mode, parse(completion.text), False, "")
-    decision["reply"] = completion.text
-    if by_confidence:
-        if not completion.logprobs:
-            raise _no_logprobs(mode, model)
-        decision["threshold"] = threshold
-        decision["p_yes"] = p_yes = probability_of_yes(completion)
-        decision["answer"] = "invalid" if p_yes is None else "yes" if p_yes >= threshold else "no"
-    decision["retrieve"] = decision["answer"] == "yes" or (
-        decision["answer"] == "invalid" and retrieve_if_invalid
-    )
-    decision["reason"] = _reason(decision)
-    return decision, completion
-
-
-def _prompt(
-    question: str, layout: Layout, today: str | None, demos: Sequence[Demo]
-) -> list["BaseMessage"]:
-    asked = prompts.as_data(question)
-    if layout == "inline":
-        asked = f"Question: {asked}\nAnswer:"
-    instruction = prompts.TA_ARE.format(today=today) if today else prompts.VANILLA
-    return prompts.render(layout, instruction, asked, demos, examples_in_inline=True)
-
-
-async def draft(
-    model: ChatModel, question: str, *, layout: Layout, threshold: float
-) -> tuple[GateDecision, Completion]:
-    """Answer directly, and retrieve where the answer is unsure; the reply is that answer.
-
-    Args:
-        model: The chat model.
-        question: The standalone question.
-        layout: Prompt layout.
-        threshold: Least uncertainty that means retrieval. No answer and "I don't know" are
-            as uncertain as can be.
-
-    Raises:
-        ModelError: No answer, or an answer without log-probabilities.
-    """
-    completion = await generate.draft(model, question, layout)
-    if completion.text and not completion.logprobs:
-        raise _no_logprobs("draft", model)
-    known = generate.read(completion.text, []).known
-    unsure = uncertainty(completion) if known else 1.0
-    retrieve = unsure >= threshold
-    decision = decided("draft", "yes" if retrieve else "no", retrieve, "")
-    decision["reply"] = completion.text
-    decision["uncertainty"] = unsure
-    decision["threshold"] = threshold
-    decision["reason"] = (
-        _compared("uncertainty of the direct answer", unsure, decision)
-        if known
-        else "the model does not know the answer"
-    )
-    return decision, completion
-
-
-def uncertainty(completion: Completion) -> float:
-    """Return how unsure the model was at its least sure token, 0 to 1.
-
-    That is the entropy over a position's likeliest tokens, renormalised, as a share of that of
-    `TOP_LOGPROBS` tokens of equal probability; the largest over the answer. It told right
-    answers from wrong ones best (docs/results/gate.md).
-    """
-    return min(1.0, max(map(_entropy, completion.logprobs)) / math.log(TOP_LOGPROBS))
-
-
-def _entropy(position: dict[str, float]) -> float:
-    """Return the entropy of a position's tokens, in nats."""
-    masses = [math.exp(logprob) for logprob in position.values()]
-    shares = [mass / sum(masses) for mass in masses if mass]
-    return -sum(share * math.log(share) for share in shares if share)
-
-
-def _no_logprobs(mode: str, model: ChatModel) -> ModelError:
-    return ModelError(
-        f"gate {mode!r} needs log-probabilities, which model {model.name} at "
-        f"{model.endpoint} does not give; {WITHOUT_LOGPROBS}"
-    )
-
-
 def probability_of_yes(completion: Completion) -> float | None:
-    """Return P(Yes) / (P(Yes) + P(No)) at the answer's first Yes/No token, or None."""
+    """Return P(Yes) / (P(Yes) + P(No)) at the reply's first Yes/No token, None if there is none."""
     for position in completion.logprobs:
         mass = {"yes": 0.0, "no": 0.0}
         for token, logprob in position.items():
@@ -241,16 +233,61 @@ def probability_of_yes(completion: Completion) -> float | None:
     return None
 
 
-def _reason(decision: GateDecision) -> str:
-    if decision["answer"] == "invalid":
-        act = "retrieving" if decision["retrieve"] else "not retrieving"
-        return f"the reply is neither Yes nor No, so {act}"
-    if decision["p_yes"] is not None:
-        return _compared("P(Yes)", decision["p_yes"], decision)
-    needs = "needs" if decision["retrieve"] else "does not need"
-    return f"the model says that it {needs} outside knowledge"
+# Answering directly first
 
 
-def _compared(what: str, value: float, decision: GateDecision) -> str:
-    sign = "≥" if decision["retrieve"] else "<"
-    return f"{what} = {value:.3f} {sign} {decision['threshold']}"
+async def _draft(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:
+    """Answer directly, and retrieve if the answer is unsure; `reply` is that answer.
+
+    Tokens are kept out of the stream, since the draft may not become the answer. No answer and
+    "I don't know" count as fully uncertain.
+    """
+    completion = await prompt_answer(question, [], runtime, logprobs=True, streamed=False)
+    if completion.text and not completion.logprobs:
+        raise _no_logprobs("draft", model)
+    threshold = _threshold(runtime.context, model.draft_threshold)
+    if read_answer(completion.text, []).known:
+        unsure = uncertainty(completion)
+        reason = _comparison("uncertainty of the direct answer", unsure, threshold)
+    else:
+        unsure, reason = 1.0, "the model does not know the answer"
+    retrieve = unsure >= threshold
+    decision = _decision("draft", "yes" if retrieve else "no", retrieve, reason)
+    return {
+        **decision,
+        "reply": completion.text,
+        "uncertainty": unsure,
+        "threshold": threshold,
+    }
+
+
+def uncertainty(completion: Completion) -> float:
+    """Return how unsure the model was at its least sure token, 0 to 1.
+
+    That is the entropy over a position's likeliest tokens, renormalised, as a share of the entropy
+    of `TOP_LOGPROBS` equally likely tokens; the maximum over the answer. It separates right from
+    wrong answers best (docs/results/gate.md).
+    """
+    return min(1.0, max(map(_entropy, completion.logprobs)) / math.log(TOP_LOGPROBS))
+
+
+def _entropy(position: dict[str, float]) -> float:
+    """Return the entropy of a position's tokens, in nats."""
+    masses = [math.exp(logprob) for logprob in position.values()]
+    shares = [mass / sum(masses) for mass in masses if mass]
+    return -sum(share * math.log(share) for share in shares if share)
+
+
+def _threshold(context: Context, default: float) -> float:
+    return default if context.gate_threshold is None else context.gate_threshold
+
+
+def _comparison(name: str, value: float, threshold: float) -> str:
+    return f"{name} = {value:.3f} {'≥' if value >= threshold else '<'} {threshold}"
+
+
+def _no_logprobs(mode: str, model: ChatModel) -> ModelError:
+    return ModelError(
+        f"gate {mode!r} needs log-probabilities, which model {model.name} at {model.endpoint} "
+        f"does not return; {WITHOUT_LOGPROBS}"
+    )

@@ -1,14 +1,18 @@
-"""Generate: the answer, directly or over the evidence, with citations that were checked."""
+"""Generate: the answer, directly or over the evidence, with checked citations."""
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, NotRequired
+from typing import TYPE_CHECKING, NamedTuple
 
-from typing_extensions import TypedDict
+from langchain_core.messages import AIMessage
 
-from hopgate.models.chat import ChatModel, Completion, Layout, complete
+from hopgate.common.strategies import STRATEGIES, Strategy
+from hopgate.models.chat import Completion, Layout
 from hopgate.nodes import prompts
-from hopgate.nodes.text import claim, overlap, sentences
+from hopgate.nodes.events import AnswerEvent
+from hopgate.nodes.runtime import NodeRuntime, with_warning
+from hopgate.nodes.state import Citation, Decision, State, Update
+from hopgate.nodes.text import claim, inert, overlap, sentences
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -16,36 +20,23 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
-MIN_SUPPORT = 0.5  # share of the answer's words in a passage that counts as its source
+MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to count as its source
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
 )
-_BARE = ("", "yes", "no")  # nothing in them could be traced
+_BARE = ("", "yes", "no")  # too little to trace
 _MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
-# Without passages a bracket inside the answer is its own: `a[1]`.
+# Without passages, a bracket inside the answer belongs to it: `a[1]`.
 _TRAILING = re.compile(
-    r"(?<!\s\[\d\])(?<!\s\[\d\d\])(?<!\s\[\d{3}\])"  # a row of markers is tried as a whole
+    r"(?<!\s\[\d\])(?<!\s\[\d\d\])(?<!\s\[\d{3}\])"  # try a row of markers as a whole
     r"((?:\s+\[\d{1,3}\])++)\W*$"
 )
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
-class Citation(TypedDict):
-    """A passage that the answer rests on, with the sentence that supports it."""
-
-    id: str
-    title: str
-    quote: str
-    source: NotRequired[str]
-    """File or address that the passage comes from."""
-    page: NotRequired[int]
-    section: NotRequired[str]
-    """Heading that the passage stands under."""
-
-
 class Answer(NamedTuple):
-    """An answer with its sources and what is doubtful about it."""
+    """An answer with its citations and what speaks against it."""
 
     text: str
     known: bool
@@ -54,47 +45,84 @@ class Answer(NamedTuple):
 
     @property
     def doubt(self) -> str | None:
-        """Why the answer may not be good enough: unknown, or citations that do not hold."""
+        """Why the answer may not be good enough: it is unknown, or a citation does not hold."""
         if self.warnings:
             return self.warnings[0]
         return None if self.known else "the model does not know the answer"
 
 
-async def generate(
-    model: ChatModel, question: str, evidence: Sequence[Hit], layout: Layout
-) -> tuple[Answer, Completion]:
-    """Answer the question, over the evidence if there is any (RetrievalQA, figures 7 and 8).
+async def generate(state: State, runtime: NodeRuntime) -> Update:
+    """Answer, over the evidence if there is any, and check the citations."""
+    model = await runtime.model()
+    answer, message_id = await _answer(state, runtime)
+    warnings = []
+    if state["hops"] and not state["evidence"] and not state["decision"].get("warnings"):
+        warnings.append("nothing was found; answered without sources")
+    warnings += answer.warnings
+    if model.tiny:
+        warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
+    runtime.send(AnswerEvent(event="answer", text=answer.text, citations=answer.citations))
+    strategy = state["decision"].get("strategy", "none")  # a person may have edited the gate
+    return {
+        "answer": answer.text,
+        "citations": answer.citations,
+        "messages": [AIMessage(answer.text, id=message_id)],
+        "decision": Decision(
+            strategy=strategy,
+            model=model.name,
+            answered=answer.known,
+            doubt=answer.doubt,
+            escalate_to=_deeper(strategy, state, answer, runtime),
+            **with_warning(state, *warnings),
+        ),
+    }
 
-    Raises:
-        ModelError: No answer from the model.
+
+async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | None]:
+    """Return the answer and its message's id; the gate's draft spares asking the same again."""
+    question, evidence = state["standalone"], state["evidence"]
+    draft = state.get("draft")
+    if draft and draft["question"] == question and not evidence:
+        return read_answer(draft["text"], [], question), None
+    shown = prompts.fit(evidence, (await runtime.model()).evidence_chars)
+    completion = await prompt_answer(question, shown, runtime)
+    return read_answer(completion.text, shown, question), completion.id
+
+
+def _deeper(
+    strategy: Strategy, state: State, answer: Answer, runtime: NodeRuntime
+) -> Strategy | None:
+    """Return the next deeper strategy if the answer is in doubt and the request allows it.
+
+    A path that the request itself chose is final, a search that found nothing is not repeated,
+    and after the deadline the answer stands.
     """
-    shown = prompts.fit(evidence, model.evidence_chars)
-    completion = await _ask(model, question, shown, layout, streamed=True)
-    return read(completion.text, shown, question), completion
+    context = runtime.context
+    forced = context.strategy != "auto" or context.gate == "never"
+    found_nothing = bool(state["hops"]) and not state["evidence"]
+    exhausted = state["usage"]["retrieval_steps"] >= context.escalate
+    if not answer.doubt or forced or found_nothing or exhausted or strategy == STRATEGIES[-1]:
+        return None
+    if runtime.is_late(state["started_at"]):
+        return None
+    return STRATEGIES[STRATEGIES.index(strategy) + 1]
 
 
-async def draft(model: ChatModel, question: str, layout: Layout) -> Completion:
-    """Answer as `generate` does without evidence, with log-probabilities.
-
-    Whether it becomes the answer is open, so its tokens are kept out of the stream.
-
-    Raises:
-        ModelError: No answer from the model.
-    """
-    return await _ask(model, question, [], layout, logprobs=True)
-
-
-async def _ask(
-    model: ChatModel,
+async def prompt_answer(
     question: str,
     shown: Sequence[Hit],
-    layout: Layout,
+    runtime: NodeRuntime,
     *,
     logprobs: bool = False,
-    streamed: bool = False,
+    streamed: bool = True,
 ) -> Completion:
-    return await complete(
-        model,
+    """Ask the model for an answer, over passages if there are any (RetrievalQA, figures 7 and 8).
+
+    Raises:
+        ModelError: No answer from the model.
+    """
+    layout = (await runtime.model()).layout
+    return await runtime.complete(
         _prompt(question, shown, layout),
         max_tokens=MAX_TOKENS,
         stop=["\n"] if layout == "turns" else None,
@@ -105,38 +133,38 @@ async def _ask(
 
 def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMessage"]:
     if shown:
-        asked = prompts.grounded(layout, shown, question)
+        request = prompts.grounded(layout, shown, question)
         instruction, demos = prompts.GROUNDED, prompts.GROUNDED_DEMOS
         if layout == "inline":
             instruction += prompts.CITE
     else:
-        asked = prompts.inert(question)
+        request = inert(question)
         if layout == "inline":
-            asked = f"Question: {asked}"
+            request = f"Question: {request}"
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
     if layout == "inline":
-        asked += "\nAnswer:"
-    return prompts.render(layout, instruction, asked, demos)
+        request += "\nAnswer:"
+    return prompts.render(layout, instruction, request, demos)
 
 
-def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
-    """Take a reply apart: the answer, its citations checked against the evidence.
+def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
+    """Read an answer from a reply and check its citations against the evidence.
 
-    A marker such as `[2]` must name a passage that was shown; one that does not is
-    dropped with a warning. A reply without markers is traced to the passages that hold
-    its words, those that the question did not already say.
+    A marker such as `[2]` must name a passage that was shown; otherwise it is dropped with a
+    warning. A reply without markers is traced to the passages that hold its words, leaving out
+    those of the question.
     """
     if not evidence:
         text = _PREFIX.sub("", _TRAILING.sub("", reply)).strip()
         _, warnings = _markers("".join(_TRAILING.findall(reply)), 0)
-        return _doubtful(text) or Answer(text, True, [], warnings)
+        return _unknown(text) or Answer(text, True, [], warnings)
     text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
-    if doubtful := _doubtful(text):
-        return doubtful
+    if unknown := _unknown(text):
+        return unknown
     words = claim(text, question)
     cited, warnings = _markers(reply, len(evidence))
     for i in cited:
-        if words not in _BARE and not overlap(words, _whole(evidence[i])):
+        if words not in _BARE and not overlap(words, _full_text(evidence[i])):
             warnings.append(f"[{i + 1}] does not support the answer that cites it")
     cited = cited or _trace(words, evidence)
     if not cited:
@@ -144,14 +172,14 @@ def read(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
     return Answer(text, True, [_cite(evidence[i], words) for i in cited], warnings)
 
 
-def _doubtful(text: str) -> Answer | None:
+def _unknown(text: str) -> Answer | None:
     if not text:
         return Answer(UNKNOWN, False, [], ["the model gave an empty answer"])
     return Answer(UNKNOWN, False, [], []) if _UNKNOWN.search(text) else None
 
 
 def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
-    """Return the positions of cited passages, each once, and what is wrong with others."""
+    """Return the positions of the cited passages, and warnings about bad markers."""
     cited: list[int] = []
     warnings: list[str] = []
     for number in (number for group in _MARKER.findall(reply) for number in group.split(",")):
@@ -166,12 +194,12 @@ def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
 def _trace(words: str, evidence: Sequence[Hit]) -> list[int]:
     if words in _BARE:
         return []
-    support = [overlap(words, _whole(hit)) for hit in evidence]
+    support = [overlap(words, _full_text(hit)) for hit in evidence]
     best = max(support, default=0.0)
     return [i for i, each in enumerate(support) if each == best][:2] if best >= MIN_SUPPORT else []
 
 
-def _whole(hit: Hit) -> str:
+def _full_text(hit: Hit) -> str:
     return f"{hit['title']} {hit['text']}"
 
 

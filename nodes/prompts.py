@@ -6,11 +6,11 @@ form that very small models follow.
 """
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hopgate.models.chat import Layout
+from hopgate.nodes.text import as_data
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -20,21 +20,13 @@ if TYPE_CHECKING:
 MAX_TITLE_CHARS = 200
 
 _CITATION = re.compile(r"\[(\s*\d+(?:\s*,\s*\d+)*\s*)\]")
-_INVISIBLE = ("Cc", "Cf", "Cs")  # control, format (zero-width, bidirectional, tags), surrogates
-_JOINERS = "\u200c\u200d"
-# ChatML, Llama, Mistral, Gemma, DeepSeek and the sentence marks of SentencePiece.
-_MARKER = re.compile(
-    r"<(?=[|｜]|/?s>|<?/?SYS>|(?:start|end)_of_turn>|(?:bos|eos|pad|unk)>)|\[(?=/?INST\])",
-    re.IGNORECASE,
-)
-_MARKER_END = re.compile(r"([|｜])>")
 
 
 class Demo(NamedTuple):
-    """A demonstration: what the user asks and what the model should say."""
+    """A demonstration: a user message and the reply the model should give."""
 
-    asked: str
-    said: str
+    user: str
+    assistant: str
 
 
 # RetrievalQA, figures 5 and 6.
@@ -53,8 +45,8 @@ GATE_DEMOS = (
     Demo("What was the occupation of Walter de la Pole?", "[Yes]"),
 )
 
-# The confidence gate's, in the turns layout: eight more separate the embedded model's
-# probabilities of Yes far better than the authors' four alone (figures in docs/results/gate.md).
+# For the confidence gate in the turns layout: eight more demonstrations separate the embedded
+# model's probabilities of Yes far better than the authors' four (docs/results/gate.md).
 CONFIDENCE_DEMOS = (
     *GATE_DEMOS[:2],
     Demo("How many days are in a week?", "[No]"),
@@ -79,9 +71,9 @@ GROUNDED = (
 )
 CITE = " After the answer, cite the paragraphs that it comes from by their numbers, like [2]."
 
-# Turns layout only: a model of 135M parameters copies the form, not the instruction.
-# Measured on the sample questions: an "I don't know" that comes first makes it neither
-# shy nor bold, and whole sentences keep it closer to the paragraphs than bare answers.
+# Turns layout only: a 135M-parameter model copies the form, not the instruction. On the sample
+# questions, an "I don't know" in first place makes it neither too shy nor too bold, and whole
+# sentences keep it closer to the paragraphs than bare answers.
 DIRECT_DEMOS: tuple[Demo, ...] = (
     Demo("What did Walter de la Pole eat on his tenth birthday?", "I don't know"),
     Demo("What is the capital of France?", "Paris"),
@@ -126,8 +118,8 @@ REASON = (
     "Write exactly one sentence that states one fact from the paragraphs. When the paragraphs "
     'and the reasoning so far give the answer, write "So the answer is: " and the answer instead.'
 )
-# Facts only: shown a conclusion, the embedded model concludes at once, and wrongly. Its
-# loop ends when a query repeats, and the reader call answers.
+# Facts only: if it sees a conclusion, the embedded model concludes at once, and wrongly. Its
+# loop stops when a query repeats, and `generate` answers.
 REASON_DEMOS: tuple[Demo, ...] = (
     Demo(
         "Paragraph:\n[2] Ada Lovelace\nAda Lovelace was an English mathematician. She wrote about "
@@ -194,7 +186,7 @@ CONDENSE = (
 
 
 def conversation(turns: str, follow_up: str) -> str:
-    """Lay out what `CONDENSE` is asked about."""
+    """Lay out the conversation and the follow-up question for `CONDENSE`."""
     return f"{turns}\n\nFollow-up question: {follow_up}\nWrite the question with names."
 
 
@@ -233,7 +225,7 @@ CONDENSE_DEMOS: tuple[Demo, ...] = (
 def render(
     layout: Layout,
     instruction: str,
-    asked: str,
+    request: str,
     demos: Sequence[Demo] = (),
     *,
     examples_in_inline: bool = False,
@@ -242,49 +234,43 @@ def render(
 
     Args:
         layout: `inline` or `turns`.
-        instruction: What the model is to do.
-        asked: The question with whatever belongs to it.
+        instruction: What the model should do.
+        request: The question with everything that belongs to it.
         demos: Demonstrations, oldest first.
-        examples_in_inline: Whether `inline` shows the demonstrations too (TA-ARE's
-            figure 6 does; elsewhere they only serve small models).
+        examples_in_inline: Whether `inline` shows the demonstrations too. TA-ARE's figure 6 does;
+            the other prompts show them only to small models.
     """
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
     if layout == "turns":
         messages: list[BaseMessage] = [SystemMessage(instruction)]
         for demo in demos:
-            messages += [HumanMessage(demo.asked), AIMessage(demo.said)]
-        return [*messages, HumanMessage(asked)]
+            messages += [HumanMessage(demo.user), AIMessage(demo.assistant)]
+        return [*messages, HumanMessage(request)]
     parts = [instruction]
     if demos and examples_in_inline:
-        shown = "\n\n".join(f"Question: {demo.asked}\nAnswer: {demo.said}" for demo in demos)
+        shown = "\n\n".join(f"Question: {demo.user}\nAnswer: {demo.assistant}" for demo in demos)
         parts.append(f"Here are some examples:\n{shown}")
-    return [HumanMessage("\n\n".join([*parts, asked]))]
+    return [HumanMessage("\n\n".join([*parts, request]))]
 
 
-def fit(evidence: Sequence[Hit], budget: int) -> list[Hit]:
-    """Return the first passages whose texts fit into `budget` characters.
+def fit(evidence: Sequence[Hit], max_chars: int) -> list[Hit]:
+    """Return the first passages whose texts fit into `max_chars` characters.
 
-    The first is always among them, cut to the budget.
+    The first passage is always included, cut to fit.
     """
     fitting: list[Hit] = []
     for hit in evidence:
-        if fitting and len(hit["text"]) > budget:
+        if fitting and len(hit["text"]) > max_chars:
             break
-        fitting.append(
-            Hit(
-                id=hit["id"],
-                title=hit["title"][:MAX_TITLE_CHARS],
-                text=hit["text"][:budget],
-                score=hit["score"],
-            )
-        )
-        budget -= len(hit["text"])
+        title, text = hit["title"][:MAX_TITLE_CHARS], hit["text"][:max_chars]
+        fitting.append(Hit(**{**hit, "title": title, "text": text}))
+        max_chars -= len(hit["text"])
     return fitting
 
 
 def grounded(layout: Layout, evidence: Sequence[Hit], question: str) -> str:
-    """Lay out what is asked over passages: they, then the question on a line of its own."""
+    """Lay out a question about passages: the passages, then the question on its own line."""
     return f"Paragraph:\n{paragraphs(layout, evidence)}\n\nQuestion: {as_data(question)}"
 
 
@@ -292,7 +278,7 @@ def paragraphs(layout: Layout, evidence: Sequence[Hit]) -> str:
     """Number the passages as `[i] title`, newline, text (RetrievalQA's form).
 
     In `turns` the best passage, number 1, comes last, next to the question: on the sample
-    questions the embedded model reads it there and misses it elsewhere.
+    questions the embedded model reads it there and overlooks it elsewhere.
     """
     numbered = [
         f"[{number}] {_as_passage(hit['title'])}\n{_as_passage(hit['text'])}"
@@ -302,30 +288,5 @@ def paragraphs(layout: Layout, evidence: Sequence[Hit]) -> str:
 
 
 def _as_passage(text: str) -> str:
-    """Keep a passage from citing: the only `[1]` in a prompt is the number that code gives."""
+    """Keep a passage from faking a citation: only the numbers we give look like `[1]`."""
     return _CITATION.sub(r"(\1)", as_data(text))
-
-
-def as_data(text: str) -> str:
-    """Keep a text from looking like part of the prompt.
-
-    On one line it cannot begin a numbered passage, a question or an answer of its own.
-    """
-    return " ".join(inert(text).split())
-
-
-def _is_visible(character: str) -> bool:
-    return (
-        character.isspace()
-        or character in _JOINERS
-        or unicodedata.category(character) not in _INVISIBLE
-    )
-
-
-def inert(text: str) -> str:
-    """Drop invisible characters and break chat-template markers, which open turns on some servers.
-
-    The joiners that some scripts and emoji need stay.
-    """
-    visible = text if text.isprintable() else "".join(filter(_is_visible, text))
-    return _MARKER_END.sub(r"\1 >", _MARKER.sub(r"\g<0> ", visible))

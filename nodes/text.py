@@ -1,9 +1,14 @@
-"""Text forms shared by nodes: normalised answers, sentences, word overlap."""
+"""Text functions shared by nodes: checks, normalised answers, sentences, word overlap."""
 
 import re
 import string
+import unicodedata
 
-MAX_LINE_CHARS = 2_000  # of a reply; sentences without spaces between them are slow to tell apart
+from hopgate.common.files import has_surrogate
+
+MAX_QUESTION_CHARS = 4_000
+
+MAX_LINE_CHARS = 2_000  # of a reply; text without spaces between sentences is slow to split
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 # fmt: off
@@ -14,11 +19,64 @@ _FUNCTION_WORDS = frozenset((
 ))
 # fmt: on
 _WORD = re.compile(r"\w+")
+_INVISIBLE = ("Cc", "Cf", "Cs")  # control, format (zero-width, bidirectional, tags), surrogates
+_JOINERS = "\u200c\u200d"
+# ChatML, Llama, Mistral, Gemma, DeepSeek and SentencePiece's sentence marks.
+_MARKER = re.compile(
+    r"<(?=[|｜]|/?s>|<?/?SYS>|(?:start|end)_of_turn>|(?:bos|eos|pad|unk)>)|\[(?=/?INST\])",
+    re.IGNORECASE,
+)
+_MARKER_END = re.compile(r"([|｜])>")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+def check_question(question: object) -> str:
+    """Return the question, stripped.
+
+    Raises:
+        ValueError: It is not a string, is blank, holds a lone surrogate, or is longer than
+            `MAX_QUESTION_CHARS`.
+    """
+    if not isinstance(question, str) or not as_data(question):
+        raise ValueError("the question is empty; give a text in `question` or a user message")
+    question = question.strip()
+    if has_surrogate(question):
+        raise ValueError("the question contains half of a character (a lone surrogate); remove it")
+    if len(question) > MAX_QUESTION_CHARS:
+        raise ValueError(
+            f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS} are "
+            "allowed; shorten it, or index the text and ask about it"
+        )
+    return question
+
+
+def inert(text: str) -> str:
+    """Drop invisible characters and break chat-template markers, which some servers act on.
+
+    The joiners that some scripts and emoji need are kept.
+    """
+    visible = text if text.isprintable() else "".join(filter(_is_visible, text))
+    return _MARKER_END.sub(r"\1 >", _MARKER.sub(r"\g<0> ", visible))
+
+
+def _is_visible(character: str) -> bool:
+    return (
+        character.isspace()
+        or character in _JOINERS
+        or unicodedata.category(character) not in _INVISIBLE
+    )
+
+
+def as_data(text: str) -> str:
+    """Keep a text from looking like part of the prompt.
+
+    On a single line it cannot start a numbered passage, a question or an answer of its own.
+    """
+    return " ".join(inert(text).split())
+
+
 def normalise(text: str) -> str:
-    """Lower, drop ASCII punctuation and the articles a/an/the, squeeze white space.
+    """Lowercase, drop ASCII punctuation and the articles a/an/the, collapse white space.
 
     This is the normalisation of SQuAD's evaluation, which the papers use.
     """
@@ -27,22 +85,22 @@ def normalise(text: str) -> str:
 
 
 def has_words(text: str) -> bool:
-    """Tell whether there is anything but punctuation and white space."""
+    """Return whether a text holds anything but punctuation and white space."""
     return _WORD.search(text) is not None
 
 
 def first_line(text: str) -> str:
-    """Return the beginning of the first line that has words, empty where none has."""
+    """Return the first line that has words, cut to `MAX_LINE_CHARS`; empty if none has."""
     return next((line[:MAX_LINE_CHARS] for line in text.splitlines() if has_words(line)), "")
 
 
 def key_words(text: str) -> tuple[str, ...]:
-    """Return the words of a text in alphabetical order: its form up to case, punctuation, order."""
+    """Return a text's words in alphabetical order, to compare texts by their words alone."""
     return tuple(sorted(_WORD.findall(normalise(text.casefold()))))
 
 
 def sentences(text: str) -> list[str]:
-    """Split text into stripped, non-empty sentences; "U.S." ends none."""
+    """Split a text into stripped, non-empty sentences; "U.S." does not end one."""
     from sentencex import segment
 
     return [part.strip() for part in segment("en", text) if part.strip()]
@@ -57,9 +115,9 @@ def overlap(answer: str, text: str) -> float:
 
 
 def claim(answer: str, question: str) -> str:
-    """Return the normalised words by which an answer can be traced to a passage.
+    """Return the normalised words that can trace an answer to a passage.
 
-    Words of the question and function words are left out, unless nothing else is left.
+    Words of the question and function words are dropped, unless nothing else is left.
     """
     words = normalise(answer).split()
     common = set(normalise(question).split()) | _FUNCTION_WORDS

@@ -8,10 +8,9 @@ from typing import Any, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 
+from hopgate.common.strategies import Label, Strategy
 from hopgate.graphs.history import LOOP
-from hopgate.nodes.gate import Verdict
-from hopgate.nodes.reason import StopReason
-from hopgate.nodes.route import Label, Strategy
+from hopgate.nodes.state import StopReason, Verdict
 from hopgate.server.turns import Turn
 
 UNDECIDED = "undecided"

@@ -13,8 +13,8 @@ from uuid import UUID, uuid5
 from langgraph_sdk import get_client
 from starlette.applications import Starlette
 
-from hopgate.graphs import limits
-from hopgate.graphs.context import Context
+from hopgate.nodes import limits
+from hopgate.nodes.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ async def make() -> None:
     allowed = limits.from_environment()
     client = get_client(url=None, api_key=None)
     for preset in PRESETS:
-        if not allowed.permits(alpha=preset.alpha):
+        if not allowed.allows(alpha=preset.alpha):
             log.info("preset %s is left out: HOPGATE_LIMITS does not allow its α", preset.name)
             continue
         await client.assistants.create(

@@ -12,7 +12,7 @@ import re
 import secrets
 import sys
 
-from hopgate.graphs.limits import json_variable
+from hopgate.nodes.limits import json_variable
 
 VARIABLE = "HOPGATE_TOKENS"
 

@@ -22,10 +22,9 @@ from langgraph.graph import END
 from langgraph.types import Overwrite
 from pydantic import TypeAdapter, ValidationError
 
-from hopgate.graphs.adaptive import Steps
 from hopgate.graphs.history import LOOP
-from hopgate.graphs.state import Decision, Usage, merge, new_usage
 from hopgate.models.chat import ModelError
+from hopgate.nodes.state import NO_USAGE, Decision, Usage, merge_decision
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +32,8 @@ Outcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
 Cause = Literal["input", "model", "other"]
 
 EDIT = "UpdateState"  # how LangGraph's name for an edit of the state ends
-FIRST = Steps.condense.__name__
-LAST_EDGE = Steps.after_generate.__name__
+FIRST = "start"
+LAST_EDGE = "after_generate"
 USAGE = TypeAdapter(Usage)
 STOPPED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
@@ -105,7 +104,7 @@ class Turn:
     cause: Cause | None = None
     failed_in: str | None = None
     decision: Decision = field(default_factory=Decision)
-    usage: Usage = field(default_factory=new_usage)
+    usage: Usage = field(default_factory=NO_USAGE.copy)
     steps: list[Step] = field(default_factory=list)
     question: str = ""
     answer: str = ""
@@ -292,10 +291,10 @@ def _take_up(running: _Running, name: str, inputs: Any) -> None:
     if running.before is not None or name == LOOP:
         return
     goes_on = name != FIRST and isinstance(inputs, dict)
-    running.before = _usage_in(inputs) if goes_on else new_usage()
+    running.before = _usage_in(inputs) if goes_on else NO_USAGE
     if goes_on:
         running.turn.decision = inputs.get("decision") or Decision()
-        running.turn.question = inputs.get("asked") or inputs.get("standalone") or ""
+        running.turn.question = inputs.get("original_question") or inputs.get("standalone") or ""
 
 
 def _usage_in(state: dict[str, Any]) -> Usage:
@@ -303,7 +302,7 @@ def _usage_in(state: dict[str, Any]) -> Usage:
     try:
         return USAGE.validate_python(state.get("usage"))
     except ValidationError:
-        return new_usage()
+        return NO_USAGE
 
 
 def _add(running: _Running, step: Step) -> None:
@@ -319,9 +318,9 @@ def _learn(running: _Running, update: Any) -> None:
     if isinstance(decision, Overwrite):
         turn.decision = decision.value
     elif decision:
-        turn.decision = merge(turn.decision, decision)
+        turn.decision = merge_decision(turn.decision, decision)
     running.after = update.get("usage", running.after)
-    turn.question = update.get("asked", turn.question)
+    turn.question = update.get("original_question", turn.question)
     turn.answer = update.get("answer", turn.answer)
 
 
@@ -340,7 +339,7 @@ def _finish(running: _Running, error: BaseException | None) -> None:
     turn = running.turn
     turn.ended = time.time_ns()
     turn.ms = round((time.perf_counter() - running.clock) * 1000, 1)
-    turn.usage = _difference(running.before or new_usage(), running.after or running.before)
+    turn.usage = _difference(running.before or NO_USAGE, running.after or running.before)
     if error is not None:
         turn.error = type(error).__name__
         turn.outcome = "cancelled"

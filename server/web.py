@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hopgate.graphs import limits
+from hopgate.nodes import limits
 from hopgate.server import metrics, presets
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders

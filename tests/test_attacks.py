@@ -11,6 +11,7 @@ from fake_openai import FakeOpenAI
 
 from hopgate import Context, build_graph
 from hopgate.nodes import prompts
+from hopgate.nodes.text import as_data
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -292,9 +293,9 @@ async def test_an_earlier_answer_opens_no_turn_in_a_follow_up(fake: FakeOpenAI) 
     ],
 )
 def test_harmless_text_is_left_as_it_is(text: str, shown: str) -> None:
-    assert prompts.as_data(text) == shown
+    assert as_data(text) == shown
 
 
 @attacked
 def test_escaping_twice_is_escaping_once(attack: str) -> None:
-    assert prompts.as_data(prompts.as_data(attack)) == prompts.as_data(attack)
+    assert as_data(as_data(attack)) == as_data(attack)

@@ -1,4 +1,4 @@
-"""Condense: what counts as a question, and follow-ups that become questions of their own."""
+"""Condense: what counts as a question, and follow-ups rewritten as standalone questions."""
 
 from dataclasses import replace
 
@@ -7,49 +7,56 @@ from fake_openai import FakeOpenAI, Reply
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopgate import Context
 from hopgate.models import chat
 from hopgate.models.chat import Layout, ModelError
-from hopgate.nodes import condense, prompts
-from hopgate.nodes.condense import MAX_QUESTION_CHARS, Turn, check_question
+from hopgate.nodes.condense import Exchange, rewrite
+from hopgate.nodes.runtime import NodeRuntime, Resources
+from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, check_question
 
 FOLLOW_UP = "And when was it first lit?"
 STANDALONE = "When was Farrick Head Lighthouse first lit?"
-HISTORY = [Turn("Who designed Farrick Head Lighthouse?", "Caddoc Fairlow")]
+HISTORY = [Exchange("Who designed Farrick Head Lighthouse?", "Caddoc Fairlow")]
 
 
 @pytest.mark.parametrize("question", ["", "  \n\t", None, 3, ["Why?"], b"Why?"])
-def test_what_is_no_text_is_no_question(question: object) -> None:
+def test_a_question_must_be_a_text(question: object) -> None:
     with pytest.raises(ValueError, match="the question is empty"):
         check_question(question)
 
 
-def test_a_question_that_is_too_long_is_refused_with_both_lengths() -> None:
-    with pytest.raises(ValueError, match="100000 characters, at most 4000 are allowed"):
+def test_the_error_for_a_long_question_names_both_lengths() -> None:
+    with pytest.raises(ValueError, match="100000 characters; at most 4000 are allowed"):
         check_question("x" * 100_000)
 
 
-@given(st.text(min_size=1, max_size=MAX_QUESTION_CHARS).filter(prompts.as_data))
+@given(st.text(min_size=1, max_size=MAX_QUESTION_CHARS).filter(as_data))
 def test_a_question_is_only_stripped(question: str) -> None:
     assert check_question(f" {question}\n") == question.strip()
 
 
 async def rewritten(
-    fake: FakeOpenAI, reply: str | Reply, history: list[Turn] = HISTORY, layout: Layout = "inline"
+    fake: FakeOpenAI,
+    reply: str | Reply,
+    history: list[Exchange] = HISTORY,
+    layout: Layout = "inline",
 ) -> str:
     fake.says(reply)
-    model = await chat.load("openai:fake")
-    standalone, _ = await condense.condense(model, FOLLOW_UP, history, layout)
-    return standalone
+    return await rewrite(
+        FOLLOW_UP, history, NodeRuntime(Context(model="openai:fake", layout=layout))
+    )
 
 
 @pytest.mark.parametrize("reply", [STANDALONE, f"Question: {STANDALONE}", f"  {STANDALONE}  "])
-async def test_a_follow_up_becomes_the_model_s_question(fake: FakeOpenAI, reply: str) -> None:
+async def test_a_follow_up_is_replaced_by_the_model_s_rewrite(fake: FakeOpenAI, reply: str) -> None:
     assert await rewritten(fake, reply) == STANDALONE
     assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("reply", ["", "Question:", "In 1874.", "x" * 5000 + "?"])
-async def test_a_reply_that_is_no_question_leaves_it_as_asked(fake: FakeOpenAI, reply: str) -> None:
+async def test_a_reply_that_is_not_a_question_keeps_the_original(
+    fake: FakeOpenAI, reply: str
+) -> None:
     assert await rewritten(fake, reply) == FOLLOW_UP
 
 
@@ -62,24 +69,24 @@ async def test_a_reply_that_is_no_question_leaves_it_as_asked(fake: FakeOpenAI, 
         ("What do bees make?", "What do bees make?", "What do bees make?"),
     ],
 )
-async def test_a_tiny_model_s_rewrite_must_name_what_the_follow_up_points_back_to(
+async def test_a_tiny_model_s_rewrite_must_name_what_the_follow_up_refers_to(
     fake: FakeOpenAI, follow_up: str, reply: str, standalone: str
 ) -> None:
     fake.says(reply)
     model = replace(await chat.load("openai:fake"), tiny=True)
-    found, _ = await condense.condense(model, follow_up, HISTORY, "turns")
-    assert found == standalone
+    runtime = NodeRuntime(Context(layout="turns"), Resources(model=model))
+    assert await rewrite(follow_up, HISTORY, runtime) == standalone
 
 
 @pytest.mark.parametrize("layout", ["inline", "turns"])
-async def test_the_latest_turns_are_shown_in_order(fake: FakeOpenAI, layout: Layout) -> None:
-    history = [Turn(f"Question {n}?", f"Answer {n}") for n in range(10)]
+async def test_the_latest_exchanges_are_shown_in_order(fake: FakeOpenAI, layout: Layout) -> None:
+    history = [Exchange(f"Question {n}?", f"Answer {n}") for n in range(10)]
     await rewritten(fake, STANDALONE, history, layout)
     shown = fake.requests[0]["messages"][-1]["content"]
     assert [n for n in range(10) if f"Question {n}?" in shown] == [7, 8, 9]
     assert shown.index("Answer 7") < shown.index("Answer 9") < shown.index(FOLLOW_UP)
 
 
-async def test_a_model_that_is_down_is_an_error_not_a_guess(fake: FakeOpenAI) -> None:
+async def test_a_model_that_is_down_is_an_error(fake: FakeOpenAI) -> None:
     with pytest.raises(ModelError, match="openai:fake"):
         await rewritten(fake, Reply(status=400))

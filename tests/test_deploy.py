@@ -21,8 +21,8 @@ from langgraph_dev import CONFIG, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hopgate.graphs.context import Context
-from hopgate.graphs.limits import Limits
+from hopgate.nodes.context import Context
+from hopgate.nodes.limits import Limits
 
 BIN = Path(sys.executable).parent
 SERVED = ("classifiers", "graphs", "models", "nodes", "retrievers", "server")

@@ -156,7 +156,7 @@ async def test_a_plan_that_a_person_has_set_begins_with_its_first_question(
     graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=retriever)
     context = Context(gate="off", escalate=5)
     await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
-    await graph.aupdate_state(THREAD, {"plan": ["Who drew it?", "Where was {1} born?"]})
+    await graph.aupdate_state(THREAD, {"sub_questions": ["Who drew it?", "Where was {1} born?"]})
     await graph.ainvoke(None, THREAD, context=context)
     assert retriever.queries == [QUESTION, "Who drew it?", "Where was Corrane born?"]
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from hopgate import Context, build_graph
 from hopgate.graphs import events
-from hopgate.graphs.events import Event
+from hopgate.nodes.events import Event
 
 README = Path(__file__).parents[1] / "README.md"
 QUESTION = "Where was the designer of Skerrane Light born?"

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopgate import Context, build_graph
-from hopgate.graphs.decisions import gate_decision
-from hopgate.graphs.resources import Resources
 from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
-from hopgate.nodes import demonstrations, gate
+from hopgate.nodes import gate
+from hopgate.nodes.runtime import NodeRuntime, Resources
+from hopgate.nodes.state import GateDecision
 
 QUESTION = "Who won the cup?"
 KEEPER = "Which lighthouse keeper of Skerrane Light retired this year?"
@@ -202,18 +202,12 @@ def test_punctuation_around_a_verdict_changes_nothing(verdict: str, around: str)
     assert gate.parse(f"{around}{verdict.upper()}{around[::-1]}") == verdict
 
 
-async def ask(fake: FakeOpenAI, **options: Any) -> gate.GateDecision:
-    settings: dict[str, Any] = {
-        "mode": "ta-are",
-        "layout": "inline",
-        "today": "2024-02-29",
-        "demos": demonstrations.fixed(4),
-        "threshold": 0.5,
-        "retrieve_if_invalid": True,
-    }
-    model = await chat.load("openai:fake")
-    decision, completion = await gate.ask(model, QUESTION, **(settings | options))
-    assert completion.prompt_tokens > 0
+async def ask(fake: FakeOpenAI, **settings: Any) -> GateDecision:
+    context = {"model": "openai:fake", "gate": "ta-are", "today": "2024-02-29", "gate_demos": 4}
+    runtime = NodeRuntime(Context(**(context | settings)))
+    decision = await gate.decide(QUESTION, runtime)
+    assert runtime.usage["llm_calls"] == 1
+    assert runtime.usage["prompt_tokens"] > 0
     return decision
 
 
@@ -226,7 +220,7 @@ async def test_ta_are_inline_is_figure_6_word_by_word(fake: FakeOpenAI) -> None:
 
 async def test_vanilla_inline_is_figure_5_word_by_word(fake: FakeOpenAI) -> None:
     fake.says("[No]")
-    decision = await ask(fake, mode="vanilla")
+    decision = await ask(fake, gate="vanilla")
     assert fake.requests[0]["messages"] == [{"role": "user", "content": FIGURE_5}]
     assert (decision["answer"], decision["retrieve"], decision["p_yes"]) == ("no", False, None)
 
@@ -244,7 +238,7 @@ async def test_turns_show_each_demonstration_as_a_turn(fake: FakeOpenAI) -> None
 
 async def test_vanilla_turns_have_neither_date_nor_demonstrations(fake: FakeOpenAI) -> None:
     fake.says("[No]")
-    await ask(fake, mode="vanilla", layout="turns")
+    await ask(fake, gate="vanilla", layout="turns")
     system, last = fake.requests[0]["messages"]
     assert "Today" not in system["content"]
     assert last["content"] == QUESTION
@@ -267,7 +261,7 @@ async def test_an_invalid_reply_does_what_the_request_says(
 
 async def test_an_invalid_reply_retrieves_by_default(fake: FakeOpenAI) -> None:
     fake.says("")
-    decision = await ask(fake, retrieve_if_invalid=Context().gate_invalid == "retrieve")
+    decision = await ask(fake)
     assert (decision["answer"], decision["retrieve"]) == ("invalid", True)
 
 
@@ -282,7 +276,7 @@ async def test_confidence_compares_the_probability_of_yes(
     fake: FakeOpenAI, threshold: float, answer: str
 ) -> None:
     fake.says(Reply("[No]", logprobs=[{"[": -0.01}, logs(No=0.6, Yes=0.15, Maybe=0.1)]))
-    decision = await ask(fake, mode="confidence", threshold=threshold)
+    decision = await ask(fake, gate="confidence", gate_threshold=threshold)
     assert decision["p_yes"] == pytest.approx(0.2)
     assert decision["threshold"] == threshold
     assert (decision["answer"], decision["retrieve"]) == (answer, answer == "yes")
@@ -292,14 +286,14 @@ async def test_confidence_compares_the_probability_of_yes(
 
 async def test_confidence_without_a_verdict_among_the_tokens_is_invalid(fake: FakeOpenAI) -> None:
     fake.says(Reply("Paris", logprobs=[logs(Paris=0.9, No=0.01)]))
-    decision = await ask(fake, mode="confidence")
+    decision = await ask(fake, gate="confidence")
     assert (decision["answer"], decision["retrieve"], decision["p_yes"]) == ("invalid", True, None)
 
 
 async def test_confidence_without_logprobs_is_one_clear_error(fake: FakeOpenAI) -> None:
     fake.says("[No]")
     with pytest.raises(ModelError, match="needs log-probabilities") as caught:
-        await ask(fake, mode="confidence")
+        await ask(fake, gate="confidence")
     message = str(caught.value)
     assert fake.base_url in message
     assert "use gate 'ta-are'" in message
@@ -580,14 +574,16 @@ async def test_the_gate_alone_is_what_the_graph_decides(fake: FakeOpenAI) -> Non
     fake.answers(by_task(gate="[No]", direct="x"))
     now = clock("2024-02-29T12:00+00:00")
     context = Context(gate_date=False)
-    decision, completions = await gate_decision(QUESTION, context, Resources(clock=now))
+    runtime = NodeRuntime(context, Resources(clock=now))
+    decision = await gate.decide(QUESTION, runtime)
     result = await graph(clock=now).ainvoke({"question": QUESTION}, context=context)
     assert result["decision"]["gate"] == decision
-    assert [completion.text for completion in completions] == ["[No]"]
-    assert await gate_decision(QUESTION, Context(gate="never"), Resources()) == (
-        gate.decided("never", "no", False, "the request says never"),
-        [],
-    )
+    assert (decision["reply"], runtime.usage["llm_calls"]) == ("[No]", 1)
+    runtime = NodeRuntime(Context(gate="never"))
+    decision = await gate.decide(QUESTION, runtime)
+    assert (decision["answer"], decision["retrieve"]) == ("no", False)
+    assert decision["reason"] == "the request sets gate 'never'"
+    assert runtime.usage["llm_calls"] == 0
 
 
 @pytest.mark.parametrize(
@@ -600,26 +596,16 @@ async def test_the_gate_alone_is_what_the_graph_decides(fake: FakeOpenAI) -> Non
 async def test_the_embedded_model_s_gate_says_both(
     embedded: str, question: str, answer: str
 ) -> None:
-    model = await chat.load(embedded)
-    decision, _ = await gate.ask(
-        model,
-        question,
-        mode=model.gate,
-        layout=model.layout,
-        today="2026-11-21",
-        demos=demonstrations.fixed(12),
-        threshold=model.gate_threshold,
-        retrieve_if_invalid=False,
-    )
+    context = Context(model=embedded, today=date(2026, 11, 21), gate_invalid="direct")
+    decision = await gate.decide(question, NodeRuntime(context))
     assert decision["p_yes"] is not None
     assert decision["answer"] == answer, decision
 
 
 async def test_the_embedded_model_s_draft_says_both(embedded: str) -> None:
-    model = await chat.load(embedded)
     for question, answer in [("What is the capital of Spain?", "no"), (KEEPER, "yes")]:
-        decision, completion = await gate.draft(
-            model, question, layout=model.layout, threshold=model.draft_threshold
-        )
+        runtime = NodeRuntime(Context(model=embedded, gate="draft"))
+        decision = await gate.decide(question, runtime)
         assert decision["answer"] == answer, decision
-        assert decision["reply"] == completion.text
+        assert runtime.last_call
+        assert decision["reply"] == runtime.last_call.text

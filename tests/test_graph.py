@@ -19,9 +19,9 @@ from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
 from hopgate import Context, build_graph, graph
-from hopgate.graphs.context import explain
-from hopgate.graphs.state import State
 from hopgate.models.chat import ModelError
+from hopgate.nodes.context import explain
+from hopgate.nodes.state import State
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."
@@ -62,7 +62,8 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
     drawn = graph.get_graph(xray=True)
     edges = {(edge.source, edge.target, edge.conditional) for edge in drawn.edges}
     assert edges == {
-        ("__start__", "condense", False),
+        ("__start__", "start", False),
+        ("start", "condense", False),
         ("condense", "gate", False),
         ("gate", "route", True),
         ("gate", "generate", True),
@@ -219,7 +220,7 @@ async def test_usage_counts_every_request_and_its_tokens(fake: FakeOpenAI, label
     assert usage["llm_calls"] == len(fake.requests)
     assert usage["prompt_tokens"] == PROMPT_TOKENS * len(fake.requests)
     assert usage["completion_tokens"] == COMPLETION_TOKENS * len(fake.requests)
-    visited = {"condense", "gate", "route", "retrieve", "generate"}
+    visited = {"start", "condense", "gate", "route", "retrieve", "generate"}
     assert set(usage["ms"]) == visited | ({"reason"} if label == "C" else set())
     assert all(ms >= 0 for ms in usage["ms"].values())
 
@@ -266,7 +267,7 @@ async def test_a_follow_up_is_condensed_with_one_call(
     assert all(f"Question: {standalone}" in prompt for prompt in fake.prompts[1:])
     assert result["usage"]["llm_calls"] == len(fake.requests) == 3
     state = (await graph.aget_state(THREAD)).values
-    assert (state["asked"], state["standalone"]) == ("And when was it lit?", standalone)
+    assert (state["original_question"], state["standalone"]) == ("And when was it lit?", standalone)
 
 
 async def test_what_belongs_to_a_turn_does_not_outlive_it(
@@ -308,7 +309,7 @@ async def test_questions_and_messages_mix_in_one_conversation(
         ("human", "Three?"),
         ("ai", "x"),
     ]
-    assert (await graph.aget_state(THREAD)).values["asked"] == "Three?"
+    assert (await graph.aget_state(THREAD)).values["original_question"] == "Three?"
 
 
 async def test_messages_alone_make_a_chat(fake: FakeOpenAI) -> None:
@@ -373,6 +374,7 @@ async def test_every_checkpoint_is_plain_json_under_strict_msgpack(
     history = [state async for state in graph.aget_state_history(THREAD)]
     assert [state.next for state in history][::-1] == [
         ("__start__",),
+        ("start",),
         ("condense",),
         ("gate",),
         ("route",),
@@ -477,7 +479,7 @@ async def test_the_context_of_another_graph_is_refused_with_what_to_give(fake: F
 
     outer = StateGraph(State, Mine).add_node(look_up)
     outer.add_edge("__start__", "look_up")
-    with pytest.raises(ValueError, match=r"a Mine, not hopgate's: .* context=Context\(\)"):
+    with pytest.raises(ValueError, match=r"a Mine, not hopgate's; .* context=Context\(\)"):
         await outer.compile().ainvoke({"question": QUESTION}, context=Mine("dry"))
     assert not fake.requests
 

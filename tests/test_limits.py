@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from hopgate import Context, build_graph
-from hopgate.graphs.limits import Limits, from_environment
+from hopgate.nodes.limits import Limits, from_environment
 from hopgate.server.guards import BodyLimit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -44,16 +44,16 @@ def graph(limits: dict[str, Any], label: str = "C", **given: Any) -> Any:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"max_hop": 3}, "'max_hop' is nothing that can be limited; use question_chars, "),
-        ({"max_hops": "3"}, "max_hops is '3'; give a number or a list of allowed values"),
-        ({"max_hops": True}, "max_hops is True; give a number"),
+        ({"max_hop": 3}, "unknown limit 'max_hop'; use question_chars, "),
+        ({"max_hops": "3"}, "max_hops is '3'; use a number or a list of allowed values"),
+        ({"max_hops": True}, "max_hops is True; use a number"),
         ({"max_hops": 99}, "max_hops is 99: Input should be less than or equal to 10"),
-        ({"max_hops": []}, "max_hops is \\[\\]; give"),
-        ({"index": "sample"}, "index is 'sample'; give a list of allowed values"),
+        ({"max_hops": []}, "max_hops is \\[\\]; use"),
+        ({"index": "sample"}, "index is 'sample'; use a list of allowed values"),
         ({"gate": ["maybe"]}, "gate is 'maybe': Input should be 'auto', "),
-        ({"gate_date": 1}, "gate_date is 1; give a list"),
-        ({"question_chars": 0}, "question_chars is 0; give a whole number from 1"),
-        ({"prompt_chars": 2.5}, "prompt_chars is 2.5; give a whole number"),
+        ({"gate_date": 1}, "gate_date is 1; use a list"),
+        ({"question_chars": 0}, "question_chars is 0; use a whole number of at least 1"),
+        ({"prompt_chars": 2.5}, "prompt_chars is 2.5; use a whole number"),
     ],
 )
 def test_a_wrong_limit_is_named(given: dict[str, Any], said: str) -> None:
@@ -68,7 +68,7 @@ def test_a_wrong_limit_is_named(given: dict[str, Any], said: str) -> None:
         ("[1]", r"HOPGATE_LIMITS: \[1\] is neither a JSON object nor a file"),
         ("/nowhere/limits.json", "/nowhere/limits.json is neither a JSON object nor a file"),
         ('{"max_hops": 0}', "HOPGATE_LIMITS: max_hops is 0: Input should be greater"),
-        ('{"max_hops": 2, "max_hops": 9}', "HOPGATE_LIMITS is not valid JSON: a name is given tw"),
+        ('{"max_hops": 2, "max_hops": 9}', "HOPGATE_LIMITS is not valid JSON: a name appears tw"),
     ],
 )
 def test_a_wrong_variable_stops_the_graph_from_being_built(
@@ -84,7 +84,7 @@ def test_the_command_line_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     command = [sys.executable, "-m", "hopgate", "ask", "Why?"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hopgate: HOPGATE_LIMITS: 'max_hop' is nothing that can be")
+    assert done.stderr.startswith("hopgate: HOPGATE_LIMITS: unknown limit 'max_hop'")
     assert done.stderr.count("\n") == 1
 
 
@@ -236,8 +236,10 @@ async def test_so_is_a_plan_and_one_that_the_model_makes_is_not_let_grow_past_it
     await app.ainvoke({"question": QUESTION}, THREAD)
     assert retriever.queries == [QUESTION]
     await app.ainvoke({"question": "Who?"}, OTHER, interrupt_after=["route"])
-    await app.aupdate_state(OTHER, {"plan": ["Who?", "x" * 61]})
-    with pytest.raises(ValueError, match="plan has 61 characters: this server allows at most 60"):
+    await app.aupdate_state(OTHER, {"sub_questions": ["Who?", "x" * 61]})
+    with pytest.raises(
+        ValueError, match="sub_questions has 61 characters: this server allows at most 60"
+    ):
         await app.ainvoke(None, OTHER)
 
 
@@ -256,7 +258,7 @@ async def test_a_start_edited_into_the_future_gives_no_time_without_end() -> Non
     clock = Clock()
     app = graph({"max_seconds": 30}, retriever=retriever, clock=clock)
     await app.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
-    await app.aupdate_state(THREAD, {"began": datetime(3000, 1, 1, tzinfo=UTC).timestamp()})
+    await app.aupdate_state(THREAD, {"started_at": datetime(3000, 1, 1, tzinfo=UTC).timestamp()})
     result = await app.ainvoke(None, THREAD)
     assert result["decision"]["stop_reason"] == "deadline"
     assert retriever.queries == []

@@ -26,7 +26,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
 from hopgate.models.chat import Completion, ModelError
-from hopgate.nodes import budget, decompose, reason
+from hopgate.nodes import decompose, evidence, loop, reason
 from hopgate.nodes.text import sentences
 from hopgate.retrievers.base import Hit
 
@@ -39,7 +39,7 @@ SPLIT: dict[str, Any] = {
     "answer": "Lissmere [1]",
 }
 THREAD: Any = {"configurable": {"thread_id": "1"}}
-KEYS = ["answer", "decision", "hops", "usage", "evidence", "plan"]
+KEYS = ["answer", "decision", "hops", "usage", "evidence", "sub_questions"]
 
 
 async def run(model: Any, retriever: Any, clock: Any = None, **settings_: Any) -> dict[str, Any]:
@@ -97,7 +97,10 @@ def test_sentences_of_other_scripts_end_at_their_own_marks() -> None:
     ],
 )
 def test_a_plan_is_read_from_whatever_form_the_model_chose(reply: str) -> None:
-    assert decompose.read(reply, 4) == ["Who designed Skerrane Light?", "Where was {1} born?"]
+    assert decompose.read_sub_questions(reply, 4) == [
+        "Who designed Skerrane Light?",
+        "Where was {1} born?",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -105,15 +108,15 @@ def test_a_plan_is_read_from_whatever_form_the_model_chose(reply: str) -> None:
     ["", "I cannot split this.", "word " * 10_000, "[" * 50_000 + "]", "[1, null, {}]", "1. \n2. "],
 )
 def test_a_reply_without_sub_questions_gives_no_plan(reply: str) -> None:
-    assert decompose.read(reply, 4) == []
+    assert decompose.read_sub_questions(reply, 4) == []
 
 
 def test_a_plan_in_another_language_is_read() -> None:
-    assert decompose.read("谁设计了灯塔？{1}出生在哪里？", 4) == [
+    assert decompose.read_sub_questions("谁设计了灯塔？{1}出生在哪里？", 4) == [
         "谁设计了灯塔？",
         "{1}出生在哪里？",
     ]
-    assert decompose.read("1. Найди автора книги\n2. Где родился {1}", 4) == [
+    assert decompose.read_sub_questions("1. Найди автора книги\n2. Где родился {1}", 4) == [
         "Найди автора книги",
         "Где родился {1}",
     ]
@@ -121,7 +124,7 @@ def test_a_plan_in_another_language_is_read() -> None:
 
 @given(st.text(), st.integers(1, 10))
 def test_a_plan_never_exceeds_its_limit_or_one_line(reply: str, limit: int) -> None:
-    plan = decompose.read(reply, limit)
+    plan = decompose.read_sub_questions(reply, limit)
     assert len(plan) <= limit
     assert all(0 < len(each) <= decompose.MAX_SUB_QUESTION_CHARS for each in plan)
     assert not any(len(each.splitlines()) > 1 for each in plan)
@@ -142,7 +145,7 @@ def test_a_plan_never_exceeds_its_limit_or_one_line(reply: str, limit: int) -> N
 def test_an_answer_is_filled_in_once_and_never_expanded(
     plan: list[str], answers: list[str], query: str
 ) -> None:
-    assert decompose.fill(plan, answers) == query
+    assert loop.fill(plan, answers) == query
 
 
 # Decompose
@@ -155,7 +158,7 @@ async def test_sub_questions_are_searched_and_answered_one_a_hop(
     fake.answers(by_task(**SPLIT))
     retriever = FixedRetriever([LIGHT], [CORRANE])
     result = await run(None, retriever, multihop="decompose", layout=layout)
-    assert result["plan"] == ["Who designed Skerrane Light?", "Where was {1} born?"]
+    assert result["sub_questions"] == ["Who designed Skerrane Light?", "Where was {1} born?"]
     assert retriever.queries == ["Who designed Skerrane Light?", "Where was Ilsabet Corrane born?"]
     assert [hop["thought"] for hop in result["hops"]] == ["Ilsabet Corrane", "Lissmere"]
     assert result["decision"]["stop_reason"] == "answered"
@@ -180,7 +183,7 @@ async def test_a_question_that_needs_no_splitting_is_one_hop(fake: FakeOpenAI) -
 async def test_a_reply_that_is_no_plan_falls_back_to_the_question(fake: FakeOpenAI) -> None:
     fake.answers(by_task(decompose="No idea.", sub_answer="Lissmere", answer="Lissmere"))
     result = await run(None, FreshRetriever(), multihop="decompose")
-    assert result["plan"] == [hop["query"] for hop in result["hops"]] == [QUESTION]
+    assert result["sub_questions"] == [hop["query"] for hop in result["hops"]] == [QUESTION]
 
 
 async def test_the_model_is_told_how_many_sub_questions_and_held_to_it(fake: FakeOpenAI) -> None:
@@ -188,7 +191,7 @@ async def test_the_model_is_told_how_many_sub_questions_and_held_to_it(fake: Fak
     fake.answers(by_task(decompose=many, sub_answer="x", answer="y"))
     result = await run(None, FreshRetriever(), multihop="decompose", max_sub_questions=3)
     assert "at most 3 simpler questions" in fake.prompts[0]
-    assert len(result["plan"]) == len(result["hops"]) == 3
+    assert len(result["sub_questions"]) == len(result["hops"]) == 3
 
 
 async def test_a_sub_question_may_rest_on_passages_of_an_earlier_hop(fake: FakeOpenAI) -> None:
@@ -214,7 +217,7 @@ async def test_a_plan_that_a_person_has_set_is_followed(fake: FakeOpenAI) -> Non
     graph = build_graph(InMemorySaver(), router=FixedRouter("C"), retriever=retriever)
     context = Context(strategy="multi", multihop="decompose")
     await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
-    await graph.aupdate_state(THREAD, {"plan": ["Who drew it?", "Is {1} alive?"]})
+    await graph.aupdate_state(THREAD, {"sub_questions": ["Who drew it?", "Is {1} alive?"]})
     await graph.ainvoke(None, THREAD, context=context)
     assert retriever.queries == ["Who drew it?", "Is Ilsabet Corrane alive?"]
 
@@ -249,7 +252,7 @@ async def test_a_plan_does_not_outlive_its_turn(fake: FakeOpenAI) -> None:
     fake.answers(by_task(condense="Who?", reason="So the answer is: x.", answer="x"))
     await graph.ainvoke({"question": "Who?"}, THREAD, context=Context(strategy="multi"))
     state = (await graph.aget_state(THREAD)).values
-    assert (state["plan"], len(state["hops"])) == ([], 1)
+    assert (state["sub_questions"], len(state["hops"])) == ([], 1)
 
 
 # Why it stops
@@ -369,9 +372,9 @@ TWO = [hop(QUESTION, FACT), hop(FACT, "Corrane was born in Lissmere.")]
 @pytest.mark.parametrize(
     ("state", "settings_", "stop_reason"),
     [
-        ({"hops": TWO, "plan": ["Who?"]}, {}, "answered"),
-        ({"hops": TWO, "plan": ["Who?", "Where?"]}, {"multihop": "decompose"}, "answered"),
-        ({"hops": [*TWO[:1], hop(FACT, "")], "plan": ["Who?"]}, {}, "no_thought"),
+        ({"hops": TWO, "sub_questions": ["Who?"]}, {}, "answered"),
+        ({"hops": TWO, "sub_questions": ["Who?", "Where?"]}, {"multihop": "decompose"}, "answered"),
+        ({"hops": [*TWO[:1], hop(FACT, "")], "sub_questions": ["Who?"]}, {}, "no_thought"),
         ({"hops": TWO}, {"max_hops": 2}, "hop_limit"),
         ({"hops": TWO, "next_query": QUESTION}, {}, "repeated_query"),
         ({"hops": TWO, "next_query": FACT.upper()}, {}, "repeated_query"),
@@ -398,12 +401,12 @@ async def test_a_blank_query_is_none(blank: str | None) -> None:
 async def test_hops_without_a_plan_are_thought_on_in_either_mode() -> None:
     after, searched = await edited({"hops": TWO}, max_hops=3, multihop="decompose")
     assert searched == ["Corrane was born in Lissmere."]
-    assert after["plan"] == []
+    assert after["sub_questions"] == []
 
 
 async def test_an_unknown_sub_answer_stays_one_and_the_plan_goes_on() -> None:
     hops, plan = [hop("How old is it?", "")], ["How old is it?", "Who drew it?"]
-    after, searched = await edited({"hops": hops, "plan": plan})
+    after, searched = await edited({"hops": hops, "sub_questions": plan})
     assert searched == plan[1:]
     assert [each["thought"] for each in after["hops"]] == ["", "Fact 0 is new"]
 
@@ -450,7 +453,7 @@ async def test_a_passage_or_hop_that_is_not_whole_is_refused(
 def test_tokens_are_counted_as_the_endpoint_counted_the_last_prompt(
     completion: Completion, rate: float
 ) -> None:
-    assert budget.bytes_per_token(completion, 2.5) == rate
+    assert evidence.bytes_per_token(completion, 2.5) == rate
 
 
 @pytest.mark.parametrize(("tokens_per_byte", "passages"), [(0.25, 8), (0.5, 4), (1.0, 2)])
@@ -471,7 +474,7 @@ async def test_one_passage_of_any_length_is_cut_to_the_budget() -> None:
     result = await run(model, FixedRetriever(long), max_evidence_tokens=200)
     (kept,) = result["evidence"]
     assert 0 < len(kept["text"]) <= 200
-    assert budget.size([kept]) <= 200 * budget.FIRST_BYTES_PER_TOKEN
+    assert evidence.byte_size([kept]) <= 200 * evidence.FIRST_BYTES_PER_TOKEN
 
 
 async def test_passages_are_cut_to_the_setting() -> None:
@@ -487,9 +490,9 @@ HITS = st.lists(st.builds(hit, st.text(max_size=300), st.text(max_size=300)), ma
 def test_what_is_kept_fits_the_budget(
     old: list[Hit], new: list[Hit], passages: int, room: int
 ) -> None:
-    evidence = budget.keep(old, [], passages, room)
-    kept = [*budget.keep(new, evidence, passages, room), *evidence]
-    assert budget.size(kept) <= room
+    known = evidence.fit_budget(old, [], passages, room)
+    kept = [*evidence.fit_budget(new, known, passages, room), *known]
+    assert evidence.byte_size(kept) <= room
     assert len(kept) <= passages
 
 
@@ -618,7 +621,7 @@ def check(
     result: dict[str, Any], model: TalkingModel, retriever: FixedRetriever, context: Context
 ) -> None:
     """Hold a finished run to everything that is promised of it."""
-    hops, evidence, plan = result["hops"], result["evidence"], result["plan"]
+    hops, found, plan = result["hops"], result["evidence"], result["sub_questions"]
     assert result["answer"].strip()
     late = result["decision"]["stop_reason"] == "deadline"
     assert (0 if late else 1) <= len(hops) == len(retriever.queries) <= context.max_hops
@@ -629,17 +632,17 @@ def check(
     assert json.dumps(result, allow_nan=False, ensure_ascii=False).encode()  # can be stored
     assert all(hop["query"].strip() and len(hop["query"]) < 3_000 for hop in hops)
     assert all(len(hop["thought"]) <= reason.MAX_THOUGHT_CHARS for hop in hops)
-    ids = [each["id"] for each in evidence]
+    ids = [each["id"] for each in found]
     assert len(ids) == len(set(ids)) <= context.max_passages
-    assert all(len(each["text"]) <= context.passage_chars for each in evidence)
-    tokens = budget.size(evidence) / budget.FIRST_BYTES_PER_TOKEN
+    assert all(len(each["text"]) <= context.passage_chars for each in found)
+    tokens = evidence.byte_size(found) / evidence.FIRST_BYTES_PER_TOKEN
     assert tokens <= (context.max_evidence_tokens or 12_000)
     assert result["decision"]["stop_reason"] in reasons(result, context)
 
 
 def reasons(result: dict[str, Any], context: Context) -> list[str]:
     """Work out anew, from what is in the state, why the loop could end."""
-    hops, plan, decision = result["hops"], result["plan"], result["decision"]
+    hops, plan, decision = result["hops"], result["sub_questions"], result["decision"]
     late = len(hops) * 10 + 10 * bool(plan) >= (context.max_seconds or math.inf)
     if any("max_seconds" in each for each in decision["warnings"]):
         return ["deadline"] if late else []
@@ -648,7 +651,7 @@ def reasons(result: dict[str, Any], context: Context) -> list[str]:
     if any(f"hop {len(hops)}: the retriever failed" in each for each in decision["warnings"]):
         return ["retriever_failed"]
     if last["thought"]:
-        finished = len(hops) == len(plan) if plan else reason.is_final(last["thought"])
+        finished = len(hops) == len(plan) if plan else loop.is_final(last["thought"])
         if finished:
             return ["answered"]
         if len(hops) == context.max_hops:
@@ -658,7 +661,7 @@ def reasons(result: dict[str, Any], context: Context) -> list[str]:
     new = found & kept - {each for hop in earlier for each in hop["passage_ids"]}
     if not new and not (plan and found & kept):
         return ["evidence_budget" if found - kept else "no_new_passage", "no_new_passage"]
-    if not plan or len(hops) == len(plan) or decompose.is_needed(plan, len(hops)):
+    if not plan or len(hops) == len(plan) or loop.is_needed(plan, len(hops)):
         return ["no_thought"]
     return ["hop_limit" if len(hops) == context.max_hops else "repeated_query"]
 

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 from math import inf
 
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, FreshRetriever, hit
+from doubles import (
+    CORRANE,
+    FERRY,
+    LIGHT,
+    FixedRetriever,
+    FixedRouter,
+    FreshRetriever,
+    by_task,
+    hit,
+)
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,11 +21,10 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
 from hopgate import Context, build_graph
-from hopgate.graphs.state import add_evidence
-from hopgate.models import chat
-from hopgate.nodes import reason
-from hopgate.nodes.budget import keep
-from hopgate.nodes.retrieve import fresh
+from hopgate.nodes import loop
+from hopgate.nodes.evidence import fit_budget, unseen
+from hopgate.nodes.reason import read_thought
+from hopgate.nodes.state import add_evidence
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -39,7 +47,7 @@ FACT = "Skerrane Light was designed by Ilsabet Corrane."
     ],
 )
 def test_a_thought_is_final_when_it_states_the_answer(thought: str, final: bool) -> None:
-    assert reason.is_final(thought) is final
+    assert loop.is_final(thought) is final
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,7 @@ def test_a_thought_is_final_when_it_states_the_answer(thought: str, final: bool)
 def test_the_next_query_is_the_last_sentence_that_states_a_fact(
     thoughts: list[str], query: str
 ) -> None:
-    assert reason.next_query(QUESTION, thoughts) == query
+    assert loop.next_fact(QUESTION, thoughts) == query
 
 
 @pytest.mark.parametrize(
@@ -77,20 +85,20 @@ def test_the_next_query_is_the_last_sentence_that_states_a_fact(
     ],
 )
 def test_a_query_counts_as_asked_up_to_case_punctuation_and_order(query: str, asked: bool) -> None:
-    assert reason.already_asked(query, [QUESTION, FACT]) is asked
+    assert loop.is_repeated(query, [QUESTION, FACT]) is asked
 
 
 @given(st.text(), st.lists(st.text(), max_size=4))
 def test_a_query_that_was_asked_is_always_found(query: str, others: list[str]) -> None:
-    assert reason.already_asked(query, [*others, query])
-    assert not reason.already_asked(query, [])
+    assert loop.is_repeated(query, [*others, query])
+    assert not loop.is_repeated(query, [])
 
 
 @given(st.text(min_size=1), st.lists(st.text()))
 def test_the_next_query_is_the_question_or_stands_in_a_thought(
     question: str, thoughts: list[str]
 ) -> None:
-    query = reason.next_query(question, thoughts)
+    query = loop.next_fact(question, thoughts)
     assert query == question or any(query in thought for thought in thoughts)
 
 
@@ -106,21 +114,17 @@ def test_the_next_query_is_the_question_or_stands_in_a_thought(
         (" \n" + "设计者是艾尔莎。" * 10_000, "设计者是艾尔莎。"),
     ],
 )
-async def test_a_thought_is_one_sentence_or_one_and_the_answer(
-    fake: FakeOpenAI, reply: str, thought: str
-) -> None:
-    fake.says(reply)
-    model = await chat.load("openai:fake")
-    found, _ = await reason.think(model, QUESTION, [LIGHT], [], "inline")
-    assert found == thought
+def test_a_thought_is_one_sentence_or_one_and_the_answer(reply: str, thought: str) -> None:
+    assert read_thought(reply) == thought
 
 
 async def test_the_prompt_shows_passages_question_and_earlier_thoughts(fake: FakeOpenAI) -> None:
-    fake.says(FACT)
-    model = await chat.load("openai:fake")
-    await reason.think(model, QUESTION, [LIGHT, CORRANE], ["One fact.", "Another."], "inline")
-    (prompt,) = fake.prompts
-    assert f"[1] Skerrane Light\n{LIGHT['text']}\n\n[2] Ilsabet Corrane" in prompt
+    thoughts = ["One fact.", "Another.", "So the answer is: Lissmere."]
+    fake.answers(by_task(reason=list(thoughts), answer="Lissmere"))
+    graph = build_graph(retriever=FixedRetriever([CORRANE], [LIGHT], [FERRY]))
+    await graph.ainvoke({"question": QUESTION}, context=Context(strategy="multi"))
+    prompt = fake.prompts[2]
+    assert f"[2] Skerrane Light\n{LIGHT['text']}\n\n[3] Ilsabet Corrane" in prompt
     assert f"Question: {QUESTION}\nReasoning: One fact. Another." in prompt
 
 
@@ -131,8 +135,8 @@ HITS = st.lists(st.sampled_from([LIGHT, CORRANE, FERRY, hit("Skerrane Light", LI
 def test_new_passages_come_first_without_repeats_up_to_the_budget(
     old: list[Hit], new: list[Hit], limit: int
 ) -> None:
-    evidence = keep(fresh([], old), [], limit, inf)
-    merged = add_evidence(evidence, keep(fresh(evidence, new), evidence, limit, inf))
+    evidence = fit_budget(unseen([], old), [], limit, inf)
+    merged = add_evidence(evidence, fit_budget(unseen(evidence, new), evidence, limit, inf))
     ids = [each["id"] for each in merged]
     assert merged[len(merged) - len(evidence) :] == evidence
     assert len(ids) == len(set(ids)) <= limit
@@ -152,7 +156,7 @@ def test_a_passage_given_again_takes_the_place_of_the_old_one() -> None:
 
 
 def test_the_same_passage_under_another_id_is_not_evidence_twice() -> None:
-    assert fresh([LIGHT], [Hit(**{**LIGHT, "id": "other"})]) == []
+    assert unseen([LIGHT], [Hit(**{**LIGHT, "id": "other"})]) == []
 
 
 def fake_model(thoughts: Iterator[str]) -> GenericFakeChatModel:

@@ -251,7 +251,7 @@ async def test_thoughts_are_gone_on_with_though_the_context_says_decompose() -> 
     third = (await hops(graph, runs.CONFIG))[2]
     result = await graph.ainvoke(None, await fork(graph, third), context=context)
     assert [hop["query"] for hop in result["hops"]][2] == third.hop["query"]
-    assert (await graph.aget_state(runs.CONFIG)).values["plan"] == []
+    assert (await graph.aget_state(runs.CONFIG)).values["sub_questions"] == []
 
 
 @pytest.mark.parametrize("multihop", ["ircot", "decompose"])

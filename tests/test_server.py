@@ -16,7 +16,7 @@ from otlp import Collector
 from pydantic import TypeAdapter
 
 from hopgate import Context
-from hopgate.graphs.events import Event
+from hopgate.nodes.events import Event
 from hopgate.server.presets import PRESETS, Preset
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -425,7 +425,7 @@ async def test_a_follow_up_on_a_thread_is_condensed(
         message = {"role": "user", "content": question}
         await client.runs.wait(thread, "hopgate", input={"messages": [message]}, context=context)
     values: Any = (await client.threads.get_state(thread))["values"]
-    assert values["asked"] == "And when was it lit?"
+    assert values["original_question"] == "And when was it lit?"
     assert values["standalone"] == "When was Skerrane Light lit?"
     assert len(values["messages"]) == 4
     assert len(fake.requests) == 3

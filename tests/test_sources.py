@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 from test_rerank import save_cross_encoder
 
-from hopgate.graphs.context import Context
-from hopgate.graphs.resources import Resources
+from hopgate.nodes.context import Context
 from hopgate.nodes.generate import read
 from hopgate.nodes.retrieve import search
+from hopgate.nodes.runtime import Resources
 from hopgate.retrievers import build_index, load_index
 from hopgate.retrievers.base import Hit
 from hopgate.retrievers.rerank import Reranked

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hopgate.graphs.context import Context
-from hopgate.graphs.resources import Resources
+from hopgate.nodes.context import Context
+from hopgate.nodes.runtime import Resources
 from hopgate.retrievers import make_passage, stores
 from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.sources import check_source, open_source

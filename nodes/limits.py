@@ -1,7 +1,7 @@
 """Limits: what an operator allows a request to ask for, read from `HOPGATE_LIMITS`.
 
-The graph enforces them, since a LangGraph server refuses a bad context nowhere else; and in every
-node, since a run that is resumed or forked brings a context of its own and passes no first node.
+The graph enforces them, because a LangGraph server checks a context nowhere else; and every node
+does, because a run that is resumed or forked brings its own context and skips the first node.
 """
 
 import json
@@ -15,53 +15,53 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
-from hopgate.graphs.context import Context, explain
+from hopgate.nodes.context import Context, explain
 
 VARIABLE = "HOPGATE_LIMITS"
 SIZES = ("question_chars", "prompt_chars", "body_bytes")
 
-Value = Any  # of a context's field
+Value = Any  # of a field of the context
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What one field of a context may be.
+    """What one field of the context may be.
 
     Attributes:
-        maximum: The largest value; None where `allowed` counts.
-        allowed: All values; the first stands in for a default that is none of them.
+        maximum: The largest value; None if `allowed` is used.
+        allowed: The allowed values; the first replaces a default that is not among them.
     """
 
     maximum: Value = None
     allowed: tuple[Value, ...] = ()
 
-    def permits(self, value: Value) -> bool:
-        """Tell whether the field may be this; unset is no number below a maximum."""
+    def allows(self, value: Value) -> bool:
+        """Return whether the field may have this value; unset never meets a maximum."""
         if self.allowed:
             return value in self.allowed
         return value is not None and bool(value <= self.maximum)
 
     @property
-    def instead(self) -> Value:
-        """What a field becomes that was left at a default which is not allowed."""
+    def replacement(self) -> Value:
+        """The value that replaces a default which is not allowed."""
         return self.allowed[0] if self.allowed else self.maximum
 
     def __str__(self) -> str:
-        """Return it as the end of "this server allows …"."""
+        """Return the text that completes "this server allows …"."""
         if not self.allowed:
             return f"at most {self.maximum}"
         *others, last = map(repr, self.allowed)
         return f"{', '.join(others)} or {last}" if others else f"only {last}"
 
 
-@dataclass(frozen=True, eq=False)  # told apart by identity, which can be hashed
+@dataclass(frozen=True, eq=False)  # compared by identity, so it can be hashed
 class Limits:
-    """What a request may ask for; by default everything that a `Context` allows.
+    """What a request may ask for; by default everything a `Context` allows.
 
     Attributes:
-        question_chars: Most characters of a question, also of one that was edited in the state.
-        prompt_chars: Most characters of any one prompt, whatever the state holds.
-        body_bytes: Most bytes of one HTTP request; enforced by the server's own app.
+        question_chars: Maximum characters of a question, also of one edited in the state.
+        prompt_chars: Maximum characters of one prompt, whatever the state holds.
+        body_bytes: Maximum bytes of one HTTP request; enforced by the server's app.
         context: The limits of the context's fields, by name.
     """
 
@@ -72,14 +72,14 @@ class Limits:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "Limits":
-        """Read limits as JSON spells them.
+        """Read limits from parsed JSON.
 
         Args:
-            given: For a field of `Context` a number, its maximum, or a list, its allowed values;
-                and `question_chars`, `prompt_chars` and `body_bytes`.
+            given: For a field of `Context`, its maximum or a list of its allowed values; also
+                `question_chars`, `prompt_chars` and `body_bytes`.
 
         Raises:
-            ValueError: A name is not known, or a limit does not suit its field.
+            ValueError: A name is unknown, or a limit does not suit its field.
         """
         sizes = {name: _size(name, given[name]) for name in SIZES if name in given}
         context = {name: _limit(name, limit) for name, limit in given.items() if name not in SIZES}
@@ -88,74 +88,79 @@ class Limits:
     def apply(self, context: Context) -> Context:
         """Return the context within the limits.
 
-        A field that was left at its default takes the limit where the default is beyond it.
+        A field left at its default takes the limit if the default exceeds it.
 
         Raises:
-            ValueError: A field is beyond its limit; says which, its value and what is allowed.
+            ValueError: A field exceeds its limit; names the field, its value and what is allowed.
         """
         return _applied(self, context) if self.context else context
 
-    def permits(self, **values: Value) -> bool:
-        """Tell whether fields of a context may be this."""
+    def allows(self, **values: Value) -> bool:
+        """Return whether fields of the context may have these values."""
         return all(
-            name not in self.context or self.context[name].permits(value)
+            name not in self.context or self.context[name].allows(value)
             for name, value in values.items()
         )
 
     def check_question(self, name: str, text: str) -> None:
-        """Refuse a question that is too long.
+        """Check the length of a question.
 
         Args:
-            name: Where it stands in the input or the state.
+            name: Its key in the input or the state.
             text: The question.
 
         Raises:
             ValueError: It is longer than `question_chars`.
         """
-        if not self.fits(text):
+        if not self.allows_length(text):
             raise ValueError(
                 f"{name} has {len(text)} characters: this server allows at most "
                 f"{self.question_chars}; shorten it"
             )
 
-    def fits(self, question: str) -> bool:
-        """Tell whether a question is short enough."""
+    def allows_length(self, question: str) -> bool:
+        """Return whether a question is short enough."""
         return self.question_chars is None or len(question) <= self.question_chars
 
-    def check_strategy(self, strategy: str) -> None:
-        """Refuse a strategy that was edited into the state past the context's.
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check a state that a person may have edited, as every node does when it starts.
 
         Raises:
-            ValueError: The context's `strategy` is limited to others, `auto` not among them.
+            ValueError: A question is too long, or the strategy is not allowed; names the key.
         """
-        if not self.permits(strategy="auto") and not self.permits(strategy=strategy):
+        for name in ("standalone", "next_query"):
+            self.check_question(name, state.get(name) or "")
+        for sub_question in state.get("sub_questions") or ():
+            self.check_question("sub_questions", sub_question)
+        strategy = state.get("decision", {}).get("strategy")
+        if strategy and not self.allows(strategy="auto") and not self.allows(strategy=strategy):
             raise ValueError(
                 f"decision.strategy is {strategy!r}: this server allows {self.context['strategy']}"
             )
 
 
-@lru_cache(maxsize=256)  # every node of a turn asks
+@lru_cache(maxsize=256)  # every node of a turn calls it
 def _applied(limits: Limits, context: Context) -> Context:
-    beyond = {
+    exceeding = {
         name: limit
         for name, limit in limits.context.items()
-        if not limit.permits(getattr(context, name))
+        if not limit.allows(getattr(context, name))
     }
     refused = [
         f"{name} is {getattr(context, name)!r}: this server allows {limit}"
-        for name, limit in beyond.items()
+        for name, limit in exceeding.items()
         if getattr(context, name) != _DEFAULTS[name]
     ]
     if refused:
         raise ValueError("; ".join(refused))
-    return replace(context, **{name: limit.instead for name, limit in beyond.items()})
+    return replace(context, **{name: limit.replacement for name, limit in exceeding.items()})
 
 
 def from_environment() -> Limits:
-    """Read the limits that `HOPGATE_LIMITS` holds, as JSON or as the path of a JSON file.
+    """Read the limits from `HOPGATE_LIMITS`: JSON, or the path of a JSON file.
 
     Raises:
-        ValueError: They cannot be read; the message begins with the variable's name.
+        ValueError: They cannot be read; the message starts with the variable's name.
     """
     given = json_variable(VARIABLE)
     if given is None:
@@ -170,10 +175,10 @@ def json_variable(name: str) -> dict[str, Any] | None:
     """Read an environment variable that holds a JSON object, or the path of a file that does.
 
     Returns:
-        The object; None where the variable is not set, or empty.
+        The object; None if the variable is unset or empty.
 
     Raises:
-        ValueError: It is no JSON object, or the file cannot be read.
+        ValueError: It is not a JSON object, or the file cannot be read.
     """
     text = os.environ.get(name, "").strip()
     if not text:
@@ -197,33 +202,33 @@ def json_variable(name: str) -> dict[str, Any] | None:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that is given twice, of which JSON would silently drop one."""
+    """Reject a repeated name; JSON would silently drop one of the two."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is given twice")
+        raise ValueError("a name appears twice")
     return found
 
 
 def _size(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}; give a whole number from 1")
+        raise ValueError(f"{name} is {value!r}; use a whole number of at least 1")
     return value
 
 
 def _limit(name: str, given: object) -> Limit:
     if name not in _DEFAULTS:
         known = ", ".join((*SIZES, *_DEFAULTS))
-        raise ValueError(f"{name!r} is nothing that can be limited; use {known}")
+        raise ValueError(f"unknown limit {name!r}; use {known}")
     if isinstance(given, list) and given:
         return Limit(allowed=tuple(_checked(name, value) for value in given))
     if name in _NUMBERS and isinstance(given, int | float) and not isinstance(given, bool):
         return Limit(maximum=_checked(name, given))
-    asked = "a number or a list" if name in _NUMBERS else "a list"
-    raise ValueError(f"{name} is {given!r}; give {asked} of allowed values")
+    form = "a number or a list" if name in _NUMBERS else "a list"
+    raise ValueError(f"{name} is {given!r}; use {form} of allowed values")
 
 
 def _checked(name: str, value: object) -> Value:
-    """Return the value as a context would hold it."""
+    """Return the value as a context holds it."""
     try:
         return getattr(Context(**{name: value}), name)  # type: ignore[arg-type]
     except ValidationError as error:

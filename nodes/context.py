@@ -1,0 +1,188 @@
+"""What a request can set: one validated dataclass, shown in Studio."""
+
+from datetime import date
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+SAMPLE = "sample"
+BUILTIN = "builtin"
+FIXED = "fixed"
+
+
+def _time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:  # unknown, malformed, or a folder
+        raise ValueError("use an IANA time zone such as Europe/Berlin") from error
+    return name
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class Context:
+    """Settings of one request. Every field has a default and a range.
+
+    Raises:
+        pydantic.ValidationError: A ValueError that names the field, the value and what
+            is allowed.
+    """
+
+    alpha: float = Field(
+        default=0.4,
+        ge=0,
+        le=1,
+        description="The dial: 0 is cheapest, 1 most reliable (always retrieves).",
+    )
+    gate: Literal["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"] = (
+        Field(
+            default="auto",
+            description="How to decide whether to retrieve at all. auto: what suits the model; "
+            "ta-are, vanilla, confidence: ask the model; draft: answer directly and retrieve if "
+            "the answer is unsure; always, never: fixed; off: the router decides alone.",
+        )
+    )
+    gate_threshold: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Retrieve from this value on. confidence gate: the probability of Yes; "
+        "draft gate: the uncertainty of the direct answer. Empty: the model's default.",
+    )
+    gate_invalid: Literal["retrieve", "direct"] = Field(
+        default="retrieve",
+        description="What to do if the gate's reply is neither Yes nor No.",
+    )
+    demos: str = Field(
+        default=FIXED,
+        min_length=1,
+        max_length=1000,
+        description="The gate's demonstrations. fixed: the built-in ones; else a JSONL file of "
+        "questions, the nearest of which are shown (docs/gate.md).",
+    )
+    gate_demos: int | None = Field(
+        default=None,
+        ge=0,
+        le=12,
+        multiple_of=2,
+        description="Number of demonstrations for ta-are and confidence, half No and half Yes; "
+        "0: none. Empty: 4, or 12 for confidence in the turns layout.",
+    )
+    gate_date: bool = Field(
+        default=True, description='Whether ta-are and confidence start with "Today is …".'
+    )
+    strategy: Literal["auto", "none", "single", "multi"] = Field(
+        default="auto",
+        description="auto: gate and router decide; anything else forces that path.",
+    )
+    escalate: int = Field(
+        default=0,
+        ge=0,
+        le=20,
+        description='Go one strategy deeper if the answer is "I don\'t know" or its citations do '
+        "not hold, until the turn has used this many retrievals. 0: never.",
+    )
+    model: str = Field(
+        default="auto",
+        min_length=1,
+        max_length=200,
+        description="openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, or auto: "
+        "the first that is configured.",
+    )
+    layout: Literal["auto", "inline", "turns"] = Field(
+        default="auto",
+        description="Prompt layout: one message, or demonstrations as chat turns. "
+        "auto: what suits the model.",
+    )
+    index: str = Field(
+        default=SAMPLE,
+        min_length=1,
+        max_length=1000,
+        description="Where to search: the folder of an index; sample: the built-in collection; "
+        "web:wikipedia or web:serpapi: the web; qdrant:NAME or pgvector:NAME: an outside store "
+        "(docs/retrieval.md).",
+    )
+    mode: Literal["auto", "dense", "bm25", "hybrid"] = Field(
+        default="auto",
+        description="How to search an index. dense: by vectors; bm25: by words; hybrid: both, "
+        "fused; auto: the mode that measured best.",
+    )
+    rerank: str = Field(
+        default="",
+        max_length=1000,
+        description="A cross-encoder (folder or hub name) that reranks the passages found. "
+        "Empty: none.",
+    )
+    router: str = Field(
+        default=BUILTIN,
+        min_length=1,
+        max_length=1000,
+        description="Folder of the router's weights, or builtin.",
+    )
+    profile: str = Field(
+        default="auto",
+        min_length=1,
+        max_length=64,
+        description="The LLM whose outcomes the router follows. auto: the one most like the model.",
+    )
+    top_k: int = Field(
+        default=5, ge=1, le=50, description="Passages of a single retrieval (RetrievalQA: 5)."
+    )
+    hop_k: int = Field(
+        default=3, ge=1, le=50, description="Passages of each hop (IRCoT with GPT models: 3)."
+    )
+    max_hops: int = Field(
+        default=4, ge=1, le=10, description="Maximum number of hops in the loop (IRCoT: 10)."
+    )
+    max_passages: int = Field(
+        default=15,
+        ge=1,
+        le=50,
+        description="Maximum number of passages the loop collects (IRCoT: 15).",
+    )
+    passage_chars: int = Field(
+        default=2_000,
+        ge=100,
+        le=50_000,
+        description="Maximum characters of a passage in the loop; longer ones are cut.",
+    )
+    max_evidence_tokens: int | None = Field(
+        default=None,
+        ge=200,
+        le=1_000_000,
+        description="Evidence budget in the model's tokens, estimated from its own counts (IRCoT: "
+        "a prompt of 6,000). Empty: what fits one prompt of the model.",
+    )
+    multihop: Literal["ircot", "decompose"] = Field(
+        default="ircot",
+        description="How the loop works. ircot: one sentence of reasoning per hop becomes the next "
+        "query; decompose: one sub-question per hop.",
+    )
+    max_sub_questions: int = Field(
+        default=4, ge=1, le=10, description="Maximum number of sub-questions for decompose."
+    )
+    max_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        description="Deadline of the loop in seconds from the start of the turn, checked before "
+        "each search and call; the answer is still written. Empty: none.",
+    )
+    today: date | None = Field(
+        default=None,
+        description="The date in the gate's prompt, YYYY-MM-DD. Empty: the clock's.",
+    )
+    timezone: Annotated[str, AfterValidator(_time_zone)] | None = Field(
+        default=None,
+        max_length=100,
+        description="Time zone of the clock's date, such as Europe/Berlin. Empty: the system's.",
+    )
+
+
+def explain(error: ValidationError) -> str:
+    """Return one line that says what is wrong with a context."""
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'context'} is {each['input']!r}: {each['msg']}"
+        for each in error.errors(include_url=False)
+    )

@@ -1,0 +1,28 @@
+"""The two places where hopgate leans on LangGraph features that may change.
+
+`tests/test_internals.py` fails with a clear message when a version of LangGraph changes either.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
+
+from langgraph.channels import DeltaChannel
+
+Item = TypeVar("Item")
+
+SYNC_DURABILITY: dict[str, Any] = {"configurable": {"__pregel_durability": "sync"}}
+"""Config that stores each step before the next one starts. LangGraph takes `durability` per call
+only; this private key is where it reads the default from. With LangGraph's own default (`async`)
+a kill can repeat a model call that had finished."""
+
+
+def delta_channel(
+    reducer: Callable[[list[Item], list[Item]], list[Item]],
+) -> DeltaChannel[list[Item]]:
+    """Return a channel that checkpoints each write instead of the whole list at every step.
+
+    So the bytes that a loop stores grow with its hops, not with their square. `DeltaChannel` is
+    in beta.
+    """
+    return DeltaChannel(lambda old, writes: reduce(reducer, writes, old), list)

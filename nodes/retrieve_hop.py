@@ -1,0 +1,80 @@
+"""Retrieve in the loop: search with the next query and add what is new to the evidence."""
+
+import math
+
+from hopgate.models.chat import CHARS_PER_TOKEN
+from hopgate.nodes import evidence
+from hopgate.nodes.events import hop_event
+from hopgate.nodes.loop import (
+    clear_query,
+    next_query,
+    send_stop,
+    set_stop_reason,
+    start_clock,
+    stop,
+    stop_at_deadline,
+    stop_before_search,
+)
+from hopgate.nodes.runtime import NodeRuntime, RetrievalFailed, with_warning
+from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
+from hopgate.retrievers.base import Hit
+
+
+async def retrieve_hop(state: MultihopState, runtime: NodeRuntime) -> Update:
+    """Search with the next query and keep the new passages that fit the evidence budget."""
+    if late := stop_at_deadline(state, runtime):
+        return late
+    if reason := stop_before_search(state, runtime.context):  # only after a hand edit
+        return stop(state, runtime, reason)
+    clock, query, number = start_clock(state, runtime), next_query(state), len(state["hops"]) + 1
+    found: list[Hit] = []
+    new: list[Hit] = []
+    try:
+        found = await runtime.search(query, runtime.context.hop_k)
+        new, stop_reason = await _select(found, state, runtime)
+        decision = Decision(stop_reason=stop_reason)
+    except RetrievalFailed as error:
+        decision = Decision(stop_reason="retriever_failed")
+        decision |= with_warning(state, f"hop {number}: {error}")
+    hop = Hop(query=query, passage_ids=[hit["id"] for hit in found], thought="")
+    runtime.send(hop_event(number, query, found))
+    send_stop(runtime, number, decision["stop_reason"])
+    return {
+        "evidence": new,
+        "hops": [hop],
+        **clock,
+        **set_stop_reason(state, decision),
+        **clear_query(state),
+    }
+
+
+async def _select(
+    found: list[Hit], state: MultihopState, runtime: NodeRuntime
+) -> tuple[list[Hit], StopReason | None]:
+    """Return the passages that join the evidence, and why the loop stops if none does.
+
+    A sub-question may also be answered over passages that were there before.
+    """
+    chars = runtime.context.passage_chars
+    known = [evidence.shorten(hit, chars) for hit in state["evidence"]]
+    unseen = evidence.unseen(known, [evidence.shorten(hit, chars) for hit in found])
+    max_bytes = await _max_bytes(state, runtime)
+    new = evidence.fit_budget(unseen, known, runtime.context.max_passages, max_bytes)
+    found_again = {hit["id"] for hit in known} & {hit["id"] for hit in found}
+    if new or (state.get("sub_questions") and found_again):
+        return new, None
+    return new, "evidence_budget" if unseen else "no_new_passage"
+
+
+async def _max_bytes(state: MultihopState, runtime: NodeRuntime) -> float:
+    """Return the evidence budget in bytes.
+
+    A tiny model reads the newest passages and ignores the rest, so it has no such limit.
+    """
+    tokens = runtime.context.max_evidence_tokens
+    if tokens is None:
+        model = await runtime.model()
+        if model.tiny:
+            return math.inf
+        tokens = model.evidence_chars // CHARS_PER_TOKEN
+    return tokens * state.get("bytes_per_token", evidence.FIRST_BYTES_PER_TOKEN)

@@ -1,0 +1,290 @@
+"""What a node works with: the request's settings, and the model, index and router they name."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from zoneinfo import ZoneInfo
+
+from langgraph.runtime import Runtime
+
+from hopgate.models import chat
+from hopgate.models.chat import ChatModel, Completion
+from hopgate.nodes.context import FIXED, Context
+from hopgate.nodes.events import Event
+from hopgate.nodes.evidence import plain_hit
+from hopgate.nodes.limits import Limits
+from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
+from hopgate.retrievers.base import Hit, Retriever
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
+log = logging.getLogger(__name__)
+
+
+class RetrievalFailed(RuntimeError):
+    """The retriever raised while searching; the answer has to do without it."""
+
+
+class Router(Protocol):
+    """What hopgate needs of a router: label probabilities for a batch of questions."""
+
+    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+        """Return the probabilities of A, B and C for each question."""
+        ...
+
+
+def system_clock() -> datetime:
+    """Return the current time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an app handed to `build_graph`; whatever is None is loaded by its name in the context.
+
+    Loading happens off the event loop, once per process and setting.
+
+    Attributes:
+        model: The app's chat model.
+        retriever: The app's retriever.
+        router: The app's router.
+        clock: Returns the current time as an aware datetime.
+        limits: The operator's limits.
+    """
+
+    model: ChatModel | None = None
+    retriever: Retriever | None = None
+    router: Router | None = None
+    clock: Callable[[], datetime] = system_clock
+    limits: Limits = field(default_factory=Limits)
+
+    def context(self, given: object) -> Context:
+        """Return the settings of a request, within the operator's limits.
+
+        Raises:
+            ValueError: A setting exceeds its limit, or the settings belong to another graph:
+                LangGraph passes a parent graph's context on to the graphs its nodes call.
+        """
+        context = given or Context()
+        if not isinstance(context, Context):
+            raise ValueError(
+                f"the context is a {type(context).__name__}, not hopgate's; inside another graph, "
+                "pass hopgate's own with the call: context=Context()"
+            )
+        return self.limits.apply(context)
+
+    async def check(self, context: Context) -> None:
+        """Check everything the request will need, before paying for any call.
+
+        Raises:
+            ValueError: The model's name, the index, the router or the pool of demonstrations
+                cannot be used.
+        """
+        if self.model is None:
+            chat.resolve(context.model)
+        if self.retriever is None:
+            from hopgate.retrievers.sources import check_source
+
+            await asyncio.to_thread(check_source, context.index, context.mode, context.rerank)
+        if self.router is None and context.strategy == "auto":
+            await asyncio.to_thread(self._profile, context)
+        if context.demos != FIXED:
+            from hopgate.nodes.demonstrations import load_pool
+
+            await asyncio.to_thread(load_pool, Path(context.demos))
+
+    async def load_model(self, context: Context) -> ChatModel:
+        """Return the request's chat model, with the layout and evidence size the request sets."""
+        model = self.model or await chat.load(context.model)
+        if self.limits.prompt_chars is not None:
+            model = replace(model, prompt_chars=self.limits.prompt_chars)
+        if context.layout != "auto":
+            model = replace(model, layout=context.layout)
+        if context.max_evidence_tokens is not None:
+            chars = context.max_evidence_tokens * chat.CHARS_PER_TOKEN
+            model = replace(model, evidence_chars=chars)
+        return model
+
+    async def load_retriever(self, context: Context) -> Retriever:
+        """Return the request's retriever."""
+        if self.retriever is not None:
+            return self.retriever
+        from hopgate.retrievers.sources import open_source
+
+        return await asyncio.to_thread(open_source, context.index, context.mode, context.rerank)
+
+    async def load_router(self, context: Context) -> Router:
+        """Return the request's router."""
+        if self.router is not None:
+            return self.router
+        from hopgate.classifiers.router import load_router
+
+        profile = await asyncio.to_thread(self._profile, context)
+        return await asyncio.to_thread(load_router, context.router, profile)
+
+    def _profile(self, context: Context) -> str | None:
+        from hopgate.classifiers.checkpoint import profiles_in
+        from hopgate.classifiers.profiles import chosen_profile
+
+        profiles = profiles_in(context.router)
+        if context.profile not in ("auto", *profiles):
+            raise ValueError(
+                f"profile is {context.profile!r}; the router {context.router!r} has "
+                f"{', '.join(profiles)}"
+            )
+        model = self.model.name if self.model else chat.resolve(context.model)
+        return chosen_profile(context.router, context.profile, model)
+
+
+@dataclass
+class NodeRuntime:
+    """One visit to a node: its settings, its resources, and what the visit costs.
+
+    Attributes:
+        context: The request's settings, within the operator's limits.
+        resources: What the app handed in.
+        send: Writes an event into the run's `custom` stream.
+        usage: What this visit has cost so far.
+        last_call: The newest call to the model, if there was one.
+    """
+
+    context: Context
+    resources: Resources = field(default_factory=Resources)
+    send: Callable[[Event], None] = lambda event: None
+    usage: Usage = field(default_factory=NO_USAGE.copy)
+    last_call: Completion | None = None
+
+    async def model(self) -> ChatModel:
+        """Return the request's chat model."""
+        return await self.resources.load_model(self.context)
+
+    async def router(self) -> Router:
+        """Return the request's router."""
+        return await self.resources.load_router(self.context)
+
+    async def complete(self, messages: Sequence["BaseMessage"], **options: Any) -> Completion:
+        """Ask the model once and count the call; see `hopgate.models.chat.complete`."""
+        completion = await chat.complete(await self.model(), messages, **options)
+        self.usage["llm_calls"] += 1
+        self.usage["prompt_tokens"] += completion.prompt_tokens
+        self.usage["completion_tokens"] += completion.completion_tokens
+        self.last_call = completion
+        return completion
+
+    async def search(self, query: str, k: int) -> list[Hit]:
+        """Find the `k` best passages and count the retrieval.
+
+        Returns:
+            Hits of plain Python types, whatever the retriever returns (numpy scalars cannot be
+            checkpointed).
+
+        Raises:
+            RetrievalFailed: The retriever raised; the message names the cause.
+        """
+        retriever = await self.resources.load_retriever(self.context)
+        self.usage["retrieval_steps"] += 1
+        try:
+            (hits,) = await asyncio.to_thread(retriever.search, [query], k)
+            return [plain_hit(hit) for hit in hits[:k]]
+        except Exception as error:
+            log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
+            cause = " ".join(str(error).split())[:200] or type(error).__name__
+            raise RetrievalFailed(f"the retriever failed: {cause}") from error
+
+    def now(self) -> float:
+        """Return the current time by the app's clock, in seconds since 1970."""
+        return self.resources.clock().timestamp()
+
+    def today(self) -> date:
+        """Return the request's date, or the clock's in the request's time zone."""
+        if self.context.today:
+            return self.context.today
+        now = self.resources.clock()
+        if now.tzinfo is None:
+            raise ValueError(
+                f"the clock returned {now}, without a time zone; use an aware datetime"
+            )
+        zone = ZoneInfo(self.context.timezone) if self.context.timezone else None
+        return now.astimezone(zone).date()  # None: the system's time zone
+
+    def is_late(self, started_at: float | None) -> bool:
+        """Return whether the deadline has passed; False while `started_at` is None."""
+        if self.context.max_seconds is None or started_at is None:
+            return False
+        # abs: a start edited into the future postpones the deadline only once.
+        return abs(self.now() - started_at) >= self.context.max_seconds
+
+
+Node = Callable[[Any, NodeRuntime], Awaitable[Update]]
+
+
+def bind(
+    node: Node, resources: Resources, name: str | None = None, *, first: bool = False
+) -> Callable[[Any, Runtime[Context]], Awaitable[Update]]:
+    """Return a node as LangGraph calls it, which adds the visit's cost to `usage`.
+
+    Args:
+        node: A function of state and `NodeRuntime` that returns the channels it changes.
+        resources: What the app handed in.
+        name: The node's name in the graph and in `usage["ms"]`; None is the function's.
+        first: Whether the node starts a turn, so that the state is still the last turn's.
+
+    Raises:
+        ValueError: From the returned function: a setting, or a part of the state that a person
+            edited, exceeds the operator's limits.
+    """
+    name = name or node.__name__
+
+    async def visit(state: Any, runtime: Runtime[Context]) -> Update:
+        started = time.perf_counter()
+        if not first:
+            resources.limits.check_state(state)
+        context = resources.context(runtime.context)
+        visited = NodeRuntime(context, resources, runtime.stream_writer)
+        update = await node(state, visited)
+        before = update.get("usage") or state.get("usage") or NO_USAGE
+        ms = (time.perf_counter() - started) * 1000
+        return {**update, "usage": add_usage(before, visited.usage, {name: ms})}
+
+    visit.__name__ = name
+    return visit
+
+
+def guard(edge: Callable[[Any], str], resources: Resources) -> Callable[[Any], str]:
+    """Return an edge function that first checks the state against the operator's limits.
+
+    LangGraph follows the edges of a hand edit at once, so an edit past a limit is refused there.
+    """
+
+    @wraps(edge)
+    def checked(state: Any) -> str:
+        resources.limits.check_state(state)
+        return edge(state)
+
+    return checked
+
+
+def add_usage(before: Usage, more: Usage, ms: dict[str, float]) -> Usage:
+    """Return the sum of two usages, with the milliseconds of a node's visit."""
+    times = {**before["ms"]}
+    for node, each in ms.items():
+        times[node] = round(times.get(node, 0.0) + each, 1)
+    return Usage(
+        retrieval_steps=before["retrieval_steps"] + more["retrieval_steps"],
+        llm_calls=before["llm_calls"] + more["llm_calls"],
+        prompt_tokens=before["prompt_tokens"] + more["prompt_tokens"],
+        completion_tokens=before["completion_tokens"] + more["completion_tokens"],
+        ms=times,
+    )
+
+
+def with_warning(state: Any, *warnings: str) -> Decision:
+    """Return a change of the decision that adds warnings to those of the turn."""
+    return Decision(warnings=[*state["decision"].get("warnings", []), *warnings])

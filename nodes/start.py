@@ -1,0 +1,57 @@
+"""Start: find the turn's question and reset what the last turn left in the state."""
+
+from uuid import uuid4
+
+from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.types import Overwrite
+
+from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.state import NEW_TURN, Decision, State, Update
+from hopgate.nodes.text import check_question, inert
+
+
+async def start(state: State, runtime: NodeRuntime) -> Update:
+    """Start a turn, after checking that everything it will need can be used.
+
+    Raises:
+        ValueError: There is no new question, or it or a setting cannot be used.
+    """
+    context = runtime.context
+    await runtime.resources.check(context)
+    message = _new_message(state)
+    question = check_question(message.text)
+    runtime.resources.limits.check_question("question", inert(question))
+    return {
+        **NEW_TURN,
+        "messages": [message],
+        "message_id": message.id,
+        "original_question": question,
+        "standalone": inert(question),
+        "started_at": runtime.now(),
+        "decision": Overwrite(
+            Decision(
+                alpha=context.alpha,
+                multihop=context.multihop,
+                route=None,
+                stop_reason=None,
+                escalate_to=None,
+                escalated=[],
+                warnings=[],
+            )
+        ),
+    }
+
+
+def _new_message(state: State) -> AnyMessage:
+    """Return the user message to answer: `question` if given, else the newest message."""
+    question = state.get("question")
+    messages = state.get("messages", [])
+    if question is not None or not messages:
+        return HumanMessage(check_question(question), id=str(uuid4()))
+    last = messages[-1]
+    is_old = last.id == state.get("message_id") and (
+        last.text.strip() == state.get("original_question")
+    )
+    if last.type != "human" or is_old:
+        raise ValueError("there is no new question; give one in `question` or a user message")
+    return last

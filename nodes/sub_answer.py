@@ -1,0 +1,45 @@
+"""Sub-answer: answer one sub-question over the passages of its hop."""
+
+from hopgate.nodes import prompts
+from hopgate.nodes.generate import read_answer
+from hopgate.nodes.loop import add_thought, stop_at_deadline
+from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.state import MultihopState, Update
+from hopgate.nodes.text import as_data, first_line, has_words, sentences
+
+MAX_TOKENS = 40
+MAX_ANSWER_CHARS = 200
+
+
+async def sub_answer(state: MultihopState, runtime: NodeRuntime) -> Update:
+    """Answer the hop's sub-question in a few words and decide whether to continue."""
+    if late := stop_at_deadline(state, runtime):
+        return late
+    return add_thought(state, runtime, await _answer(state, runtime))
+
+
+async def _answer(state: MultihopState, runtime: NodeRuntime) -> str:
+    """Return the answer on one line, empty if the model has none."""
+    model = await runtime.model()
+    hop, by_id = state["hops"][-1], {hit["id"]: hit for hit in state["evidence"]}
+    passages = [by_id[each] for each in hop["passage_ids"] if each in by_id]
+    shown = prompts.fit(passages, model.evidence_chars)
+    request = prompts.grounded(model.layout, shown, hop["query"])
+    if model.layout == "inline":
+        request += "\nAnswer:"
+    completion = await runtime.complete(
+        prompts.render(model.layout, prompts.SUB_ANSWER, request, prompts.SUB_ANSWER_DEMOS),
+        max_tokens=MAX_TOKENS,
+        stop=["\n"] if model.layout == "turns" else None,
+    )
+    return read_sub_answer(completion.text)
+
+
+def read_sub_answer(reply: str) -> str:
+    """Return the first sentence of a reply, without the full stop; empty for "I don't know"."""
+    answer = read_answer(first_line(reply), [])
+    parts = sentences(as_data(answer.text)) if answer.known else []
+    text = parts[0][:MAX_ANSWER_CHARS].strip() if parts else ""
+    if not has_words(text):
+        return ""
+    return text[:-1] if text.endswith(".") and text.count(".") == 1 else text
