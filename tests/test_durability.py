@@ -1,4 +1,4 @@
-"""A run that was killed goes on where it stopped: no finished node runs twice."""
+"""A run that was killed resumes where it stopped: no finished node runs twice."""
 
 import asyncio
 import multiprocessing
@@ -23,9 +23,6 @@ class Moment(NamedTuple):
 
     call: int
     answered: bool
-
-
-MOMENTS = [Moment(call, answered) for call in range(1, CALLS + 1) for answered in (False, True)]
 
 
 def cutting(moment: Moment, cut: Callable[[], None]) -> Callable[[Messages], Reply]:
@@ -60,7 +57,7 @@ class InMemory:
         (result,) = await asyncio.gather(task, return_exceptions=True)
         return None if isinstance(result, asyncio.CancelledError) else result
 
-    async def go_on(self, fake: FakeOpenAI) -> Any:
+    async def resume(self, fake: FakeOpenAI) -> Any:
         return await runs.run(self._graph, None)
 
 
@@ -89,7 +86,7 @@ class InProcesses:
         assert (status == -signal.SIGKILL) or result
         return result
 
-    async def go_on(self, fake: FakeOpenAI) -> Any:
+    async def resume(self, fake: FakeOpenAI) -> Any:
         result, status = self._run(fake, None, SimpleQueue())
         assert status == 0
         return result
@@ -148,23 +145,29 @@ async def undisturbed(fake: FakeOpenAI, tmp_path: Path) -> Any:
     return result
 
 
-# Every moment but with PostgreSQL, where each third one will do.
+# One of each kind: at the gate, a thought and the answer, before and after the reply.
 CUTS = [
-    (place, moment)
-    for place in ("memory", "sqlite", "postgres")
-    for number, moment in enumerate(MOMENTS)
-    if place != "postgres" or number % 3 == 0
+    ("memory", Moment(3, False)),
+    ("memory", Moment(6, True)),
+    ("sqlite", Moment(1, False)),
+    ("sqlite", Moment(3, True)),
+    ("sqlite", Moment(4, False)),
+    ("sqlite", Moment(CALLS, False)),
+    ("sqlite", Moment(CALLS, True)),
+    ("postgres", Moment(1, True)),
+    ("postgres", Moment(5, False)),
+    ("postgres", Moment(6, True)),
 ]
 
 
 @pytest.mark.parametrize(("place", "moment"), CUTS, indirect=["place"], ids=str)
-async def test_a_run_that_was_cut_off_goes_on_where_it_stopped(
+async def test_a_killed_run_resumes_where_it_stopped(
     fake: FakeOpenAI, place: Place, searches: Path, undisturbed: Any, moment: Moment
 ) -> None:
     finished = await place.cut_off(fake, moment)
-    assert finished is None or moment == MOMENTS[-1]
+    assert finished is None or moment == Moment(CALLS, True)
     fake.answers(runs.script())
-    assert await place.go_on(fake) == undisturbed
+    assert await place.resume(fake) == undisturbed
     calls = Counter(fake.prompts)
     repeated = calls.total() - CALLS
     assert len(calls) == CALLS

@@ -409,7 +409,7 @@ async def test_without_a_time_zone_the_system_s_is_read(
 
 
 async def test_a_clock_without_a_time_zone_is_refused(fake: FakeOpenAI) -> None:
-    with pytest.raises(ValueError, match="without a time zone; give an aware datetime"):
+    with pytest.raises(ValueError, match="without a time zone; use an aware datetime"):
         await gate_prompt(fake, Context(), clock=clock("2024-02-28T23:30"))
 
 

@@ -35,7 +35,8 @@ def graph(limits: dict[str, Any], label: str = "C", **given: Any) -> Any:
     given.setdefault("model", TalkingModel(say=say))
     given.setdefault("retriever", FixedRetriever([LIGHT], [CORRANE], []))
     limited = Limits.parse(limits)
-    return build_graph(InMemorySaver(), router=FixedRouter(label), limits=limited, **given)
+    saver = given.pop("saver", None) or InMemorySaver()
+    return build_graph(saver, router=FixedRouter(label), limits=limited, **given)
 
 
 # Reading them
@@ -221,12 +222,15 @@ async def test_a_fork_of_an_old_checkpoint_is_held_to_them_too() -> None:
 async def test_a_question_edited_in_the_state_is_held_to_its_size(name: str) -> None:
     app = graph({"question_chars": 60})
     await app.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
-    await app.aupdate_state(THREAD, {name: "x" * 61})
-    with pytest.raises(ValueError, match=f"{name} has 61 characters: this server allows at most 6"):
+    refused = f"{name} has 61 characters: this server allows at most 60"
+    with pytest.raises(ValueError, match=refused):
+        await app.aupdate_state(THREAD, {name: "x" * 61})
+    await graph({}, saver=app.checkpointer).aupdate_state(THREAD, {name: "x" * 61})
+    with pytest.raises(ValueError, match=refused):
         await app.ainvoke(None, THREAD)
 
 
-async def test_so_is_a_plan_and_one_that_the_model_makes_is_not_let_grow_past_it() -> None:
+async def test_sub_questions_are_held_to_the_size_of_a_question() -> None:
     def splitting(number: int, asked: str) -> str:
         return f"1. {'Where ' * 30}?" if "Split the" in asked else say(number, asked)
 
@@ -236,11 +240,8 @@ async def test_so_is_a_plan_and_one_that_the_model_makes_is_not_let_grow_past_it
     await app.ainvoke({"question": QUESTION}, THREAD)
     assert retriever.queries == [QUESTION]
     await app.ainvoke({"question": "Who?"}, OTHER, interrupt_after=["route"])
-    await app.aupdate_state(OTHER, {"sub_questions": ["Who?", "x" * 61]})
-    with pytest.raises(
-        ValueError, match="sub_questions has 61 characters: this server allows at most 60"
-    ):
-        await app.ainvoke(None, OTHER)
+    with pytest.raises(ValueError, match="sub_questions has 61 characters: this server allows"):
+        await app.aupdate_state(OTHER, {"sub_questions": ["Who?", "x" * 61]})
 
 
 async def test_a_strategy_edited_into_the_state_is_held_to_the_request_s() -> None:
