@@ -6,7 +6,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.types import Overwrite
 
 from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import NEW_TURN, Decision, State, Update
+from hopgate.nodes.state import NEW_DECISION, NEW_TURN, Decision, State, Update
 from hopgate.nodes.text import check_question, inert
 
 
@@ -29,15 +29,7 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
         "standalone": inert(question),
         "started_at": runtime.now(),
         "decision": Overwrite(
-            Decision(
-                alpha=context.alpha,
-                multihop=context.multihop,
-                route=None,
-                stop_reason=None,
-                escalate_to=None,
-                escalated=[],
-                warnings=[],
-            )
+            Decision(**NEW_DECISION, alpha=context.alpha, multihop=context.multihop)
         ),
     }
 

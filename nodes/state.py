@@ -252,7 +252,10 @@ class MultihopState(TypedDict, total=False):
 
 NO_USAGE = Usage(retrieval_steps=0, llm_calls=0, prompt_tokens=0, completion_tokens=0, ms={})
 
+NEW_DECISION = Decision(route=None, stop_reason=None, escalate_to=None, escalated=[], warnings=[])
+
 NEW_TURN: Update = {
+    "decision": Overwrite(NEW_DECISION),
     "draft": None,
     "evidence": Overwrite([]),
     "sub_questions": [],

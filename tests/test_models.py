@@ -40,9 +40,7 @@ def test_openai_without_key_or_url_is_one_line_that_says_what_to_set() -> None:
     "name", ["", "gpt-4o", "openai:", "local:llama", "anthropic:x", "OPENAI:x"]
 )
 def test_unknown_model_name_is_refused_by_name(name: str, key: str) -> None:
-    with pytest.raises(
-        ValueError, match="unknown model .*; use auto, openai:NAME or local:smollm2"
-    ):
+    with pytest.raises(ValueError, match=r"unknown model .*; use auto, openai:NAME or local:"):
         chat.resolve(name)
 
 
