@@ -26,7 +26,7 @@ import torch
 from transformers import T5Config
 from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
-from hopgate.classifiers import Router
+from hopgate.classifiers.router import Router
 
 QUESTIONS = [
     "In what year was the bridge over the river that flows through the capital completed?",

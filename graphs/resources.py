@@ -9,7 +9,9 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
-from hopgate import classifiers
+from hopgate.classifiers.checkpoint import profiles_in
+from hopgate.classifiers.profiles import chosen_profile
+from hopgate.classifiers.router import load_router
 from hopgate.graphs.context import FIXED, Context
 from hopgate.graphs.limits import Limits
 from hopgate.models import chat
@@ -110,22 +112,22 @@ class Resources:
         if self.given_router is not None:
             return self.given_router
         profile = await asyncio.to_thread(self._profile, context)
-        return await asyncio.to_thread(classifiers.load_router, context.router, profile)
+        return await asyncio.to_thread(load_router, context.router, profile)
 
     def _profile(self, context: Context) -> str | None:
-        """The router's cost end for this request; None: the router's first.
+        """Return the router's profile for this request; None: the router's first.
 
         Raises:
             ValueError: The router has no such profile.
         """
-        profiles = classifiers.profiles_in(context.router)
+        profiles = profiles_in(context.router)
         if context.profile not in ("auto", *profiles):
             raise ValueError(
                 f"profile is {context.profile!r}; the router {context.router!r} has "
                 f"{', '.join(profiles)}"
             )
         model = self.given_model.name if self.given_model else chat.resolve(context.model)
-        return classifiers.chosen_profile(context.router, context.profile, model)
+        return chosen_profile(context.router, context.profile, model)
 
 
 def layout_for(model: ChatModel, context: Context) -> Layout:
