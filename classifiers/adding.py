@@ -125,9 +125,8 @@ def _fitted(
     from hopgate.classifiers.networks import network_from
     from hopgate.classifiers.utility import chances_of, heads_of
 
-    network = network_from(
-        checkpoint.architecture, checkpoint.config, checkpoint.state(COST + others[0])
-    ).eval()
+    state = checkpoint.state(COST + others[0])
+    network = network_from(checkpoint.architecture, checkpoint.config, state)
     encoded = checkpoint.tokenizer.encode_batch([row.question for row in rows])
     features = all_features(network, [each.ids for each in encoded]).double()
     chances = [chances_of(checkpoint.parts[COST + each]).double() for each in others]
@@ -171,7 +170,7 @@ def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:
     for inverse in RIDGES:
         every = torch.cat([free, spread * inverse**0.5], 1)
         penalty = torch.ones(every.shape[1], dtype=every.dtype)
-        penalty[:2] = 1e-6  # only so that a constant prior can be solved too
+        penalty[:2] = 1e-6  # so that a constant prior can be solved too
         solved = torch.linalg.solve(every.T @ every + penalty.diag(), every.T)
         leverage = (every * solved.T).sum(1)
         weights = solved @ target

@@ -44,6 +44,10 @@ HEAD = "head."
 PROFILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CARD = "README.md"
 SAVED_ALPHAS = "presets.json"
+_FIELDS = {
+    *("format", "architecture", "config", "tokenizer"),
+    *("max_tokens", "tensors", "sha256", "training"),
+}
 _OWN_FILE = re.compile(
     rf"{MANIFEST}|{TOKENIZER}|{CARD}|\.?{SAVED_ALPHAS}.*|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
 )
@@ -65,7 +69,7 @@ class Checkpoint:
         architecture: One of `hopgate.classifiers.networks.ARCHITECTURES`.
         config: The encoder's configuration, as `transformers` writes it.
         tokenizer: Cuts at `MAX_TOKENS`, does not pad.
-        parts: `shared` and, beside it, any of `base`, `cost-PROFILE`, and `reliability` or
+        parts: `shared`, and any of `base`, `cost-PROFILE`, and `reliability` or
             `reliability-PROFILE`: float32 tensors by parameter name.
         training: Data, recipe and figures, as written in the manifest.
     """
@@ -247,7 +251,7 @@ def check_free(out: Path, overwrite: bool) -> None:
         )
     if others := sorted(name for name in names if not _OWN_FILE.fullmatch(name)):
         raise ValueError(
-            f"{out} holds {others[0]!r} beside the router, so it is not overwritten; move that "
+            f"{out} contains {others[0]!r} besides the router, so it is not overwritten; move that "
             "file or choose another folder"
         )
 
@@ -289,17 +293,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} is not a router's folder: it has no {MANIFEST}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        found, tensors, hashes = manifest["format"], manifest["tensors"], manifest["sha256"]
-        missing = {*tensors.values(), manifest["tokenizer"]} - hashes.keys()
-        _ = manifest["config"], manifest["max_tokens"], manifest["training"]
-        _ = manifest["architecture"]
+        if absent := _FIELDS - manifest.keys():
+            raise ValueError(f"no {min(absent)}")
+        found, hashes = manifest["format"], manifest["sha256"]
+        unhashed = {*manifest["tensors"].values(), manifest["tokenizer"]} - hashes.keys()
         if found == FORMAT and manifest["max_tokens"] != MAX_TOKENS:
             raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RuntimeError(f"{path} is damaged ({error!r}); train or install it again") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RuntimeError(f"{path} is damaged ({error}); train or install it again") from error
     if found != FORMAT:
         raise ValueError(f"{path} has format {found!r}; this version of hopgate reads {FORMAT}")
-    if missing or any(Path(name).name != name for name in hashes):
+    if unhashed or any(Path(name).name != name for name in hashes):
         raise RuntimeError(f"{path} is damaged: files without a hash, or outside the folder")
     return dict(manifest)
 

@@ -36,7 +36,7 @@ BATCH = 64
 BLENDS = 8
 """Maximum number of blends kept in memory."""
 BLEND_BYTES = 512 * 2**20
-"""Maximum memory for blends; the one in use is always kept."""
+"""Maximum memory for blends; the one in use always stays."""
 
 Probabilities = dict[str, float]
 
@@ -219,18 +219,18 @@ class Router:
             return torch.cat(parts)[torch.tensor(order).argsort()]
 
     def _blend(self, alpha: float) -> Blend:
-        found = self._kept(alpha)
+        found = self._known(alpha)
         if found is None:
             with self._building:
-                found = self._kept(alpha) or self._new_blend(alpha)
+                found = self._known(alpha) or self._new_blend(alpha)
             with self._lock:
                 self._blends[alpha] = found
-                kept = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
-                while len(self._blends) > kept:
+                limit = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
+                while len(self._blends) > limit:
                     self._blends.popitem(last=False)
         return found
 
-    def _kept(self, alpha: float) -> Blend | None:
+    def _known(self, alpha: float) -> Blend | None:
         with self._lock:
             if alpha in self._blends:
                 self._blends.move_to_end(alpha)

@@ -127,13 +127,9 @@ def train(
         raise ValueError(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
     if asked is not None and objective == "flare":
         raise ValueError("--asked applies only to the utility objective; leave it out")
-    recipe = replace(
-        start.recipe,
-        epochs=start.recipe.epochs if epochs is None else epochs,
-        batch_size=start.recipe.batch_size if batch_size is None else batch_size,
-        learning_rate=start.recipe.learning_rate if learning_rate is None else learning_rate,
+    recipe = _recipe(
+        start.recipe, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
     )
-    _check_recipe(recipe)
     training: dict[str, Any] = {
         "base": base if start.recipe is PUBLISHED else Path(base).name,
         "objective": objective,
@@ -348,10 +344,11 @@ def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> 
     return start.objective if known else "flare"
 
 
-def _check_recipe(recipe: Recipe) -> None:
-    for name in ("epochs", "batch_size", "learning_rate"):
-        if not 0 < getattr(recipe, name) < math.inf:
-            raise ValueError(f"{name} is {getattr(recipe, name)!r}; it must be above 0")
+def _recipe(recipe: Recipe, **given: Any) -> Recipe:
+    for name, value in given.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}; it must be above 0")
+    return replace(recipe, **{name: value for name, value in given.items() if value is not None})
 
 
 def _unfinished(

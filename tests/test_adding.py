@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
+from commands import Ran, one_line
 
 from hopgate.classifiers import adding
 from hopgate.classifiers.adding import RIDGES, add_profiles, fit
 from hopgate.classifiers.checkpoint import BUILTIN, read
 from hopgate.classifiers.router import Router, load_router
-from hopgate.cli import cli
 
 CAPITALS = [f"What is the capital of {place}?" for place in ("Japan", "Peru", "Chad", "Oman")]
 FILMS = [
@@ -126,22 +125,20 @@ def test_the_error_of_a_fit_is_the_leave_one_out_error(
     lines = torch.stack([features[:, 0], torch.ones(12, dtype=torch.float64)], 1)
     errors = []
     for left_out in range(12):
-        kept = torch.arange(12) != left_out
-        solved = torch.linalg.lstsq(lines[kept], target[kept]).solution
+        others = torch.arange(12) != left_out
+        solved = torch.linalg.lstsq(lines[others], target[others]).solution
         errors.append((target[left_out] - lines[left_out] @ solved).square())
     assert found.error == pytest.approx(float(torch.stack(errors).mean()), rel=1e-4)
 
 
-def run(*options: Any) -> Any:
-    return CliRunner().invoke(cli, ["train-router", *map(str, options)], standalone_mode=False)
-
-
-def test_the_command_adds_an_llm_and_prints_how_to_use_it(tmp_path: Path) -> None:
-    path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
-    found = run("--add-to", "builtin", "--cost", f"mine={path}", "--out", tmp_path / "r")
-    assert found.exception is None, found.output
-    assert f"--router {tmp_path / 'r'}" in found.output
-    assert "mine" in read(tmp_path / "r").profiles
+def test_the_command_adds_an_llm_and_prints_how_to_use_it(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    path, out = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES}), tmp_path / "r"
+    ran = run("train-router", "--add-to", "builtin", "--cost", f"mine={path}", "--out", out)
+    assert ran.code == 0, ran.err
+    assert f"--router {out}" in ran.out
+    assert "mine" in read(out).profiles
 
 
 @pytest.mark.parametrize(
@@ -154,14 +151,16 @@ def test_the_command_adds_an_llm_and_prints_how_to_use_it(tmp_path: Path) -> Non
         (["--add-to", "nowhere"], "nowhere is not a router's folder"),
     ],
 )
-def test_unusable_options_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+def test_unusable_options_are_refused(
+    run: Callable[..., Ran], tmp_path: Path, options: list[str], message: str
+) -> None:
     path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
     (there := tmp_path / "there").mkdir()
     (there / "mine.txt").write_text("keep me")
     given = [option.format(there=there) for option in options]
     out = [] if "--out" in given else ["--out", tmp_path / "r"]
-    found = run("--cost", f"mine={path}", "--overwrite", *given, *out)
-    assert message in str(found.exception)
+    command = ("train-router", "--cost", f"mine={path}", "--overwrite", *given, *out)
+    one_line(run(*command), 2, message)
     assert not (tmp_path / "r").exists() and (there / "mine.txt").exists()
 
 

@@ -352,7 +352,7 @@ def test_only_a_folder_with_nothing_but_a_router_is_overwritten(
 ) -> None:
     check_free(folder, overwrite=True)
     (folder / "notes.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds 'notes\.txt' beside the router"):
+    with pytest.raises(ValueError, match=r"contains 'notes\.txt' besides the router"):
         check_free(folder, overwrite=True)
     other = tmp_path / "other"
     other.mkdir()

@@ -140,11 +140,11 @@ def _inputs_of(module: nn.Module, run: Any) -> Tensor:
     """Return the first argument of `module` during `run()`, which stops there."""
     seen: list[Tensor] = []
 
-    def keep(_: nn.Module, args: Any, kwargs: Any) -> None:
+    def record(_: nn.Module, args: Any, kwargs: Any) -> None:
         seen.append(args[0] if args else kwargs["hidden_states"])
         raise StopIteration
 
-    hook = module.register_forward_pre_hook(keep, with_kwargs=True)
+    hook = module.register_forward_pre_hook(record, with_kwargs=True)
     with contextlib.suppress(StopIteration):
         run()
     hook.remove()
