@@ -347,6 +347,16 @@ def test_a_router_is_found_under_the_home_folder(
     assert Router.load("~/router").profile == "flan-t5-xl"
 
 
+def test_a_router_is_loaded_once_and_again_after_a_new_training(folder: Path) -> None:
+    first = load_router(folder)
+    assert load_router(str(folder), "flan-t5-xl") is first
+    assert load_router(folder, "gpt-4o") is not first
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["training"]["seed"] = 7
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert load_router(folder).training["seed"] == 7
+
+
 def test_only_a_folder_with_nothing_but_a_router_is_overwritten(
     folder: Path, tmp_path: Path
 ) -> None:
