@@ -24,7 +24,7 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy examples
+	$(BIN)/mypy examples tools
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -54,7 +54,7 @@ router: $(BASE)/manifest.json $(OWN)/labels.jsonl
 		--questions $(FLARE)/questions.valid.jsonl --out docs/results/router --overwrite
 
 $(BASE)/manifest.json: | $(VENV)/.dev
-	$(BIN)/python -m hopgate.classifiers.distill --out $(BASE) \
+	$(BIN)/python tools/distill.py --out $(BASE) \
 		--text $(DATA)/xquad $(DATA)/multihop $(DATA)/retrievalqa $(FLARE)/*.train.jsonl
 
 $(OWN)/labels.jsonl: $(OWN)/index/manifest.json

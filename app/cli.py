@@ -425,13 +425,13 @@ def label(
 @click.option(
     "--reliability",
     type=click.Path(path_type=Path),
-    help="Labels B (single-hop) and C (multi-hop); required without --add-to.",
+    help="Labels B (single-hop) and C (multi-hop); required unless --add-to is given.",
 )
 @click.option(
     "--add-to",
     metavar="ROUTER",
-    help="Leave this router (builtin or a folder) as it is and add your LLM to it: for labels of "
-    "a few hundred questions.",
+    help="Add your LLM to a copy of this router (builtin or a folder) without retraining it: for "
+    "labels of a few hundred questions.",
 )
 @click.option(
     "--base",
@@ -448,26 +448,26 @@ def label(
 @click.option(
     "--asked",
     type=int,
-    help="utility: how many questions the LLMs were asked, where the cost files leave out "
-    "those that no strategy answered.",
+    help="utility: number of questions put to the LLMs, if the cost files leave out those that no "
+    "strategy answered.",
 )
 @click.option(
     "--profile",
     default="custom",
     show_default=True,
-    help="Name of the LLM of cost files without PROFILE=.",
+    help="Name of the LLM, for cost files without PROFILE=.",
 )
-@click.option("--epochs", type=int, help="Default: what suits the base; published: 20.")
-@click.option("--batch-size", type=int, help="Default: what suits the base; published: 64.")
-@click.option("--learning-rate", type=float, help="Default: what suits the base; published: 3e-5.")
+@click.option("--epochs", type=int, help="Default: depends on the base; published: 20.")
+@click.option("--batch-size", type=int, help="Default: depends on the base; published: 64.")
+@click.option("--learning-rate", type=float, help="Default: depends on the base; published: 3e-5.")
 @click.option("--seed", type=click.IntRange(0, 2**32), default=0, show_default=True)
 @click.option(
     "--notes",
     type=click.Path(path_type=Path),
-    help="Markdown for the model card, e.g. the data's origin and licence.",
+    help="Markdown for the model card, e.g. the origin of the data and its licence.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
-@click.option("--overwrite", is_flag=True, help="Replace a router that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing router.")
 @json_option
 @click.pass_context
 def train_router(
@@ -481,11 +481,14 @@ def train_router(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fine-tune a router's ends, α = 0 for each LLM and α = 1, from one base.
+    """Fine-tune a router: cost weights (α = 0) and reliability weights (α = 1), from one base.
 
-    Killed and started again with the same options, it goes on after its last whole epoch.
+    A killed training resumes after its last complete epoch when started again with the same
+    options.
     """
-    from hopgate.classifiers import add_profiles, train
+    from hopgate import render
+    from hopgate.classifiers.adding import add_profiles
+    from hopgate.classifiers.training import train
 
     files = _cost_files(cost, profile)
     text = _notes(notes)
@@ -497,7 +500,8 @@ def train_router(
     elif reliability is None:
         raise ValueError("give --reliability FILE, or --add-to ROUTER to add to a trained router")
     else:
-        training = train(files, reliability, notes=text, **options)
+        with render.stages() as advance:
+            training = train(files, reliability, notes=text, advance=advance, **options)
     if as_json:
         print_json(training)
     else:
@@ -514,14 +518,14 @@ def _notes(path: Path | None) -> str:
 
 
 def _refuse_with_add_to(given: click.Context) -> None:
-    """Raises ValueError if an option is given that only a training of the network has."""
+    """Refuse options that apply only to training a network."""
     for name in (
         *("reliability", "base", "objective", "asked", "epochs", "batch_size", "learning_rate"),
         "seed",
     ):
         if given.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is for training a network; leave it out with --add-to")
+            raise ValueError(f"{option} applies to training a network; leave it out with --add-to")
 
 
 def recorded_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -71,7 +71,7 @@ def _encoder() -> str:
 
 
 def _router() -> str:
-    from hopgate.classifiers import profiles_in
+    from hopgate.classifiers.checkpoint import profiles_in
 
     return f"profiles {', '.join(profiles_in())}; weights verified"
 

@@ -237,8 +237,8 @@ def _system_plan(
 
 def _router(router: str, profile: str, model: str) -> dict[str, Any]:
     """A router by its name and content, and the profile that is taken of it."""
-    from hopgate.classifiers import chosen_profile
     from hopgate.classifiers.checkpoint import MANIFEST, router_folder
+    from hopgate.classifiers.profiles import chosen_profile
     from hopgate.models import chat
 
     chosen = chosen_profile(router, profile, chat.resolve(model))

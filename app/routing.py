@@ -95,7 +95,8 @@ def route_file(
 
 
 def _load(router: str, profile: str) -> Any:
-    from hopgate.classifiers import chosen_profile, load_router
+    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.classifiers.router import load_router
     from hopgate.models import chat
 
     return load_router(router, chosen_profile(router, profile, chat.resolve("auto")))

@@ -35,7 +35,7 @@ class Recorded(NamedTuple):
         Raises:
             ValueError: If a file or a price is wrong, or labels and questions do not fit.
         """
-        from hopgate.classifiers import read_labels, read_questions
+        from hopgate.classifiers.labels import read_labels, read_questions
         from hopgate.evaluation.replay import outcomes, prices
 
         labels = read_labels(self.labels)
@@ -81,7 +81,7 @@ def sweep(
         ValueError: If an input is wrong, or `out` holds a sweep already.
         RuntimeError: If matplotlib is missing, or `out` cannot be written to.
     """
-    from hopgate.classifiers import load_router
+    from hopgate.classifiers.router import load_router
     from hopgate.evaluation import plots
     from hopgate.evaluation.sweep import evenly
     from hopgate.evaluation.sweep import sweep as replay_all
@@ -124,14 +124,15 @@ def calibrate(
         ValueError: If an input is wrong or no α meets the goal.
         RuntimeError: If the setting cannot be stored.
     """
-    from hopgate.classifiers import load_router, presets
+    from hopgate.classifiers import saved_alphas
+    from hopgate.classifiers.router import load_router
     from hopgate.evaluation.calibration import calibrate as choose
     from hopgate.evaluation.replay import decide
     from hopgate.evaluation.sweep import evenly
 
     if save is not None:
-        presets.check_name(save)
-        presets.check_writable(router)
+        saved_alphas.check_name(save)
+        saved_alphas.check_writable(router)
     outcomes, inputs = recorded.read()
     classifier = load_router(router, profile)
     done = 0
@@ -145,14 +146,14 @@ def calibrate(
     routed = decide(classifier, outcomes.questions, alphas, count)
     found = choose(outcomes, routed.picks, alphas, goal)
     if save is not None:
-        preset = {key: found[key] for key in ("alpha", "accuracy", "steps")}
-        preset |= {
+        setting = {key: found[key] for key in ("alpha", "accuracy", "steps")}
+        setting |= {
             "profile": classifier.profile,
             "goal": _given(goal),
             "labels": recorded.labels.name,
             "date": date.today().isoformat(),
         }
-        presets.save_preset(router, save, preset)
+        saved_alphas.save_alpha(router, save, setting)
     return {
         "router": router,
         "profile": classifier.profile,
@@ -179,10 +180,11 @@ def named_alpha(name: str, router: str, profile: str, model: str) -> float:
     Raises:
         ValueError: If there is no such setting, or it is of another profile.
     """
-    from hopgate.classifiers import chosen_profile, presets
+    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.classifiers.saved_alphas import saved_alpha
     from hopgate.models import chat
 
-    return presets.preset_alpha(router, name, chosen_profile(router, profile, chat.resolve(model)))
+    return saved_alpha(router, name, chosen_profile(router, profile, chat.resolve(model)))
 
 
 def _given(goal: "Goal") -> dict[str, float]:

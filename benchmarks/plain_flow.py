@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
-from hopgate.classifiers import Router, load_router
+from hopgate.classifiers.router import Router, load_router
 from hopgate.models import chat
 from hopgate.nodes import prompts
 from hopgate.retrievers import sources

@@ -1,9 +1,9 @@
-"""How fast the shipped router decides, against a T5-large run as published.
+"""Compare the speed of the shipped router with a T5-large that is run as published.
 
-The published code runs T5-large through `generate`, with scores, and reads A, B and C off the
-first step. The T5-large here has its shape and random weights, which take as long; it generates
-two tokens, the label and the end. Everything is measured side by side, in one process, with the
-same number of threads.
+The published code runs T5-large through `generate`, with scores, and takes the probabilities of A,
+B and C from the first step. The T5-large here has its shape and random weights, which take the
+same time; it generates two tokens, the label and the end of the text. Both are measured in one
+process with the same number of threads.
 
     python benchmarks/router_speed.py [--threads 2] [--rounds 30]
 """
@@ -26,7 +26,7 @@ import torch
 from transformers import T5Config
 from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
-from hopgate.classifiers import Router
+from hopgate.classifiers.router import Router
 
 QUESTIONS = [
     "In what year was the bridge over the river that flows through the capital completed?",
@@ -38,21 +38,21 @@ QUESTIONS = [
 
 
 def milliseconds(act: Callable[[], object]) -> float:
-    """How long `act` takes."""
+    """Return how long `act` takes."""
     started = time.perf_counter()
     act()
     return (time.perf_counter() - started) * 1000
 
 
 def in_a_row(rounds: int, **acts: Callable[[], object]) -> dict[str, list[float]]:
-    """Times of each act, all of one before the next, after one turn that does not count."""
+    """Time each act, one after the other, each after a warm-up turn."""
     return {name: [milliseconds(act) for _ in range(rounds + 1)][1:] for name, act in acts.items()}
 
 
 def side_by_side(rounds: int, **acts: Callable[[], object]) -> dict[str, list[float]]:
-    """Times of each act, taken in turns, after one turn that does not count.
+    """Time the acts in turns, after a warm-up turn.
 
-    Each finds the caches as the other left them.
+    Each act finds the CPU's caches as the other left them.
     """
     for act in acts.values():
         act()
@@ -64,7 +64,7 @@ def side_by_side(rounds: int, **acts: Callable[[], object]) -> dict[str, list[fl
 
 
 def t5_large() -> T5ForConditionalGeneration:
-    """A model of T5-large's shape, with random weights."""
+    """Return a model of T5-large's shape, with random weights."""
     settings: dict[str, Any] = dict(
         vocab_size=32128, d_model=1024, d_kv=64, d_ff=4096, num_layers=24, num_heads=16,
         decoder_start_token_id=0,
@@ -74,7 +74,7 @@ def t5_large() -> T5ForConditionalGeneration:
 
 
 def as_published(model: T5ForConditionalGeneration, ids: list[list[int]]) -> torch.Tensor:
-    """Probabilities of three tokens at the first step of `generate`."""
+    """Return the probabilities of three tokens at the first step of `generate`."""
     width = max(map(len, ids))
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in ids])
     generated: Any = model.generate(  # type: ignore[operator]
@@ -90,7 +90,7 @@ def as_published(model: T5ForConditionalGeneration, ids: list[list[int]]) -> tor
 
 
 def p50_p95(times: list[float]) -> dict[str, float]:
-    """Median and 95th percentile, in milliseconds."""
+    """Return the median and the 95th percentile, in milliseconds."""
     return {
         "p50": round(statistics.median(times), 2),
         "p95": round(sorted(times)[int(0.95 * (len(times) - 1))], 2),
@@ -98,7 +98,7 @@ def p50_p95(times: list[float]) -> dict[str, float]:
 
 
 def measure(rounds: int, threads: int) -> dict[str, Any]:
-    """Every figure, by name."""
+    """Measure all figures; return them by name."""
     torch.set_num_threads(threads)
     large, router = t5_large(), Router.load()
     tokenizer = router._tokenizer
@@ -157,7 +157,7 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
 
 
 def ratio(times: dict[str, list[float]], one: str, other: str) -> float:
-    """Median of one over the median of the other."""
+    """Return the median of one divided by the median of the other."""
     return round(statistics.median(times[one]) / statistics.median(times[other]), 2)
 
 

@@ -1,30 +1,9 @@
-"""Classifiers: what decides how deep to retrieve.
+"""The router: a classifier that decides how many retrievals a question needs.
 
-`router` answers with probabilities of A, B and C at any α; `training` fine-tunes its ends on
-`labels`, by hard labels or by `utility`, and `adding` gives a trained router one more LLM;
-`networks` are what is trained, `serving` a faster forward of the T5; `distill` builds the small T5
-base that the shipped router started from; `checkpoint` is the folder they are kept in.
-Importing this package loads neither torch nor transformers.
+- `router` routes questions at any α; `checkpoint` is the folder of weights it loads.
+- `profiles` picks the weights for a model, `doubts` flags questions outside the training data, and
+  `saved_alphas` reads the α settings that `hopgate calibrate --save` stored.
+- `training` fine-tunes a router on `labels`, and `adding` adds one more LLM to a trained router.
+
+Import the module you need: routing loads no training code.
 """
-
-from hopgate.classifiers.adding import add_profiles
-from hopgate.classifiers.checkpoint import profiles_in, verify
-from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
-from hopgate.classifiers.profiles import chosen_profile, profile_for
-from hopgate.classifiers.router import Router, load_router
-from hopgate.classifiers.training import train
-
-__all__ = [
-    "LabelRow",
-    "QuestionRow",
-    "Router",
-    "add_profiles",
-    "chosen_profile",
-    "load_router",
-    "profile_for",
-    "profiles_in",
-    "read_labels",
-    "read_questions",
-    "train",
-    "verify",
-]

@@ -1,12 +1,12 @@
-"""Adds LLMs to a router that was trained with the `utility` objective, and leaves it as it is.
+"""Add LLMs to a router that was trained with the `utility` objective, without retraining it.
 
-The router's network has learnt from thousands of outcomes which questions need what. A few hundred
-outcomes of another LLM are too few to teach it anew, but enough to tell how that LLM differs: its
-chance of being right with A, with B, and what C adds to B, are each fitted as
+The router's network has learned from thousands of outcomes what questions need. The few hundred
+outcomes of another LLM are too few to retrain it, but enough to learn how that LLM differs: its
+chance of being right with A, with B, and C's gain over B are each fitted as
 
     a · (mean of the router's LLMs) + b + δ · features
 
-by least squares with a ridge on δ, which is as strong as predicts left-out questions best.
+by least squares with a ridge penalty on δ, chosen by leave-one-out cross-validation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from hopgate.classifiers.checkpoint import (
     router_folder,
     write,
 )
-from hopgate.classifiers.labels import STRATEGIES, LabelRow
+from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.training import read_cost
+from hopgate.common.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Ridges that are tried, as 1 / strength, in units of the features' variance; 0: no δ at all."""
+"""Candidates for 1 / ridge penalty, in units of the features' variance; 0: no δ at all."""
 
 
 class Fit(NamedTuple):
@@ -41,7 +42,7 @@ class Fit(NamedTuple):
     Attributes:
         weights: Of the features and 1: [width + 1].
         inverse_ridge: One of `RIDGES`.
-        error: Mean squared error on questions left out, one at a time.
+        error: Leave-one-out mean squared error.
     """
 
     weights: Tensor
@@ -57,26 +58,26 @@ def add_profiles(
     notes: str = "",
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Writes a router with more LLMs; all else in it stays.
+    """Write a copy of a router with additional LLMs.
 
-    Not so the α that `calibrate --save` named: they were chosen for the router as it was.
+    Saved α settings are not copied: they were calibrated for the original router.
 
     Args:
-        router: Folder of a router whose ends differ in the label head alone, or `builtin`.
-        cost: Label files of each LLM, by the name of its profile, with `correct` in every row;
-            a profile that the router has is replaced.
+        router: `builtin`, or the folder of a router whose weights differ only in the label head.
+        cost: Label files of each LLM, by the name of its profile, with `correct` in every row; an
+            existing profile is replaced.
         out: Folder to write; with `overwrite` it may be the router's own.
         notes: Markdown for the model card.
-        overwrite: Replace a router's folder that is there.
+        overwrite: Replace an existing router's folder.
 
     Returns:
-        What the manifest keeps as `training.added`, by profile: files, number of questions, and
-        by `zero`, `one` and `gain` (what multiple adds to one) the share that is right, the ridge
-        and the errors of the fit and of a constant on questions left out.
+        The manifest's new `training.added`, by profile: files, number of questions, and for
+        `none`, `single` and `gain` (of multi over single) the mean, the ridge, and the
+        leave-one-out errors of the fit and of a constant.
 
     Raises:
-        ValueError: If router or labels are unusable, or `out` exists.
-        RuntimeError: If a file of the router was altered, or `out` cannot be written to.
+        ValueError: The router or the labels are unusable, or `out` exists.
+        RuntimeError: A file of the router was altered, or `out` is not writable.
     """
     check_free(out, overwrite)
     labels = {profile: read_cost(profile, files) for profile, files in cost.items()}
@@ -85,8 +86,8 @@ def add_profiles(
     _check(checkpoint, router, others, labels)
     about: dict[str, Any] = {}
     for profile, rows in labels.items():
-        ends, figures = _fitted(checkpoint, others, profile, rows)
-        checkpoint.parts |= ends
+        heads, figures = _fitted(checkpoint, others, profile, rows)
+        checkpoint.parts |= heads
         files = [path.name for path in cost[profile]]
         about[profile] = {"files": files, "questions": len(rows), "fits": figures}
     checkpoint.training["added"] = checkpoint.training.get("added", {}) | about
@@ -105,8 +106,8 @@ def _check(
     heads = others and all(name.startswith(HEAD) for name in checkpoint.parts[COST + others[0]])
     if not heads or checkpoint.training.get("objective") != "utility":
         raise ValueError(
-            f"router {router} has no other LLM trained with the utility objective, beside which "
-            "one could be added; train it with --reliability instead"
+            f"router {router} has no other LLM trained with the utility objective, which adding an "
+            "LLM needs; train a new router with --reliability instead"
         )
     for profile, rows in labels.items():
         for row in rows:
@@ -117,29 +118,28 @@ def _check(
 def _fitted(
     checkpoint: Checkpoint, others: Sequence[str], profile: str, rows: Sequence[LabelRow]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """The ends of the new LLM, and what the fits came to."""
+    """Return the label heads of the new LLM, and the figures of its fits."""
     import torch
 
     from hopgate.classifiers.fitting import all_features
     from hopgate.classifiers.networks import network_from
-    from hopgate.classifiers.utility import chances_of, ends_of
+    from hopgate.classifiers.utility import chances_of, heads_of
 
-    network = network_from(
-        checkpoint.architecture, checkpoint.config, checkpoint.state(COST + others[0])
-    ).eval()
+    state = checkpoint.state(COST + others[0])
+    network = network_from(checkpoint.architecture, checkpoint.config, state)
     encoded = checkpoint.tokenizer.encode_batch([row.question for row in rows])
     features = all_features(network, [each.ids for each in encoded]).double()
     chances = [chances_of(checkpoint.parts[COST + each]).double() for each in others]
     prior = torch.stack(chances).mean(0)
     right = torch.tensor([[float(s in (row.correct or ())) for s in STRATEGIES] for row in rows])
-    zero, one, multiple = right.double().unbind(1)
+    none, single, multi = right.double().unbind(1)
     targets = {
-        "zero": (zero, prior[:, 0]),
-        "one": (one, prior[:, 1]),
-        "gain": (multiple - one, prior[:, 2] - prior[:, 1]),
+        "none": (none, prior[:, 0]),
+        "single": (single, prior[:, 1]),
+        "gain": (multi - single, prior[:, 2] - prior[:, 1]),
     }
     fits = {name: fit(features, target, start) for name, (target, start) in targets.items()}
-    zero, one, gain = (found.weights for found in fits.values())
+    none, single, gain = (found.weights for found in fits.values())
     about = {
         name: {
             "mean": round(target.mean().item(), 4),
@@ -149,11 +149,11 @@ def _fitted(
         }
         for name, (target, _) in targets.items()
     }
-    return ends_of(profile, torch.stack([zero, one, one + gain], 1).float()), about
+    return heads_of(profile, torch.stack([none, single, single + gain], 1).float()), about
 
 
 def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:
-    """Fits a · prior + b + δ · features with the ridge of least error on questions left out.
+    """Fit a · prior + b + δ · features with the ridge of the lowest leave-one-out error.
 
     Args:
         features: [questions, width].
@@ -170,7 +170,7 @@ def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:
     for inverse in RIDGES:
         every = torch.cat([free, spread * inverse**0.5], 1)
         penalty = torch.ones(every.shape[1], dtype=every.dtype)
-        penalty[:2] = 1e-6  # only so that a constant prior can be solved too
+        penalty[:2] = 1e-6  # so that a constant prior can be solved too
         solved = torch.linalg.solve(every.T @ every + penalty.diag(), every.T)
         leverage = (every * solved.T).sum(1)
         weights = solved @ target
@@ -185,7 +185,7 @@ def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:
 
 
 def _constant_error(target: Tensor) -> float:
-    """Mean squared error of the other questions' mean."""
+    """Return the leave-one-out mean squared error of predicting the mean."""
     n = len(target)
     return (target - target.mean()).square().mean().item() * (n / (n - 1)) ** 2
 
@@ -197,9 +197,9 @@ def _card(old: Path, added: Mapping[str, Any], notes: str) -> str:
             "",
             f"## Added: {profile}",
             "",
-            f"Its two ends alone, from {about['questions']} questions of "
-            f"{', '.join(about['files'])}; the network is the one above. Squared error on "
-            "questions left out, one at a time (gain: what multiple adds to one):",
+            f"Only its label heads, fitted to {about['questions']} questions of "
+            f"{', '.join(about['files'])}; the network is the one above. Leave-one-out squared "
+            "error (gain: of multi over single):",
             "",
             "| | mean | fit | a constant | 1 / ridge |",
             "|---|---|---|---|---|",

@@ -1,8 +1,8 @@
-"""The networks behind a router: an encoder of questions, and a label head of one row a label.
+"""The networks behind a router: an encoder of questions and a label head.
 
-`T5Network` is a T5 read at its first decoder step. `MiniLMNetwork` is the simple alternative: a
-frozen sentence encoder with a small layer on top. Only `head` and what an end's training changed
-differ between the two ends of a router; the rest is shared.
+`T5Network` is a T5 at its first decoder step. `MiniLMNetwork` is the simple alternative: a frozen
+sentence encoder with a small layer on top. Cost and reliability weights differ only in `head` and
+the layers that were trained; they share the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopgate.classifiers.checkpoint import LABELS, MAX_TOKENS
+from hopgate.classifiers.checkpoint import MAX_TOKENS
+from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,16 +28,16 @@ DROPOUT = 0.1
 
 
 class Network(nn.Module):
-    """Scores the labels of questions: `features`, then `head`.
+    """A classifier of questions: `features`, then `head`.
 
     Attributes:
-        head: A row and a bias for each of `LABELS`.
+        head: The label head: a row and a bias for each of `LABELS`.
     """
 
     head: nn.Linear
 
     def features(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """What the head reads, [questions, head's width].
+        """Return the input of the head: [questions, width of the head].
 
         Args:
             tokens: Token ids, padded: [questions, tokens].
@@ -45,22 +46,22 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def complete(self) -> None:
-        """Puts in, after the parameters, what no checkpoint holds."""
+        """Set what is not in a checkpoint, after the parameters are loaded."""
 
     def tune(self, layers: int | None) -> None:
-        """Lets only the label head, what is above the encoder, and its top `layers` be trained.
+        """Freeze everything but the label head, what is above the encoder, and its top layers.
 
         Args:
-            layers: None trains all that this kind of network ever trains.
+            layers: Number of top layers; None freezes only what this kind of network never trains.
         """
         raise NotImplementedError
 
 
 class T5Network(Network):
-    """A T5 whose label scores are those of the label tokens at the first decoder step."""
+    """A T5 that scores the label tokens at its first decoder step."""
 
     def __init__(self, config: T5Config) -> None:
-        """An untrained network; `network_from` fills it."""
+        """Create an untrained network; `network_from` loads its weights."""
         from transformers.models.t5.modeling_t5 import T5Model
 
         super().__init__()
@@ -68,7 +69,7 @@ class T5Network(Network):
         self.head = nn.Linear(config.d_model, len(LABELS))
 
     def features(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """The decoder's state after the start token."""
+        """Return the decoder's state after the start token."""
         start = tokens.new_full((len(tokens), 1), self.t5.config.decoder_start_token_id)
         encoded = self.t5.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
         decoded: Tensor = self.t5.decoder(
@@ -80,12 +81,12 @@ class T5Network(Network):
         return decoded[:, 0]
 
     def complete(self) -> None:
-        """One embedding of the vocabulary for both stacks."""
+        """Tie the embeddings of both stacks."""
         for stack in (self.t5.encoder, self.t5.decoder):
             stack.embed_tokens.weight = self.t5.shared.weight
 
     def tune(self, layers: int | None) -> None:
-        """All of it, or the decoder, the last norm and the encoder's top `layers`."""
+        """Freeze nothing, or all but the decoder, the last norm and the encoder's top layers."""
         if layers is None:
             return
         self.t5.requires_grad_(False)
@@ -103,7 +104,7 @@ class MiniLMNetwork(Network):
     """A frozen sentence encoder, mean-pooled, with one hidden layer on top."""
 
     def __init__(self, config: Any) -> None:
-        """An untrained network; `network_from` fills it."""
+        """Create an untrained network; `network_from` loads its weights."""
         from transformers.models.bert.modeling_bert import BertModel
 
         super().__init__()
@@ -112,39 +113,39 @@ class MiniLMNetwork(Network):
         self.head = nn.Linear(HIDDEN, len(LABELS))
 
     def features(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """The hidden layer over the mean of the tokens' states, scaled to length 1."""
+        """Return the hidden layer over the mean of the tokens' states, scaled to length 1."""
         states = self.encoder(
             input_ids=tokens,
             attention_mask=mask,
         ).last_hidden_state
-        kept = mask.unsqueeze(-1).to(states.dtype)
-        pooled = functional.normalize((states * kept).sum(1) / kept.sum(1), dim=-1)
+        real = mask.unsqueeze(-1).to(states.dtype)
+        pooled = functional.normalize((states * real).sum(1) / real.sum(1), dim=-1)
         hidden = functional.relu(self.hidden(pooled))
         return functional.dropout(hidden, DROPOUT, self.training)
 
     def complete(self) -> None:
-        """BERT's constant buffers."""
+        """Register BERT's constant buffers."""
         count = torch.arange(self.encoder.config.max_position_embeddings).unsqueeze(0)
         buffers = {"position_ids": count, "token_type_ids": torch.zeros_like(count)}
         for name, values in buffers.items():
             self.encoder.embeddings.register_buffer(name, values, persistent=False)
 
     def tune(self, layers: int | None) -> None:
-        """The two layers on top; the encoder stays frozen."""
+        """Freeze the encoder; the two layers on top are trained."""
         self.encoder.requires_grad_(False)
 
 
 ARCHITECTURES: dict[str, type[Network]] = {"t5": T5Network, "minilm": MiniLMNetwork}
-"""By the name that a manifest carries, which is also the `source` of a decision."""
+"""By their name in a manifest, which is also the `source` of a decision."""
 
 
 def network_from(
     architecture: str, config: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> Network:
-    """A network over exactly the tensors of `state`, in evaluation mode.
+    """Return a network with the given parameters, in evaluation mode.
 
     Raises:
-        ValueError: If the architecture is unknown, or names or shapes are not those of `config`.
+        ValueError: The architecture is unknown, or the parameters do not fit `config`.
     """
     from transformers import BertConfig, T5Config
 
@@ -173,12 +174,12 @@ def network_from(
 
 
 def state_of(network: Network) -> dict[str, Tensor]:
-    """The network's parameters, each shared one once."""
+    """Return the network's parameters; tied ones appear once."""
     return {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
 def padded(ids: Sequence[list[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Token ids and mask of several questions, each [questions, tokens]."""
+    """Return token ids and mask of several questions, each [questions, tokens]."""
     width = max(map(len, ids))
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in ids], device=device)
     lengths = torch.tensor([[len(row)] for row in ids], device=device)
@@ -186,14 +187,16 @@ def padded(ids: Sequence[list[int]], device: torch.device | str = "cpu") -> tupl
 
 
 def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5Network:
-    """A T5 with its label tokens' rows of the output layer as the label head.
+    """Return a T5 whose label head is made of the label tokens' rows of the output layer.
 
     Raises:
-        ValueError: If the tokenizer splits a label or gives two labels one token.
+        ValueError: The tokenizer splits a label, or gives two labels the same token.
     """
     tokens = [tokenizer.encode(label, add_special_tokens=False).ids for label in LABELS]
     if any(len(found) != 1 for found in tokens) or len({found[0] for found in tokens}) != 3:
-        raise ValueError(f"the tokenizer gives A, B, C the tokens {tokens}; each must be its own")
+        raise ValueError(
+            f"the tokenizer gives A, B, C the tokens {tokens}; each needs one of its own"
+        )
     config = t5.config
     scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
     rows = t5.lm_head.weight.detach()[[found[0] for found in tokens]]
@@ -208,10 +211,10 @@ def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5N
 
 
 def minilm_folder() -> Path:
-    """Where the embedded all-MiniLM-L6-v2 is, checked against its published hash.
+    """Return the folder of the embedded all-MiniLM-L6-v2, checked against its published hash.
 
     Raises:
-        RuntimeError: If its package is missing or its weights were altered.
+        RuntimeError: Its package is missing or its weights were altered.
     """
     from hopgate.retrievers.encoders import DEFAULT_ENCODER, find_encoder
 
@@ -221,10 +224,10 @@ def minilm_folder() -> Path:
 
 
 def minilm(seed: int) -> tuple[MiniLMNetwork, Tokenizer]:
-    """The embedded all-MiniLM-L6-v2 under an untrained layer, and its tokenizer.
+    """Return the embedded all-MiniLM-L6-v2 under an untrained layer, and its tokenizer.
 
     Raises:
-        RuntimeError: If the encoder's package is missing or its weights were altered.
+        RuntimeError: The encoder's package is missing or its weights were altered.
     """
     from safetensors.torch import load_file
     from tokenizers import Tokenizer

@@ -1,4 +1,4 @@
-"""Which of a router's cost ends fits which model."""
+"""Profiles: which of a router's weights fit which model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CLOSEST = (
     (r"\b(mini|nano|haiku|flash|lite|small|[78]b)\b", "gpt-4o-mini"),
     (r"gpt-|chatgpt|\bo[1-9]\b|claude|gemini|mistral-large|\d{2,3}b\b", "gpt-4o"),
 )
-"""Model names, as regular expressions, and the profile of the most similar LLM; first match."""
+"""Regular expressions for model names, and the profile of the most similar LLM; first match."""
 FALLBACK = "flan-t5-xl"
-"""For models of any other name: its LLM knows least by heart, so its end retrieves most."""
+"""For all other models: the LLM that knows the least, so its weights retrieve the most."""
 
 
 def profile_for(model: str, profiles: Sequence[str]) -> str | None:
-    """The profile whose LLM is most like `model`.
+    """Return the profile whose LLM is most similar to a model.
 
     Args:
-        model: A model's name, with or without a provider in front, e.g. `openai:gpt-4o-mini`.
-        profiles: Those that the router has.
+        model: Name of the model, with or without its provider, e.g. `openai:gpt-4o-mini`.
+        profiles: The router's profiles.
 
     Returns:
-        A profile of exactly that name; else the one that `CLOSEST` gives; None (the router's
-        default) if the router has neither.
+        The profile of exactly that name; else the one from `CLOSEST` or `FALLBACK`; None if the
+        router has neither.
     """
     name = model.lower().rpartition("/")[2]
     bare = name.partition(":")[2] or name
@@ -40,15 +40,16 @@ def profile_for(model: str, profiles: Sequence[str]) -> str | None:
 
 
 def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:
-    """The profile of a request.
+    """Return the profile to use for a request.
 
     Args:
         router: Folder, or `builtin`.
-        profile: The one asked for; `auto`: the one most like the model, else the router's first.
-        model: The model's name.
+        profile: A profile, which is returned unchecked; or `auto`, for the one most similar to
+            the model, else the router's first.
+        model: Name of the model.
 
     Returns:
-        A name, not checked if it was asked for; None if the router has no cost end.
+        The profile; None if the router has no cost weights.
     """
     if profile != "auto":
         return profile

@@ -1,4 +1,4 @@
-"""How much training, for each kind of base."""
+"""Training settings for each kind of base."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """How weights are fitted, under AdamW with a linear schedule.
+    """Settings of a training with AdamW and a linear schedule.
 
     Attributes:
         epochs: Passes over the questions.
-        batch_size: Questions a step.
+        batch_size: Questions in a batch.
         learning_rate: At the start of the schedule, which falls to 0.
-        tuned_layers: Encoder layers that are trained, counted from the top, beside what is above
-            them; None trains all that this kind of network ever trains.
+        tuned_layers: Number of top encoder layers that are trained, with everything above them;
+            None trains everything that this kind of network can train.
         readout_rate: The learning rate of the `utility` objective's untrained readout.
-        averaged: End with the mean of the weights after each step of the last epoch.
+        averaged: Use the mean of the weights over the steps of the last epoch.
         int8: Store large matrices as int8 instead of in half precision.
     """
 

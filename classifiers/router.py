@@ -1,8 +1,8 @@
-"""The router at work: probabilities of A, B and C for a question at any α.
+"""Routing: the probabilities of A, B and C for a question at any α.
 
-θ(α) = (1 − α)·θ_cost + α·θ_reliability over every parameter in which the two ends differ
-(Flare-Aug, section 3). The probabilities are the softmax over the three label rows; no text is
-generated. Where the ends differ in the label head alone, all α share one pass of the encoder.
+θ(α) = (1 − α)·θ_cost + α·θ_reliability over every parameter in which cost and reliability weights
+differ (Flare-Aug, section 3). The probabilities are the softmax over the three label rows; no text
+is generated. If only the label heads differ, all α share one pass of the encoder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from hopgate.classifiers.checkpoint import (
     BUILTIN,
     COST,
     HEAD,
-    LABELS,
     MANIFEST,
     MAX_TOKENS,
     Checkpoint,
@@ -27,15 +26,17 @@ from hopgate.classifiers.checkpoint import (
     router_folder,
 )
 from hopgate.classifiers.doubts import doubt
+from hopgate.common.cache import Cache
+from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH = 64
 BLENDS = 8
-"""Most blends kept in memory beside one another."""
+"""Maximum number of blends kept in memory."""
 BLEND_BYTES = 512 * 2**20
-"""Most memory that kept blends may take; the one in use is always kept."""
+"""Maximum memory for blends; the one in use always stays."""
 
 Probabilities = dict[str, float]
 
@@ -49,7 +50,7 @@ class Blend(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A call of `route` that waits for its turn."""
+    """A waiting call of `route`."""
 
     ids: list[list[int]]
     blends: list[Blend]
@@ -57,29 +58,29 @@ class Job(NamedTuple):
 
 
 class Router:
-    """Routes questions with one network and two sets of weights, blended per request.
+    """Route questions with one network and two sets of weights, blended per request.
 
     Safe to use from many threads at once, with different α. Calls that arrive while another
-    runs are run together, as one batch, with one pass of the encoder where their α allow it. A
-    GPU is used if there is one.
+    one runs become one batch, with one pass of the encoder if their α allow it. Runs on a GPU if
+    there is one.
 
     Attributes:
-        source: `t5` or `minilm`: what its decisions are marked with.
-        profile: The LLM that the cost end was trained for, e.g. `flan-t5-xl`.
-        profiles: All that the folder has a cost end for.
+        source: The architecture, `t5` or `minilm`; decisions carry it.
+        profile: The LLM that the cost weights were trained for, e.g. `flan-t5-xl`.
+        profiles: All LLMs that the folder has cost weights for.
         one_pass: Whether all α share one pass of the encoder, so that many cost as much as one.
         training: Data, recipe and figures of the training.
     """
 
     def __init__(self, checkpoint: Checkpoint, profile: str | None = None) -> None:
-        """Takes a router in memory; `Router.load` reads one from disk.
+        """Create a router from weights in memory; `Router.load` reads them from disk.
 
         Args:
-            checkpoint: With a reliability end and at least one cost end.
-            profile: Which cost end; default: the first.
+            checkpoint: With reliability weights and the cost weights of at least one LLM.
+            profile: The LLM whose weights to use; default: the first.
 
         Raises:
-            ValueError: If an end is missing or the weights do not fit the configuration.
+            ValueError: Weights are missing or do not fit the configuration.
         """
         import torch
 
@@ -91,29 +92,23 @@ class Router:
         self.profile = _checked_profile(profile, self.profiles)
         self._tokenizer = checkpoint.tokenizer
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        ends = [checkpoint.state(part) for part in checkpoint.ends(self.profile)]
+        cost, reliability = map(checkpoint.state, checkpoint.blended_parts(self.profile))
         self._architecture, self._config = checkpoint.architecture, checkpoint.config
         differing = checkpoint.parts[COST + self.profile].keys()
         self._shared = self._moved(checkpoint.parts["shared"])
         self._cost, self._reliability = (
-            self._moved({name: end[name] for name in differing}) for end in ends
+            self._moved({name: weights[name] for name in differing})
+            for weights in (cost, reliability)
         )
         self.one_pass = all(name.startswith(HEAD) for name in self._cost)
-        # What serving lays anew for each body: all but the embeddings of the vocabulary.
-        self._body_bytes = (
-            0
-            if self.one_pass
-            else sum(
-                4 * tensor.numel()
-                for name, tensor in ends[0].items()
-                if "shared.weight" not in name
-            )
-        )
-        self._body = None
-        if not self.one_pass:
-            network_from(checkpoint.architecture, checkpoint.config, ends[0])
-        else:
+        self._body, self._body_bytes = None, 0
+        if self.one_pass:
             self._body = self._new_body(self._cost)
+        else:
+            network_from(checkpoint.architecture, checkpoint.config, cost)  # raises if they misfit
+            # Each α has a body of its own, which shares only the vocabulary's embeddings.
+            own = (tensor for name, tensor in cost.items() if "shared.weight" not in name)
+            self._body_bytes = sum(4 * tensor.numel() for tensor in own)
         self._blends: OrderedDict[float, Blend] = OrderedDict()
         self._waiting: list[Job] = []
         self._lock = threading.Lock()
@@ -122,34 +117,34 @@ class Router:
 
     @classmethod
     def load(cls, path: Path | str = BUILTIN, profile: str | None = None) -> Router:
-        """Reads a router's folder, or `builtin` (default): the one that ships with hopgate.
+        """Read a router's folder, by default `builtin`: the one that ships with hopgate.
 
         Raises:
-            ValueError: If the folder is no router, its parts do not fit each other, or it has no
-                such profile.
-            RuntimeError: If a file is missing or was altered.
+            ValueError: The folder is not a router's, its parts do not fit each other, or it has
+                no such profile.
+            RuntimeError: A file is missing or was altered.
         """
         return cls(read(path), profile)
 
     def route(self, questions: Sequence[str], alpha: float) -> list[Probabilities]:
-        """Probabilities of A (no retrieval), B (one) and C (several) for each question.
+        """Return the probabilities of A (no retrieval), B (one) and C (several) for each question.
 
         Args:
             questions: Non-empty strings; cut at 384 tokens.
             alpha: From 0 (cheapest) to 1 (most reliable).
 
         Returns:
-            One `{"A": …, "B": …, "C": …}` a question, in order; each sums to 1.
+            One `{"A": …, "B": …, "C": …}` for each question, in order; each sums to 1.
 
         Raises:
-            ValueError: If α is not in [0, 1] or a question is empty.
+            ValueError: α is not in [0, 1] or a question is empty.
         """
         return self.route_alphas(questions, [alpha])[0]
 
     def route_alphas(
         self, questions: Sequence[str], alphas: Iterable[float]
     ) -> list[list[Probabilities]]:
-        """As `route`, for several α: one list a value of α, in order."""
+        """Route at several α, as `route` does: one list for each α, in order."""
         checked = [checked_alpha(alpha) for alpha in alphas]
         for at, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
@@ -162,13 +157,13 @@ class Router:
         return self._in_turn(ids, [self._blend(alpha) for alpha in checked])
 
     def doubts(self, questions: Sequence[str]) -> list[str | None]:
-        """For each question, why the decision on it deserves no trust; None if it does."""
+        """Return for each question why its decision is unreliable; None if it is not."""
         english = bool(self.training.get("english", False))
         lengths = [len(found.ids) for found in self._tokenizer.encode_batch(list(questions))]
         return [doubt(q, n, MAX_TOKENS, english) for q, n in zip(questions, lengths, strict=True)]
 
     def _in_turn(self, ids: list[list[int]], blends: list[Blend]) -> list[list[Probabilities]]:
-        """Runs what waits, this job included, unless another thread has done it meanwhile."""
+        """Run all waiting jobs, unless another thread has run this one in the meantime."""
         job = Job(ids, blends, Future())
         with self._lock:
             self._waiting.append(job)
@@ -188,11 +183,11 @@ class Router:
             for job in jobs:
                 if not job.found.done():
                     job.found.set_exception(
-                        RuntimeError("routing was interrupted in another thread; ask again")
+                        RuntimeError("routing was interrupted in another thread; try again")
                     )
 
     def _run(self, together: list[Job]) -> None:
-        """Runs jobs in one pass; each alone if that fails, so that none fails for another."""
+        """Run jobs in one pass, or each alone if that fails, so that no job fails for another."""
         try:
             ids = [row for job in together for row in job.ids]
             features = self._features(together[0].blends[0], ids)
@@ -210,7 +205,7 @@ class Router:
                     self._run([job])
 
     def _features(self, blend: Blend, ids: list[list[int]]) -> Tensor:
-        """[questions, head's width]; questions of like length are run together."""
+        """Return [questions, width of the head]; questions of similar length form a batch."""
         import torch
 
         from hopgate.classifiers.networks import padded
@@ -224,18 +219,18 @@ class Router:
             return torch.cat(parts)[torch.tensor(order).argsort()]
 
     def _blend(self, alpha: float) -> Blend:
-        found = self._kept(alpha)
+        found = self._known(alpha)
         if found is None:
             with self._building:
-                found = self._kept(alpha) or self._new_blend(alpha)
+                found = self._known(alpha) or self._new_blend(alpha)
             with self._lock:
                 self._blends[alpha] = found
-                kept = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
-                while len(self._blends) > kept:
+                limit = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
+                while len(self._blends) > limit:
                     self._blends.popitem(last=False)
         return found
 
-    def _kept(self, alpha: float) -> Blend | None:
+    def _known(self, alpha: float) -> Blend | None:
         with self._lock:
             if alpha in self._blends:
                 self._blends.move_to_end(alpha)
@@ -268,7 +263,7 @@ class Router:
 
 
 def _by_body(jobs: list[Job]) -> list[list[Job]]:
-    """Jobs that one pass of the encoder serves, together."""
+    """Group the jobs that one pass of the encoder can serve."""
     groups: dict[int, list[Job]] = {}
     for job in jobs:
         groups.setdefault(id(job.blends[0].features), []).append(job)
@@ -285,7 +280,7 @@ def _probabilities(features: Tensor, blend: Blend) -> list[Probabilities]:
 
 def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
     if not profiles:
-        raise ValueError("this router folder has no cost end; train the router again")
+        raise ValueError("this router has no cost weights; train it again")
     if profile is not None and profile not in profiles:
         raise ValueError(
             f"the router has no profile {profile!r}; choose one of {', '.join(profiles)}"
@@ -293,30 +288,24 @@ def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
     return profile or profiles[0]
 
 
-_loaded: dict[tuple[Path, str], tuple[int, Router]] = {}
-_loading = threading.Lock()
+_routers = Cache[Router]()
 
 
 def load_router(path: Path | str = BUILTIN, profile: str | None = None) -> Router:
-    """Reads a router once per process; one that was trained again is read anew.
+    """Load a router once per process, and again after it was trained again.
 
-    Arguments and errors are those of `Router.load`.
+    Takes the arguments of `Router.load` and raises its errors.
     """
     folder = router_folder(path).resolve()
-    manifest = folder / MANIFEST
-    key = folder, _checked_profile(profile, profiles_in(folder))
-    with _loading:
-        version = manifest.stat().st_mtime_ns if manifest.exists() else 0
-        if key not in _loaded or _loaded[key][0] != version:
-            _loaded[key] = version, Router.load(folder, key[1])
-        return _loaded[key][1]
+    chosen = _checked_profile(profile, profiles_in(folder))
+    return _routers.get((folder, chosen), lambda: Router.load(folder, chosen), [folder / MANIFEST])
 
 
 def checked_alpha(alpha: float) -> float:
-    """`alpha` as a float.
+    """Return α as a float.
 
     Raises:
-        ValueError: If it is not a number from 0 to 1.
+        ValueError: It is not a number from 0 to 1.
     """
     try:
         value = float(alpha)

@@ -1,9 +1,9 @@
-"""A T5's forward for serving: what `T5Network.features` gives, in a fifth of the time.
+"""A fast forward pass of a T5: the features of `T5Network.features`, in a fifth of the time.
 
-One question is so little work that most of it is overhead: the norms are folded into the
-projections behind them, q, k and v are one matrix, the position bias is computed once, and the
-decoder, which sees one token, needs no self-attention. What is left waits for the weights to come
-out of memory, so on a CPU they can be kept in half precision. Training goes through `transformers`.
+For a single question most of the time is overhead. So the norms are folded into the projections
+that follow them, q, k and v are one matrix, the position bias is computed once, and the decoder,
+which sees one token, skips self-attention. The rest is bound by memory bandwidth, so on a CPU the
+weights can be stored in half precision. Training uses `transformers`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Apply = Callable[[Tensor], Tensor]
 
 
 class SelfAttention(NamedTuple):
-    """Projections: q, k and v as one matrix, and back."""
+    """Projections: q, k and v as one matrix, and the output."""
 
     read: Apply
     write: Apply
 
 
 class CrossAttention(NamedTuple):
-    """Projections: q; k and v of the encoder's states as one matrix, and back."""
+    """Projections: q; k and v of the encoder's states as one matrix; and the output."""
 
     query: Apply
     read: Apply
@@ -38,18 +38,18 @@ class CrossAttention(NamedTuple):
 
 
 class ServedT5:
-    """The features of a `T5Network`, whose weights must not change any more.
+    """Compute the features of a `T5Network` whose weights no longer change.
 
-    In half precision they differ from it by 2e-4 of their length or so.
+    In half precision they differ by about 2e-4 of their length.
     """
 
     def __init__(self, network: T5Network, half: bool) -> None:
-        """Fuses the network's weights; the embeddings are shared with it.
+        """Fuse the network's weights; its embeddings are shared.
 
         Args:
             network: With its final weights.
-            half: Keep the matrices in half precision where the CPU has a product for it. Laying
-                them out takes 0.2 s for 10M parameters: for a network that lasts.
+            half: Store the matrices in half precision if the CPU can multiply by them. Packing
+                takes 0.2 s for 10M parameters, so it is worthwhile for a network that is reused.
         """
         t5: Any = network.t5
         self._half = half and _has_half_precision(t5.shared.weight)
@@ -77,7 +77,7 @@ class ServedT5:
         self._last_norm = decoder.final_layer_norm.weight * self._root
 
     def __call__(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """As `T5Network.features`."""
+        """Return the features, as `T5Network.features` does."""
         width = tokens.shape[1]
         hidden_tokens = (1 - mask)[:, None, None, :] * torch.finfo(self._bias.dtype).min
         bias = self._bias[:, :, :width, :width] + hidden_tokens
@@ -98,21 +98,21 @@ class ServedT5:
         return found
 
     def _direction(self, x: Tensor) -> Tensor:
-        """T5's norm but for its factor √width, which is folded into what reads it."""
+        """Apply T5's norm without its factor √width, which the next projection contains."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         found: Tensor = x / length.hypot(self._least)
         return found
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """[questions, tokens, parts * width] → `parts` of [questions, heads, tokens, ...]."""
+        """Split [questions, tokens, parts * width] into parts of [questions, heads, tokens, …]."""
         shaped = x.view(x.shape[0], x.shape[1], parts, self._heads, -1)
         return shaped.permute(2, 0, 3, 1, 4).unbind()
 
     def _product(self, weight: Tensor) -> Apply:
-        """Multiply by a matrix: x → x · weightᵀ.
+        """Return the product with a matrix: x → x · weightᵀ.
 
-        FBGEMM's half-precision product sums in single precision and treats every row alone, so
-        that a question's decision does not depend on what it is batched with.
+        FBGEMM's half-precision product accumulates in single precision and handles each row
+        separately, so a question's decision does not depend on the rest of its batch.
         """
         if not self._half:
             return lambda x: functional.linear(x, weight)
@@ -126,12 +126,12 @@ class ServedT5:
         return SelfAttention(self._product(read), self._product(own.o.weight))
 
     def _own_value(self, layer: Any) -> Apply:
-        """Self-attention over a single token: its value, written back."""
+        """Return self-attention over a single token, which is its projected value."""
         own: Any = layer.SelfAttention
         return self._product((own.o.weight @ own.v.weight) * layer.layer_norm.weight * self._root)
 
     def _cross_attention(self, layer: Any, encoder: Any) -> CrossAttention:
-        """Reads the encoder's states before its last norm's weight, which is folded in."""
+        """Return cross-attention, with the weight of the encoder's last norm folded in."""
         own = layer.EncDecAttention
         read = torch.cat([own.k.weight, own.v.weight]) * encoder.final_layer_norm.weight
         return CrossAttention(
@@ -156,6 +156,6 @@ def _has_half_precision(weight: Tensor) -> bool:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention as T5 does it, without a scale: [questions, tokens, heads * ...]."""
+    """Attend as T5 does, without a scale; return [questions, tokens, heads * …]."""
     found = (q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
     return found.transpose(1, 2).flatten(2)

@@ -1,28 +1,28 @@
-"""Fine-tunes a router: a cost end and a reliability end for each LLM, from one base.
+"""Fine-tune a router: cost and reliability weights for each LLM, from one base.
 
-All ends start from the same weights, without which a blend of them would mean nothing (Flare-Aug,
-section 3). With the `flare` objective the cost end learns, for one LLM, the cheapest strategy that
-answers a question, and the reliability end, one for all LLMs, single-hop → B and multi-hop → C, as
-published. With `utility` both ends of each LLM are read off one network that learnt every outcome
-(`hopgate.classifiers.utility`).
+All weights start from the same base; otherwise a blend of them would be meaningless (Flare-Aug,
+section 3). With the `flare` objective, as published, the cost weights learn the cheapest strategy
+that answers a question for one LLM, and the reliability weights, one set for all LLMs, learn
+single-hop → B and multi-hop → C. With `utility`, both weights of each LLM are derived from one
+network that learns all outcomes (`hopgate.classifiers.utility`).
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hopgate.classifiers.checkpoint import (
     BASE,
     COST,
-    LABELS,
     MANIFEST,
     MAX_TOKENS,
     PROFILE,
@@ -37,24 +37,28 @@ from hopgate.classifiers.checkpoint import (
 from hopgate.classifiers.doubts import mostly_english
 from hopgate.classifiers.labels import LabelRow, read_labels
 from hopgate.classifiers.recipes import HEAD_ONLY, PUBLISHED, SMALL, Recipe
+from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from hopgate.classifiers.fitting import Unfinished
+    from hopgate.classifiers.fitting import Advance, Unfinished
     from hopgate.classifiers.networks import Network
+
+    Weights = dict[str, dict[str, Tensor]]
+    Losses = dict[str, list[float]]
 
 Objective = Literal["flare", "utility"]
 OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
 RESERVED = ("auto", "base", "reliability", "shared")
-"""Names that no profile can have."""
+"""Names that a profile cannot have."""
 MINILM = "minilm"
-"""As a base: the embedded all-MiniLM-L6-v2, frozen, under a small untrained layer."""
+"""The base of that name: the embedded all-MiniLM-L6-v2, frozen, under a small untrained layer."""
 
 
 class Start(NamedTuple):
-    """What a training starts from."""
+    """The base of a training."""
 
     network: Network
     architecture: str
@@ -78,36 +82,38 @@ def train(
     seed: int = 0,
     notes: str = "",
     overwrite: bool = False,
+    advance: Advance = lambda stage, done, total: None,
 ) -> dict[str, Any]:
-    """Trains all ends and writes the router's folder.
+    """Train all weights and write the router's folder.
 
-    Runs on a GPU if there is one; shows progress on stderr. A training that was killed goes on
-    after its last whole epoch when it is started again with the same data and settings.
+    Runs on a GPU if there is one. A killed training resumes after its last complete epoch when it
+    is started again with the same data and settings.
 
     Args:
         cost: Label files of each LLM, by the name of its profile.
         reliability: Label file with B for single-hop and C for multi-hop questions.
         out: Folder to write.
-        base: `builtin`, `minilm`, a router's or base's folder (both with the recipe for small
+        base: `builtin`, `minilm`, the folder of a router or base (all with the recipe for small
             ones), or a pretrained T5 (folder or name) that `transformers` can load.
         objective: Default: `flare` for a pretrained T5 and for rows without `correct`, else
             `utility`.
-        asked: For `utility`: how many questions the LLMs were asked, if the cost files leave out
+        asked: For `utility`: number of questions put to the LLMs, if the cost files leave out
             those that no strategy answered.
         epochs: Passes over the questions; default: the recipe of the base (`PUBLISHED` for a
             pretrained T5).
-        batch_size: Questions a step; default: the recipe's.
+        batch_size: Questions in a batch; default: the recipe's.
         learning_rate: Default: the recipe's.
-        seed: Of the order and the dropout.
-        notes: Markdown for the model card, e.g. where the data comes from and its licence.
-        overwrite: Replace a router's folder that is there.
+        seed: For the order and the dropout.
+        notes: Markdown for the model card, e.g. the origin of the data and its licence.
+        overwrite: Replace an existing router's folder.
+        advance: Called with the stage, its steps done and their total after each step.
 
     Returns:
-        What the manifest keeps as `training`: data, recipe, seed and figures.
+        The manifest's `training`: data, recipe, seed and figures.
 
     Raises:
-        ValueError: If labels, base or settings are unusable, or `out` exists.
-        RuntimeError: If the training diverged, or `out` cannot be written to.
+        ValueError: Labels, base or settings are unusable, or `out` exists.
+        RuntimeError: The training diverged, or `out` is not writable.
     """
     from hopgate.classifiers.networks import state_of
 
@@ -120,14 +126,10 @@ def train(
     if objective not in OBJECTIVES:
         raise ValueError(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
     if asked is not None and objective == "flare":
-        raise ValueError("the number of questions asked is of no use to the flare objective")
-    recipe = replace(
-        start.recipe,
-        epochs=start.recipe.epochs if epochs is None else epochs,
-        batch_size=start.recipe.batch_size if batch_size is None else batch_size,
-        learning_rate=start.recipe.learning_rate if learning_rate is None else learning_rate,
+        raise ValueError("--asked applies only to the utility objective; leave it out")
+    recipe = _recipe(
+        start.recipe, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
     )
-    _check_recipe(recipe)
     training: dict[str, Any] = {
         "base": base if start.recipe is PUBLISHED else Path(base).name,
         "objective": objective,
@@ -146,8 +148,9 @@ def train(
             row.question for rows in (*labels.values(), hops) for row in rows
         ),
     }
-    ends = _Ends(start, labels, hops, recipe, seed, _unfinished(out, training, start, labels, hops))
-    parts, training["loss"] = ends.utility(asked) if objective == "utility" else ends.flare()
+    unfinished = _unfinished(out, training, start, labels, hops)
+    run = _Training(start, labels, hops, recipe, seed, unfinished, advance)
+    parts, training["loss"] = run.utility(asked) if objective == "utility" else run.flare()
     checkpoint = Checkpoint(
         architecture=start.architecture,
         config=start.config,
@@ -156,16 +159,16 @@ def train(
         training=training,
     )
     write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
-    ends.unfinished.discard()
+    unfinished.discard()
     return training
 
 
 def load_base(base: str, seed: int = 0) -> Start:
-    """The network to start from, with the recipe and objective that suit it.
+    """Load the network to start from, with the recipe and objective that suit it.
 
     Raises:
-        ValueError: If `base` is neither `builtin`, nor `minilm`, nor a router's folder with a
-            base, nor a T5 that `transformers` can load.
+        ValueError: `base` is not `builtin`, `minilm`, a router's folder with a base, or a T5 that
+            `transformers` can load.
     """
     from hopgate.classifiers import networks
 
@@ -199,7 +202,7 @@ def _pretrained(base: str) -> Any:
         model, info = loaded
         if lacking := sorted(info["missing_keys"]) or info["mismatched_keys"]:
             raise ValueError(
-                f"its weights are not a whole T5's: {lacking[0]} is missing or differs"
+                f"its weights are not those of a complete T5: {lacking[0]} is missing or differs"
             )
         return model, AutoTokenizer.from_pretrained(base).backend_tokenizer
     except (OSError, ValueError, AttributeError, SafetensorError) as error:
@@ -207,26 +210,20 @@ def _pretrained(base: str) -> Any:
         raise ValueError(f"base {base!r} cannot be loaded as a T5: {reason}") from error
 
 
-class _Ends:
-    """One training: the data, the start, and how either objective gets the ends from them."""
+@dataclass(frozen=True)
+class _Training:
+    """One training, by either objective. Both return weights by part, and losses by stage."""
 
-    def __init__(
-        self,
-        start: Start,
-        cost: Mapping[str, Sequence[LabelRow]],
-        reliability: Sequence[LabelRow],
-        recipe: Recipe,
-        seed: int,
-        unfinished: Unfinished,
-    ) -> None:
-        import torch
+    start: Start
+    cost: Mapping[str, Sequence[LabelRow]]
+    reliability: Sequence[LabelRow]
+    recipe: Recipe
+    seed: int
+    unfinished: Unfinished
+    advance: Advance
 
-        self.start, self.cost, self.reliability = start, cost, reliability
-        self.recipe, self.seed, self.unfinished = recipe, seed, unfinished
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def flare(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, list[float]]]:
-        """Each end on its own hard labels; parameters by part, and losses by stage."""
+    def flare(self) -> tuple[Weights, Losses]:
+        """Train each set of weights on its own labels."""
         from hopgate.classifiers.networks import state_of
 
         parts, losses = {}, {}
@@ -237,29 +234,31 @@ class _Ends:
             parts[part] = {name: tensor.cpu() for name, tensor in state_of(network).items()}
         return parts, losses
 
-    def utility(
-        self, asked: int | None
-    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, list[float]]]:
-        """One network on all outcomes, from which each end's label head is read off."""
+    def utility(self, asked: int | None) -> tuple[Weights, Losses]:
+        """Train one network on all outcomes and derive the label heads from it."""
         import torch
 
         from hopgate.classifiers import utility
         from hopgate.classifiers.fitting import all_features
         from hopgate.classifiers.networks import state_of
 
-        known = utility.outcomes(self.cost, self.reliability, asked).to(self.device)
         network = self._network()
+        device = network.head.weight.device
+        targets = utility.targets_of(self.cost, self.reliability, asked).to(device)
         torch.manual_seed(self.seed)
-        readout = utility.new_readout(network.head.in_features, len(self.cost)).to(self.device)
-        loss = utility.loss_of(readout, known)
-        losses = self._fit(network, known.questions, loss, "outcomes", readout)
-        features = all_features(network, self._ids(known.questions))
+        readout = utility.new_readout(network.head.in_features, len(self.cost)).to(device)
+        loss = utility.loss_of(readout, targets)
+        losses = self._fit(network, targets.questions, loss, "outcomes", readout)
+        features = all_features(network, self._ids(targets.questions))
         heads = utility.label_heads(features, readout.cpu(), list(self.cost))
         body = {name: tensor.cpu() for name, tensor in state_of(network).items()}
         return {part: body | head for part, head in heads.items()}, {"outcomes": losses}
 
     def _network(self) -> Network:
-        network = copy.deepcopy(self.start.network).to(self.device)
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        network = copy.deepcopy(self.start.network).to(device)
         network.tune(self.recipe.tuned_layers)
         return network
 
@@ -269,13 +268,13 @@ class _Ends:
     def _fit_labels(self, network: Network, rows: Sequence[LabelRow], part: str) -> list[float]:
         import torch
 
-        kept = [row for row in rows if row.label is not None]
-        targets = torch.tensor([LABELS.index(row.label or "") for row in kept], device=self.device)
+        labelled = [(row.question, LABELS.index(row.label)) for row in rows if row.label]
+        labels = torch.tensor([label for _, label in labelled], device=network.head.weight.device)
 
         def loss(features: Tensor, batch: Tensor) -> Tensor:
-            return torch.nn.functional.cross_entropy(network.head(features), targets[batch])
+            return torch.nn.functional.cross_entropy(network.head(features), labels[batch])
 
-        return self._fit(network, [row.question for row in kept], loss, part)
+        return self._fit(network, [question for question, _ in labelled], loss, part)
 
     def _fit(
         self,
@@ -283,39 +282,40 @@ class _Ends:
         questions: Sequence[str],
         loss: Callable[[Tensor, Tensor], Tensor],
         stage: str,
-        *above: Any,
+        readout: nn.Module | None = None,
     ) -> list[float]:
         from hopgate.classifiers.fitting import fit
 
         return fit(
             network,
-            above,
+            readout,
             self._ids(questions),
             loss,
             self.recipe,
             seed=self.seed,
             stage=stage,
             unfinished=self.unfinished,
+            advance=self.advance,
         )
 
 
 def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
-    """The rows of all files of one LLM.
+    """Read all label files of one LLM.
 
     Raises:
-        ValueError: If the profile's name is unusable, an id is in two files, or the rows are
-            all of one class.
+        ValueError: The profile's name is invalid, an id is in two files, or all rows have the
+            same label.
     """
     if not PROFILE.fullmatch(profile) or profile in RESERVED:
         raise ValueError(
-            f"profile {profile!r}: use up to 64 of a-z, 0-9, dot, hyphen and underscore, the "
-            f"first a letter or digit, and none of {', '.join(RESERVED)}"
+            f"invalid profile name {profile!r}; use up to 64 of a-z, 0-9, dot, hyphen and "
+            f"underscore, starting with a letter or digit, and none of {', '.join(RESERVED)}"
         )
     rows: dict[str, LabelRow] = {}
     for path in paths:
         for row in read_labels(path):
             if row.id in rows:
-                raise ValueError(f"{path}: id {row.id!r} is in another cost file of {profile} too")
+                raise ValueError(f"{path}: id {row.id!r} is also in another cost file of {profile}")
             rows[row.id] = row
     return _checked_classes(f"cost ({profile})", list(rows.values()))
 
@@ -333,7 +333,9 @@ def _read_reliability(path: Path) -> list[LabelRow]:
 
 def _checked_classes(name: str, rows: list[LabelRow]) -> list[LabelRow]:
     if len({row.label for row in rows} - {None}) < 2:
-        raise ValueError(f"the {name} labels are all of one class; nothing can be learnt")
+        raise ValueError(
+            f"the {name} labels are all of one class, so there is nothing to learn; add others"
+        )
     return rows
 
 
@@ -342,10 +344,11 @@ def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> 
     return start.objective if known else "flare"
 
 
-def _check_recipe(recipe: Recipe) -> None:
-    for name in ("epochs", "batch_size", "learning_rate"):
-        if not 0 < getattr(recipe, name) < math.inf:
-            raise ValueError(f"{name} is {getattr(recipe, name)!r}; it must be above 0")
+def _recipe(recipe: Recipe, **given: Any) -> Recipe:
+    for name, value in given.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}; it must be above 0")
+    return replace(recipe, **{name: value for name, value in given.items() if value is not None})
 
 
 def _unfinished(
@@ -355,20 +358,13 @@ def _unfinished(
     cost: Mapping[str, Sequence[LabelRow]],
     reliability: Sequence[LabelRow],
 ) -> Unfinished:
-    """What a killed run of the same training left, told by a hash of all that it depends on."""
+    """Return the state of a killed run, identified by a hash of everything that it depends on."""
     from hopgate.classifiers.fitting import Unfinished
     from hopgate.classifiers.networks import state_of
 
     rows = [
-        [
-            row.id,
-            row.question,
-            row.dataset,
-            row.label,
-            sorted(row.correct or ()),
-            row.correct is None,
-        ]
-        for row in (*(row for labelled in cost.values() for row in labelled), *reliability)
+        asdict(row) | {"correct": None if row.correct is None else sorted(row.correct)}
+        for row in (*itertools.chain(*cost.values()), *reliability)
     ]
     digest = hashlib.sha256(json.dumps([training, rows], sort_keys=True).encode())
     for name, tensor in state_of(start.network).items():
@@ -384,8 +380,8 @@ def _card(checkpoint: Checkpoint, notes: str) -> str:
         f"# hopgate router: {', '.join(checkpoint.profiles)}",
         "",
         f"Network: {checkpoint.architecture}, from {training['base']}; objective: "
-        f"{training['objective']}. Two ends, α = 0 and α = 1, are blended per request. Labels: A "
-        "(no retrieval), B (one), C (several).",
+        f"{training['objective']}. Cost weights (α = 0) and reliability weights (α = 1) are "
+        "blended per request. Labels: A (no retrieval), B (one retrieval), C (several).",
         "",
         "## Data",
         "",
@@ -393,7 +389,11 @@ def _card(checkpoint: Checkpoint, notes: str) -> str:
             f"- {name}: {', '.join(data['cost'].get(name, [data['reliability']]))}, labels {counts}"
             for name, counts in data["labels"].items()
         ),
-        *([f"- questions asked: {data['asked']}"] if data["asked"] else []),
+        *(
+            [f"- questions, including those that no strategy answered: {data['asked']}"]
+            if data["asked"]
+            else []
+        ),
         "",
         "## Recipe",
         "",

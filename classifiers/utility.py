@@ -1,15 +1,15 @@
-"""The `utility` objective: expected correctness minus the price of retrieval steps.
+"""The `utility` objective: expected correctness minus a penalty for retrieval steps.
 
-Flare-Aug's cost labels keep one thing of a question, the cheapest strategy that answered it. Here
-every outcome counts: the network learns how likely each strategy is to be right, for every LLM
-at once, and beside it whether a question is multi-hop. The label rows of each LLM's two ends are
-then read off its features by least squares, so that A, B and C score
+Flare-Aug's cost labels record one thing about a question: the cheapest strategy that answered it.
+Here all outcomes count: the network learns, for all LLMs at once, how likely each strategy is to be
+right, and also whether a question is multi-hop. The label heads of each LLM's cost and reliability
+weights are then fitted to its features by least squares, so that A, B and C score
 
-    cost end         COST_SHARPNESS · (P(right) − COST_PRICE · steps)
-    reliability end  RELIABILITY_SHARPNESS · (P(right) − RELIABILITY_PRICE · steps)
+    cost weights         COST_SCALE · (P(right) − COST_PENALTY · steps)
+    reliability weights  RELIABILITY_SCALE · (P(right) − RELIABILITY_PENALTY · steps)
 
-A blend of the two is the same utility at a price between: what a step must be worth falls as α
-grows, and no question is ever routed to a cheaper strategy by a greater α.
+A blend of the two is the same utility with a penalty in between: the penalty falls as α grows, so
+a greater α never routes a question to a cheaper strategy.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hopgate.classifiers.checkpoint import COST, RELIABILITY
-from hopgate.classifiers.labels import STRATEGIES, LabelRow
+from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.networks import DROPOUT
+from hopgate.common.strategies import STRATEGIES
 
 STEPS = (0.0, 1.0, 4.69)
-"""Retrieval steps of A, B and C: multi-step's mean over six datasets (Adaptive-RAG)."""
-COST_PRICE, RELIABILITY_PRICE = 0.5, 0.008
-"""What a step must add to the chance of a right answer. At α = 0 hardly any does; at α = 1 steps
-are nearly free, but a second retrieval that adds nothing is still not made."""
-COST_SHARPNESS, RELIABILITY_SHARPNESS = 0.9, 66.0
-"""How much a difference in utility counts. Their ratio bends the dial: the price at α is the mean
-of both prices, weighted by (1 − α) and α times these. At α = 0.4 it is 0.018, so that the router
-comes up to multi-step's accuracy where Flare-Aug's does (table 1)."""
+"""Retrieval steps of A, B and C; C: multi-step's mean over six datasets (Adaptive-RAG)."""
+COST_PENALTY, RELIABILITY_PENALTY = 0.5, 0.008
+"""How much a step must raise the chance of a right answer. At α = 0 hardly any step does. At α = 1
+steps are nearly free, but a second retrieval that adds nothing is still avoided."""
+COST_SCALE, RELIABILITY_SCALE = 0.9, 66.0
+"""Weight of differences in utility. The penalty at α is the mean of both penalties, weighted by
+(1 − α) and α times these scales. At α = 0.4 it is 0.018, so that the router reaches multi-step's
+accuracy at the same α as Flare-Aug's (table 1)."""
 SHARED = 0.75
-"""How much of what C adds to B is taken from the mean over the LLMs: it is the same question for
-all of them, and each has few that only C answers."""
+"""Share of C's gain over B that is the mean over all LLMs: their questions are the same, and
+each LLM has few that only C answers."""
 RIDGE = 1e-2
 
 
-class Outcomes(NamedTuple):
-    """What is known of each question, as tensors for training.
+class Targets(NamedTuple):
+    """What the network learns about each question, as tensors.
 
     Attributes:
         questions: Their texts.
-        right: Whether each strategy answered, for each LLM: [questions, LLMs, 3].
-        weight: What the outcomes of a question count: [questions, LLMs]; 0 where unknown.
-        multi_hop: 1 multi-hop, 0 single-hop, not-a-number where unknown: [questions].
+        right: Whether each strategy was right, for each LLM: [questions, LLMs, 3].
+        weight: Weight of the outcomes: [questions, LLMs]; 0 if unknown.
+        multi_hop: 1 for multi-hop, 0 for single-hop, NaN if unknown: [questions].
     """
 
     questions: list[str]
@@ -55,27 +56,27 @@ class Outcomes(NamedTuple):
     weight: Tensor
     multi_hop: Tensor
 
-    def to(self, device: str) -> Outcomes:
-        """The same, with the tensors on a device."""
-        return Outcomes(self.questions, *(tensor.to(device) for tensor in self[1:]))
+    def to(self, device: torch.device) -> Targets:
+        """Move the tensors to a device."""
+        return Targets(self.questions, *(tensor.to(device) for tensor in self[1:]))
 
 
-def outcomes(
+def targets_of(
     cost: Mapping[str, Sequence[LabelRow]], reliability: Sequence[LabelRow], asked: int | None
-) -> Outcomes:
-    """Lays the label rows side by side.
+) -> Targets:
+    """Align the label rows of all LLMs by question.
 
     Args:
         cost: By profile, the rows of its LLM, with `correct`.
         reliability: Rows with B for single-hop, C for multi-hop.
-        asked: How many questions every LLM was asked, where the files leave out those that no
-            strategy answered: a question that one file lacks was answered wrongly, and the
-            reliability rows stand for the questions that all files lack. None: what a file
-            lacks is not known.
+        asked: Number of questions put to every LLM, if the files leave out those that no strategy
+            answered: a question that is missing from only some files counts as wrong there, and
+            the reliability rows stand in for the questions missing from all files. None: missing
+            outcomes are unknown.
 
     Raises:
-        ValueError: If a row has no `correct`, two files give one id to two questions, or
-            `asked` is less than what the files hold.
+        ValueError: A row has no `correct`, two files give one id to different questions, or
+            `asked` is less than the number of questions in the files.
     """
     rows: dict[str, LabelRow] = {}
     for profile, labelled in cost.items():
@@ -83,15 +84,15 @@ def outcomes(
             if row.correct is None:
                 raise ValueError(
                     f"row {row.id!r} of profile {profile} has no `correct`, which the utility "
-                    "objective learns from; add it, or train with --objective flare"
+                    "objective needs; add it, or train with --objective flare"
                 )
             if rows.setdefault(row.id, row).question != row.question:
                 raise ValueError(
-                    f"id {row.id!r} is one question for profile {profile} and another in the "
-                    "cost file of another; give every question an id of its own"
+                    f"id {row.id!r} of profile {profile} is a different question in another "
+                    "profile's cost file; give each question a unique id"
                 )
     if asked is not None and asked < len(rows):
-        raise ValueError(f"--asked is {asked}, but the cost files hold {len(rows)} questions")
+        raise ValueError(f"--asked is {asked}, but the cost files have {len(rows)} questions")
     every = [*rows.values(), *reliability]
     right = torch.zeros(len(every), len(cost), len(STRATEGIES))
     weight = torch.zeros(len(every), len(cost))
@@ -107,11 +108,11 @@ def outcomes(
         unknown = torch.tensor([float(row.question not in known) for row in reliability])
         share = (asked - len(rows)) / max(1.0, unknown.sum().item())
         weight[len(rows) :] = share * unknown.unsqueeze(1)
-    return Outcomes([r.question for r in every], right, weight, _multi_hop(every, reliability))
+    return Targets([r.question for r in every], right, weight, _multi_hop(every, reliability))
 
 
 def _multi_hop(every: Sequence[LabelRow], reliability: Sequence[LabelRow]) -> Tensor:
-    """The reliability rows' labels, and through their datasets those of the others."""
+    """Return the labels of the reliability rows; they also give those of their datasets."""
     of_dataset: dict[str, set[str | None]] = {}
     for row in reliability:
         of_dataset.setdefault(row.dataset, set()).add(row.label)
@@ -125,16 +126,16 @@ def _multi_hop(every: Sequence[LabelRow], reliability: Sequence[LabelRow]) -> Te
 
 
 def new_readout(width: int, profiles: int) -> nn.Linear:
-    """An untrained layer over the features: a row for each LLM and strategy, one for multi-hop."""
+    """Return an untrained layer: a row for each LLM and strategy, and one for multi-hop."""
     layer = nn.Linear(width, profiles * len(STRATEGIES) + 1)
     nn.init.normal_(layer.weight, std=0.02)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-def loss_of(readout: nn.Linear, known: Outcomes) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of a batch: cross-entropy of every known outcome, and of multi-hop."""
-    right, weight, multi_hop = known.right, known.weight, known.multi_hop
+def loss_of(readout: nn.Linear, targets: Targets) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a batch: cross-entropy of every known outcome, and of multi-hop."""
+    _, right, weight, multi_hop = targets
     has_hop = ~multi_hop.isnan()
 
     def loss(features: Tensor, batch: Tensor) -> Tensor:
@@ -155,15 +156,15 @@ def loss_of(readout: nn.Linear, known: Outcomes) -> Callable[[Tensor, Tensor], T
 def label_heads(
     features: Tensor, readout: nn.Linear, profiles: Sequence[str]
 ) -> dict[str, dict[str, Tensor]]:
-    """The label head of each end, whose scores are linear in the features.
+    """Return the label heads of all weights; their scores are linear in the features.
 
-    The readout's probabilities are fitted by ridge regression from the features, then weighed
-    against steps (see above).
+    The readout's probabilities are fitted to the features by ridge regression, then penalised for
+    steps (see the module's docstring).
 
     Args:
         features: Of the training questions, without dropout: [questions, width].
-        readout: As trained.
-        profiles: The LLMs, in the readout's order.
+        readout: Trained.
+        profiles: The LLMs, in the order of the readout.
 
     Returns:
         By part (`cost-PROFILE`, `reliability-PROFILE`), `head.weight` [3, width] and
@@ -181,12 +182,12 @@ def label_heads(
         scores = right[:, at].clone()
         gain = SHARED * (mean[:, 2] - mean[:, 1]) + (1 - SHARED) * (scores[:, 2] - scores[:, 1])
         scores[:, 2] = scores[:, 1] + gain
-        heads |= ends_of(profile, scores)
+        heads |= heads_of(profile, scores)
     return heads
 
 
-def ends_of(profile: str, scores: Tensor) -> dict[str, dict[str, Tensor]]:
-    """The two ends of an LLM whose chances of being right are linear in the features.
+def heads_of(profile: str, scores: Tensor) -> dict[str, dict[str, Tensor]]:
+    """Return the two label heads of an LLM, given P(right) as a linear function of the features.
 
     Args:
         profile: The LLM.
@@ -195,20 +196,20 @@ def ends_of(profile: str, scores: Tensor) -> dict[str, dict[str, Tensor]]:
     Returns:
         As `label_heads`, for one LLM.
     """
-    ends = {}
-    for part, price, sharpness in (
-        (COST + profile, COST_PRICE, COST_SHARPNESS),
-        (f"{RELIABILITY}-{profile}", RELIABILITY_PRICE, RELIABILITY_SHARPNESS),
+    heads = {}
+    for part, penalty, scale in (
+        (COST + profile, COST_PENALTY, COST_SCALE),
+        (f"{RELIABILITY}-{profile}", RELIABILITY_PENALTY, RELIABILITY_SCALE),
     ):
         rows = scores.clone()
-        rows[-1] -= price * torch.tensor(STEPS)
-        rows *= sharpness
-        ends[part] = {"head.weight": rows[:-1].T.contiguous(), "head.bias": rows[-1].clone()}
-    return ends
+        rows[-1] -= penalty * torch.tensor(STEPS)
+        rows *= scale
+        heads[part] = {"head.weight": rows[:-1].T.contiguous(), "head.bias": rows[-1].clone()}
+    return heads
 
 
 def chances_of(cost: Mapping[str, Tensor]) -> Tensor:
-    """P(right) as `ends_of` was given it, from the cost end that it made."""
-    rows = torch.cat([cost["head.weight"].T, cost["head.bias"][None]]) / COST_SHARPNESS
-    rows[-1] += COST_PRICE * torch.tensor(STEPS)
+    """Return the P(right) that `heads_of` made a cost head from: [width + 1, 3]."""
+    rows = torch.cat([cost["head.weight"].T, cost["head.bias"][None]]) / COST_SCALE
+    rows[-1] += COST_PENALTY * torch.tensor(STEPS)
     return rows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.classifiers.checkpoint import LABELS
+from hopgate.common.strategies import LABELS
 from hopgate.evaluation.replay import Outcomes, Picks, Probabilities
 
 BINS = 15

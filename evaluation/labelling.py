@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hopgate.classifiers.checkpoint import LABELS
-from hopgate.classifiers.labels import STRATEGIES as NAMES
-from hopgate.common.strategies import Strategy
+from hopgate.common.strategies import FLARE_NAMES as NAMES
+from hopgate.common.strategies import LABELS, Strategy
 from hopgate.evaluation.asking import Answered
 from hopgate.evaluation.retrievalqa import Example
 from hopgate.evaluation.scores import mean

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.classifiers.checkpoint import LABELS
-from hopgate.classifiers.labels import STRATEGIES
+from hopgate.common.strategies import LABELS, STRATEGIES
 
 if TYPE_CHECKING:
     from hopgate.classifiers.labels import LabelRow, QuestionRow

@@ -1,19 +1,19 @@
-"""Adding an LLM to a trained router: what it learns, and what it leaves alone."""
+"""Adding an LLM to a trained router: what is fitted, and what stays unchanged."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
+from commands import Ran, one_line
 
-from hopgate.classifiers import Router, add_profiles, adding
-from hopgate.classifiers.adding import RIDGES, fit
+from hopgate.classifiers import adding
+from hopgate.classifiers.adding import RIDGES, add_profiles, fit
 from hopgate.classifiers.checkpoint import BUILTIN, read
-from hopgate.cli import cli
+from hopgate.classifiers.router import Router, load_router
 
 CAPITALS = [f"What is the capital of {place}?" for place in ("Japan", "Peru", "Chad", "Oman")]
 FILMS = [
@@ -25,7 +25,7 @@ DATES = [f"When was {thing} built?" for thing in ("Tower Bridge", "the Panama Ca
 
 
 def labels(path: Path, correct: dict[str, list[str]], repeat: int = 4) -> Path:
-    """Rows in which the questions of each key are answered by its strategies."""
+    """Write rows in which each key's strategies answer its questions."""
     cheapest = {"zero": "A", "one": "B", "multiple": "C"}
     rows = [
         {
@@ -48,7 +48,7 @@ def likeliest(router: Router, questions: list[str], alpha: float) -> str:
 
 @pytest.fixture(scope="module")
 def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The router that ships, and beside its LLMs three more."""
+    """The router that ships, with three more LLMs."""
     folder = tmp_path_factory.mktemp("added")
     outcomes = {
         "short": {"zero one": CAPITALS, "one": DATES, "one multiple": FILMS},
@@ -62,28 +62,28 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_added_llm_decides_by_its_own_outcomes(added: Path) -> None:
     questions = [*CAPITALS, *FILMS, *DATES]
-    assert "C" in likeliest(Router.load(profile="flan-t5-xl"), questions, 1)
-    assert "C" not in likeliest(Router.load(added, "short"), questions, 1)
-    assert likeliest(Router.load(added, "long"), FILMS, 1) == "C" * len(FILMS)
-    assert likeliest(Router.load(added, "long"), CAPITALS, 0.4) == "A" * len(CAPITALS)
+    assert "C" in likeliest(load_router(profile="flan-t5-xl"), questions, 1)
+    assert "C" not in likeliest(load_router(added, "short"), questions, 1)
+    assert likeliest(load_router(added, "long"), FILMS, 1) == "C" * len(FILMS)
+    assert likeliest(load_router(added, "long"), CAPITALS, 0.4) == "A" * len(CAPITALS)
 
 
 def test_the_other_llms_decide_as_before(added: Path) -> None:
     for profile in read(BUILTIN).profiles:
-        before, after = (Router.load(at, profile) for at in (BUILTIN, added))
+        before, after = (load_router(at, profile) for at in (BUILTIN, added))
         assert after.route(FILMS, 0.4) == before.route(FILMS, 0.4)
-    assert Router.load(added).profile == Router.load().profile
+    assert load_router(added).profile == load_router().profile
 
 
-def test_greater_alpha_never_takes_a_cheaper_strategy(added: Path) -> None:
-    router = Router.load(added, "each")
+def test_a_greater_alpha_never_routes_to_a_cheaper_strategy(added: Path) -> None:
+    router = load_router(added, "each")
     questions = [*CAPITALS, *DATES, *FILMS]
     found = [likeliest(router, questions, at / 10) for at in range(11)]
     assert len(set(found)) > 1
     assert all("".join(sorted(of_one)) == "".join(of_one) for of_one in zip(*found, strict=True))
 
 
-def test_the_manifest_and_the_card_say_what_was_added(tmp_path: Path) -> None:
+def test_the_manifest_and_the_model_card_record_what_was_added(tmp_path: Path) -> None:
     path = labels(tmp_path / "mine.jsonl", {"zero": CAPITALS, "one": DATES, "": FILMS})
     out = tmp_path / "router"
     add_profiles("builtin", {"mine": [path]}, out, notes="## Licence\n\nMIT")
@@ -91,33 +91,33 @@ def test_the_manifest_and_the_card_say_what_was_added(tmp_path: Path) -> None:
     added = read(out).training["added"]
     assert list(added)[-2:] == ["mine", "other"]
     assert added["mine"]["questions"] == 4 * (len(CAPITALS) + len(DATES) + len(FILMS))
-    assert added["mine"]["fits"]["zero"]["mean"] == pytest.approx(4 / 22, abs=1e-3)
+    assert added["mine"]["fits"]["none"]["mean"] == pytest.approx(4 / 22, abs=1e-3)
     card = (out / "README.md").read_text()
     assert card.startswith((BUILTIN / "README.md").read_text().rstrip())
-    assert "## Added: mine" in card and "from 88 questions of mine.jsonl" in card
+    assert "## Added: mine" in card and "fitted to 88 questions of mine.jsonl" in card
     assert "## Licence" in card
     files = json.loads((out / "manifest.json").read_text())["sha256"]
     shipped = json.loads((BUILTIN / "manifest.json").read_text())["sha256"]
     assert {name: files[name] for name in shipped} == shipped
 
 
-def test_a_fit_is_as_good_as_its_ridge_does_on_questions_left_out() -> None:
+def test_a_fit_uses_the_ridge_with_the_lowest_leave_one_out_error() -> None:
     torch.manual_seed(0)
     features = torch.randn(30, 6, dtype=torch.float64)
     prior, true = torch.randn(2, 7, dtype=torch.float64)
     target = features @ true[:-1] + true[-1] + 0.1 * torch.randn(30, dtype=torch.float64)
     found = fit(features, target, prior)
-    assert found.inverse_ridge == max(RIDGES)  # nothing of the truth is in the prior
+    assert found.inverse_ridge == max(RIDGES)  # the prior has nothing to do with the truth
     assert (features @ found.weights[:-1] + found.weights[-1] - target).square().mean() < 0.1
     same = fit(features, features @ prior[:-1] + prior[-1], prior)
     assert same.inverse_ridge == 0
     torch.testing.assert_close(same.weights, prior, rtol=1e-4, atol=1e-4)
 
 
-def test_the_error_of_a_fit_is_that_of_leaving_each_question_out(
+def test_the_error_of_a_fit_is_the_leave_one_out_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(adding, "RIDGES", (0.0,))  # the prior's slope and a constant alone
+    monkeypatch.setattr(adding, "RIDGES", (0.0,))  # only a slope on the prior, and a constant
     torch.manual_seed(1)
     features, target = torch.randn(12, 3, dtype=torch.float64), torch.rand(12, dtype=torch.float64)
     prior = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
@@ -125,42 +125,42 @@ def test_the_error_of_a_fit_is_that_of_leaving_each_question_out(
     lines = torch.stack([features[:, 0], torch.ones(12, dtype=torch.float64)], 1)
     errors = []
     for left_out in range(12):
-        kept = torch.arange(12) != left_out
-        solved = torch.linalg.lstsq(lines[kept], target[kept]).solution
+        others = torch.arange(12) != left_out
+        solved = torch.linalg.lstsq(lines[others], target[others]).solution
         errors.append((target[left_out] - lines[left_out] @ solved).square())
     assert found.error == pytest.approx(float(torch.stack(errors).mean()), rel=1e-4)
 
 
-def run(*options: Any) -> Any:
-    return CliRunner().invoke(cli, ["train-router", *map(str, options)], standalone_mode=False)
-
-
-def test_the_command_adds_and_says_how_to_use_it(tmp_path: Path) -> None:
-    path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
-    found = run("--add-to", "builtin", "--cost", f"mine={path}", "--out", tmp_path / "r")
-    assert found.exception is None, found.output
-    assert f"--router {tmp_path / 'r'}" in found.output
-    assert "mine" in read(tmp_path / "r").profiles
+def test_the_command_adds_an_llm_and_prints_how_to_use_it(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    path, out = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES}), tmp_path / "r"
+    ran = run("train-router", "--add-to", "builtin", "--cost", f"mine={path}", "--out", out)
+    assert ran.code == 0, ran.err
+    assert f"--router {out}" in ran.out
+    assert "mine" in read(out).profiles
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "give --reliability FILE, or --add-to"),
-        (["--add-to", "builtin", "--reliability", "b.jsonl"], "--reliability is for training"),
-        (["--add-to", "builtin", "--batch-size", "8"], "--batch-size is for training"),
+        (["--add-to", "builtin", "--reliability", "b.jsonl"], "--reliability applies to training"),
+        (["--add-to", "builtin", "--batch-size", "8"], "--batch-size applies to training"),
         (["--add-to", "builtin", "--out", "{there}"], "is not a router's folder"),
         (["--add-to", "nowhere"], "nowhere is not a router's folder"),
     ],
 )
-def test_unusable_options_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+def test_unusable_options_are_refused(
+    run: Callable[..., Ran], tmp_path: Path, options: list[str], message: str
+) -> None:
     path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
     (there := tmp_path / "there").mkdir()
     (there / "mine.txt").write_text("keep me")
     given = [option.format(there=there) for option in options]
     out = [] if "--out" in given else ["--out", tmp_path / "r"]
-    found = run("--cost", f"mine={path}", "--overwrite", *given, *out)
-    assert message in str(found.exception)
+    command = ("train-router", "--cost", f"mine={path}", "--overwrite", *given, *out)
+    one_line(run(*command), 2, message)
     assert not (tmp_path / "r").exists() and (there / "mine.txt").exists()
 
 

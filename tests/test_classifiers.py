@@ -1,7 +1,8 @@
-"""The router that ships, its folder, its labels and its replay, on the real weights."""
+"""The router that ships and its folder, on the real weights; label files."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -12,28 +13,25 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from time import sleep
+from unittest.mock import patch
 
 import pytest
 import torch
 
-from hopgate.classifiers import (
-    LabelRow,
-    QuestionRow,
-    Router,
-    checkpoint,
-    read_labels,
-    read_questions,
-    verify,
-)
+import hopgate
+from hopgate.classifiers import checkpoint
 from hopgate.classifiers.checkpoint import (
     BUILTIN,
     MANIFEST,
+    Checkpoint,
     check_free,
     read,
+    verify,
     write,
 )
+from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.classifiers.networks import network_from
-from hopgate.classifiers.router import BLENDS
+from hopgate.classifiers.router import BATCH, BLENDS, Router, load_router
 
 SHIPPED = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o", "local-smollm2")
 QUESTIONS = [
@@ -46,7 +44,12 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def router() -> Router:
-    return Router.load()
+    return load_router()
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Checkpoint:
+    return read(BUILTIN)
 
 
 @pytest.fixture
@@ -58,13 +61,14 @@ def as_rows(found: list[dict[str, float]]) -> torch.Tensor:
     return torch.tensor([[row[label] for label in "ABC"] for row in found])
 
 
-def own_forward(state: dict[str, torch.Tensor], questions: list[str]) -> torch.Tensor:
-    """Label probabilities by transformers' own T5, one question at a time."""
-    checkpoint = read(BUILTIN)
-    network = network_from("t5", checkpoint.config, state)
+def transformers_forward(
+    shipped: Checkpoint, state: dict[str, torch.Tensor], questions: list[str]
+) -> torch.Tensor:
+    """Label probabilities by transformers' T5, one question at a time."""
+    network = network_from("t5", shipped.config, state)
     rows = []
     for question in questions:
-        tokens = torch.tensor([checkpoint.tokenizer.encode(question).ids])
+        tokens = torch.tensor([shipped.tokenizer.encode(question).ids])
         with torch.no_grad():
             found = network.head(network.features(tokens, torch.ones_like(tokens)))
         rows.append(found[0].softmax(-1))
@@ -84,26 +88,28 @@ def test_shipped_router_tells_single_from_multi_hop(router: Router) -> None:
     assert multi["C"] > multi["B"]
 
 
-@pytest.mark.parametrize(("alpha", "end"), [(0, "cost-flan-t5-xl"), (1, "reliability-flan-t5-xl")])
-def test_ends_of_alpha_are_the_two_checkpoints(router: Router, alpha: float, end: str) -> None:
+@pytest.mark.parametrize(("alpha", "part"), [(0, "cost-flan-t5-xl"), (1, "reliability-flan-t5-xl")])
+def test_alpha_0_is_the_cost_weights_and_alpha_1_the_reliability_weights(
+    router: Router, shipped: Checkpoint, alpha: float, part: str
+) -> None:
     found = as_rows(router.route(QUESTIONS, alpha))
-    torch.testing.assert_close(
-        found, own_forward(read(BUILTIN).state(end), QUESTIONS), atol=1e-4, rtol=0
-    )
+    expected = transformers_forward(shipped, shipped.state(part), QUESTIONS)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def test_half_alpha_is_the_average_of_all_weights(router: Router) -> None:
-    checkpoint = read(BUILTIN)
-    cost, reliability = (checkpoint.state(part) for part in checkpoint.ends("flan-t5-xl"))
+def test_half_alpha_is_the_average_of_all_weights(router: Router, shipped: Checkpoint) -> None:
+    cost, reliability = map(shipped.state, shipped.blended_parts("flan-t5-xl"))
     assert cost.keys() == reliability.keys()
     average = {name: (cost[name] + reliability[name]) / 2 for name in cost}
     found = as_rows(router.route(QUESTIONS, 0.5))
-    torch.testing.assert_close(found, own_forward(average, QUESTIONS), atol=1e-4, rtol=0)
+    expected = transformers_forward(shipped, average, QUESTIONS)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert not torch.allclose(found, as_rows(router.route(QUESTIONS, 0.0)), atol=1e-3)
 
 
-def test_batch_answers_as_one_by_one(router: Router) -> None:
+def test_a_batch_gives_what_each_question_gives_alone(router: Router) -> None:
     questions = [f"{question} {'And why? ' * (i % 7)}" for i, question in enumerate(QUESTIONS * 17)]
+    assert len(questions) > BATCH
     together = as_rows(router.route(questions, 0.3))
     alone = as_rows([router.route([question], 0.3)[0] for question in questions])
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
@@ -120,7 +126,7 @@ def test_threads_with_different_alpha_do_not_mix(router: Router) -> None:
 
 
 class Held:
-    """Stands before a router's encoder: keeps the first pass waiting, and counts the questions."""
+    """Replaces a router's encoder: blocks until `go` is set, and counts the questions."""
 
     def __init__(self, router: Router) -> None:
         self.inner, self.sizes, self.go, self.fails = router._body, list[int](), Event(), False
@@ -140,10 +146,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
         if condition():
             return
         sleep(0.01)
-    raise AssertionError("waited in vain")
+    raise AssertionError("timed out")
 
 
-def test_calls_that_wait_together_are_one_batch_whatever_their_alpha() -> None:
+def test_waiting_calls_become_one_batch_at_any_alpha() -> None:
     router = Router.load()
     expected = [as_rows(router.route([QUESTIONS[i % 4]], i / 15)) for i in range(16)]
     router._blends.clear()
@@ -160,7 +166,7 @@ def test_calls_that_wait_together_are_one_batch_whatever_their_alpha() -> None:
         torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=0)
 
 
-def test_a_failed_batch_fails_its_calls_and_no_others() -> None:
+def test_a_failing_batch_fails_only_its_own_calls() -> None:
     router = Router.load()
     held = Held(router)
     held.fails = True
@@ -175,7 +181,7 @@ def test_a_failed_batch_fails_its_calls_and_no_others() -> None:
     assert len(router.route([QUESTIONS[0]], 0.1)) == 1
 
 
-def test_kept_blends_are_bounded(router: Router) -> None:
+def test_the_number_of_blends_in_memory_is_bounded(router: Router) -> None:
     for step in range(21):
         router.route(QUESTIONS[:1], step / 20)
     assert len(router._blends) == BLENDS
@@ -190,7 +196,7 @@ def test_many_alphas_at_once_give_what_each_gives_alone(router: Router) -> None:
 
 
 def test_every_profile_ships_and_differs() -> None:
-    routers = [Router.load(profile=profile) for profile in SHIPPED]
+    routers = [load_router(profile=profile) for profile in SHIPPED]
     assert routers[0].profiles == SHIPPED
     found = [as_rows(router.route(QUESTIONS, 0.3)) for router in routers]
     assert not any(torch.allclose(a, b, atol=1e-3) for a, b in pairwise(found))
@@ -198,7 +204,7 @@ def test_every_profile_ships_and_differs() -> None:
         Router.load(profile="gpt-5")
 
 
-def test_no_question_is_routed_cheaper_by_a_greater_alpha(router: Router) -> None:
+def test_a_greater_alpha_never_routes_to_a_cheaper_strategy(router: Router) -> None:
     order = [
         ["ABC".index(max(row, key=row.__getitem__)) for row in rows]
         for rows in router.route_alphas(QUESTIONS, [step / 100 for step in range(101)])
@@ -207,7 +213,7 @@ def test_no_question_is_routed_cheaper_by_a_greater_alpha(router: Router) -> Non
     assert order[0] < order[-1]
 
 
-def test_what_the_router_was_not_made_for_is_doubted(router: Router) -> None:
+def test_questions_outside_the_training_data_are_flagged(router: Router) -> None:
     found = router.doubts(["Who wrote Hamlet?", "Wer schrieb den Faust?", "why " * 10_000])
     assert found[0] is None
     assert "English" in str(found[1])
@@ -287,12 +293,12 @@ def test_manifest_that_does_not_fit_is_refused(
         Router.load(folder)
 
 
-def test_ends_of_different_shapes_are_refused(tmp_path: Path) -> None:
+def test_weights_of_different_shapes_are_refused(tmp_path: Path) -> None:
     checkpoint = read(BUILTIN)
-    end = checkpoint.parts["reliability-gpt-4o"]
-    end["head.bias"] = end["head.bias"][:2]
+    part = checkpoint.parts["reliability-gpt-4o"]
+    part["head.bias"] = part["head.bias"][:2]
     write(checkpoint, tmp_path / "router", "", int8=True, overwrite=False)
-    with pytest.raises(ValueError, match="both ends must come from one base"):
+    with pytest.raises(ValueError, match="all weights must come from one base"):
         Router.load(tmp_path / "router")
 
 
@@ -302,24 +308,24 @@ def test_damaged_manifest_is_refused(folder: Path) -> None:
         Router.load(folder)
 
 
-def test_hashes_that_are_no_object_are_refused(folder: Path) -> None:
+def test_a_manifest_whose_hashes_are_not_an_object_is_refused(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"sha256": ["tokenizer.json"]}))
     with pytest.raises(RuntimeError, match="damaged"):
         verify(folder)
 
 
-def test_a_whole_folder_is_hashed_again_only_when_it_changed(
+def test_an_intact_folder_is_hashed_again_only_after_a_change(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[str] = []
-    real = checkpoint._sha256
+    real = checkpoint.sha256
 
     def counted(path: Path) -> str:
         hashed.append(path.name)
         return real(path)
 
-    monkeypatch.setattr(checkpoint, "_sha256", counted)
+    monkeypatch.setattr(checkpoint, "sha256", counted)
     manifest = verify(folder)
     assert sorted(hashed) == sorted(manifest["sha256"])
     manifest["config"] = "changed by the caller"
@@ -341,12 +347,22 @@ def test_a_router_is_found_under_the_home_folder(
     assert Router.load("~/router").profile == "flan-t5-xl"
 
 
+def test_a_router_is_loaded_once_and_again_after_a_new_training(folder: Path) -> None:
+    first = load_router(folder)
+    assert load_router(str(folder), "flan-t5-xl") is first
+    assert load_router(folder, "gpt-4o") is not first
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["training"]["seed"] = 7
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert load_router(folder).training["seed"] == 7
+
+
 def test_only_a_folder_with_nothing_but_a_router_is_overwritten(
     folder: Path, tmp_path: Path
 ) -> None:
     check_free(folder, overwrite=True)
     (folder / "notes.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds 'notes\.txt' beside the router"):
+    with pytest.raises(ValueError, match=r"contains 'notes\.txt' besides the router"):
         check_free(folder, overwrite=True)
     other = tmp_path / "other"
     other.mkdir()
@@ -361,9 +377,20 @@ def test_shipped_weights_stay_under_45_megabytes() -> None:
     assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 45_000_000
 
 
-def test_package_imports_without_torch() -> None:
-    code = "import sys, hopgate.classifiers; sys.exit('torch' in sys.modules)"
+def test_the_router_imports_without_torch() -> None:
+    code = "import sys, hopgate.classifiers.router; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_routing_imports_only_what_it_needs() -> None:
+    room = "hopgate.classifiers"
+    with patch.dict(sys.modules), patch.object(hopgate, "classifiers"):
+        for name in [each for each in sys.modules if each.startswith(room)]:
+            del sys.modules[name]
+        importlib.import_module(f"{room}.router").load_router().route(["Who?"], 0.5)
+        imported = {name for name in sys.modules if name.startswith(f"{room}.")}
+    needed = {"checkpoint", "doubts", "networks", "router", "serving"}
+    assert imported == {f"{room}.{name}" for name in needed}
 
 
 def test_labels_are_read(tmp_path: Path) -> None:
@@ -374,7 +401,7 @@ def test_labels_are_read(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert read_labels(path) == [
-        LabelRow("1", "Who?", "nq", "B", frozenset({"one"})),
+        LabelRow("1", "Who?", "nq", "B", frozenset({"single"})),
         LabelRow("2", "Wo\u2028?", "", "C", None),
     ]
     assert read_questions(path)[0] == QuestionRow("1", "Who?", "nq")
@@ -388,17 +415,17 @@ def test_labels_are_read(tmp_path: Path) -> None:
         ('{"id": "1", "question": " ", "label": "A"}', ":2: question is"),
         ('{"id": 1, "question": "Who?", "label": "A"}', ":2: id is 1"),
         ('{"id": "1", "question": "Who?", "label": "A", "correct": ["two"]}', ":2: correct is"),
-        ("[1]", ":2: expected a JSON object"),
+        ("[1]", ":2: not a JSON object"),
         (
             '{"id": "1", "question": "Who?", "label": "C", "correct": ["zero"]}',
             r":2: label is 'C', but the cheapest of `correct` \['zero'\] is A",
         ),
         ('{"id": "1", "question": "Who?", "label": "C", "correct": []}', ":2: label is 'C', but"),
-        ('{"id": "1", "question": "Who \\ud83d?", "label": "A"}', ":2: question holds half"),
+        ('{"id": "1", "question": "Who \\ud83d?", "label": "A"}', ":2: question contains half"),
         ("{", ":2: not JSON"),
     ],
 )
-def test_bad_label_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_bad_line_of_a_label_file_is_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "labels.jsonl"
     path.write_text('{"id": "0", "question": "Who?", "label": "A"}\n' + line + "\n")
     with pytest.raises(ValueError, match=message):
@@ -407,7 +434,7 @@ def test_bad_label_line_is_named(tmp_path: Path, line: str, message: str) -> Non
 
 def test_empty_or_missing_label_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="holds no rows"):
+    with pytest.raises(ValueError, match="has no usable rows"):
         read_labels(tmp_path / "empty.jsonl")
     with pytest.raises(ValueError, match="does not exist"):
         read_labels(tmp_path / "missing.jsonl")

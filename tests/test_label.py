@@ -18,7 +18,7 @@ from commands import Ran, one_line
 from doubles import task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 
-from hopgate.classifiers import read_labels
+from hopgate.classifiers.labels import read_labels
 from hopgate.evaluation.labelling import STRATEGIES
 from hopgate.evaluation.questions import read_questions
 from hopgate.labelling import Labels, unit_id

@@ -1,4 +1,4 @@
-"""The networks behind a router: the fast forward against transformers', MiniLM, bad weights."""
+"""The networks behind a router: the fast forward pass, MiniLM, weights that do not fit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hopgate.classifiers.networks import (
     MiniLMNetwork,
     T5Network,
     minilm,
+    minilm_folder,
     network_from,
     padded,
     state_of,
@@ -108,8 +109,6 @@ def test_only_the_top_layers_are_tuned() -> None:
 
 def test_minilm_reads_as_sentence_transformers_does() -> None:
     from sentence_transformers import SentenceTransformer
-
-    from hopgate.classifiers.networks import minilm_folder
 
     network, tokenizer = minilm(seed=0)
     assert isinstance(network, MiniLMNetwork)

@@ -1,4 +1,4 @@
-"""Which cost end a model gets, and which questions the router doubts."""
+"""The profile of a model, and questions that are flagged as outside the training data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_router_without_a_fitting_profile_uses_its_first() -> None:
         "Name the river that it joins.",
     ],
 )
-def test_english_is_told(question: str) -> None:
+def test_english_is_recognised(question: str) -> None:
     assert is_english(question)
 
 
@@ -69,16 +69,16 @@ def test_english_is_told(question: str) -> None:
         "Jaka jest stolica Francji?",
     ],
 )
-def test_other_languages_are_doubted(question: str) -> None:
+def test_other_languages_are_flagged(question: str) -> None:
     reason = doubt(question, tokens=10, limit=384, english=True)
     assert reason is not None and "English" in reason
     assert doubt(question, tokens=10, limit=384, english=False) is None
 
 
-def test_cut_question_is_doubted() -> None:
+def test_a_cut_question_is_flagged() -> None:
     assert "first 384 tokens" in (doubt("Who is it?", 384, 384, english=True) or "")
 
 
-def test_a_router_for_another_language_is_known_by_its_questions() -> None:
+def test_the_language_of_a_router_is_that_of_most_training_questions() -> None:
     assert mostly_english(["Who is it?"] * 19 + ["Wer ist es?"])
     assert not mostly_english(["Who is it?"] * 18 + ["Wer ist es?"] * 2)

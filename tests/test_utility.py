@@ -1,4 +1,4 @@
-"""The utility objective: what it learns from, and what its label heads promise."""
+"""The utility objective: its targets, its loss and its label heads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hopgate.classifiers.labels import LabelRow
-from hopgate.classifiers.utility import label_heads, loss_of, new_readout, outcomes
+from hopgate.classifiers.utility import label_heads, loss_of, new_readout, targets_of
 
 
 def row(id_: str, label: str | None, correct: str | None, dataset: str = "") -> LabelRow:
@@ -17,12 +17,12 @@ def row(id_: str, label: str | None, correct: str | None, dataset: str = "") -> 
 HOPS = [row("h1", "B", None, "nq"), row("h2", "C", None, "musique")]
 
 
-def test_outcomes_of_two_llms_are_laid_side_by_side() -> None:
+def test_outcomes_of_two_llms_are_aligned_by_question() -> None:
     cost = {
-        "one-llm": [row("1", "A", "zero one", "nq"), row("2", None, "")],
-        "other": [row("1", "C", "multiple", "nq"), row("3", "B", "one", "musique")],
+        "one-llm": [row("1", "A", "none single", "nq"), row("2", None, "")],
+        "other": [row("1", "C", "multi", "nq"), row("3", "B", "single", "musique")],
     }
-    known = outcomes(cost, HOPS, asked=None)
+    known = targets_of(cost, HOPS, asked=None)
     assert known.questions == [f"question {id_}?" for id_ in ("1", "2", "3", "h1", "h2")]
     assert known.right[0].tolist() == [[1, 1, 0], [0, 0, 1]]
     assert known.right[1].tolist() == [[0, 0, 0], [0, 0, 0]]
@@ -31,29 +31,29 @@ def test_outcomes_of_two_llms_are_laid_side_by_side() -> None:
     assert known.multi_hop[[0, 2, 3, 4]].tolist() == [0, 1, 0, 1]
 
 
-def test_left_out_questions_count_as_wrong_where_the_number_asked_is_known() -> None:
-    cost = {"one-llm": [row("1", "A", "zero")], "other": [row("2", "B", "one")]}
-    known = outcomes(cost, HOPS, asked=12)
+def test_missing_questions_count_as_wrong_if_the_number_of_questions_is_known() -> None:
+    cost = {"one-llm": [row("1", "A", "none")], "other": [row("2", "B", "single")]}
+    known = targets_of(cost, HOPS, asked=12)
     assert known.weight[:2].tolist() == [[1, 1], [1, 1]]
     assert known.weight[2:].sum(0).tolist() == [10, 10]
     assert known.right[1, 0].tolist() == [0, 0, 0]
-    with pytest.raises(ValueError, match="asked is 1, but the cost files hold 2"):
-        outcomes(cost, HOPS, asked=1)
+    with pytest.raises(ValueError, match="asked is 1, but the cost files have 2"):
+        targets_of(cost, HOPS, asked=1)
 
 
 def test_one_id_for_two_questions_is_refused() -> None:
-    other = LabelRow("1", "another question?", "", "B", frozenset({"one"}))
-    with pytest.raises(ValueError, match="id '1' is one question"):
-        outcomes({"one-llm": [row("1", "A", "zero")], "other": [other]}, HOPS, None)
+    other = LabelRow("1", "another question?", "", "B", frozenset({"single"}))
+    with pytest.raises(ValueError, match="id '1' of profile other is a different question"):
+        targets_of({"one-llm": [row("1", "A", "none")], "other": [other]}, HOPS, None)
 
 
 def test_rows_without_outcomes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"row '1' of profile llm has no `correct`.*flare"):
-        outcomes({"llm": [row("1", "A", None)]}, HOPS, None)
+        targets_of({"llm": [row("1", "A", None)]}, HOPS, None)
 
 
-def test_unknown_outcomes_do_not_move_the_loss() -> None:
-    known = outcomes({"llm": [row("1", "A", "zero")]}, HOPS, None)
+def test_unknown_outcomes_do_not_affect_the_loss() -> None:
+    known = targets_of({"llm": [row("1", "A", "none")]}, HOPS, None)
     readout = new_readout(8, 1).eval()
     features = torch.randn(1, 8)
     loss = loss_of(readout, known)(features, torch.tensor([1]))
@@ -69,7 +69,9 @@ def trained_heads() -> tuple[torch.Tensor, dict[str, dict[str, torch.Tensor]]]:
     return features, label_heads(features, readout, ["weak", "strong"])
 
 
-def picks(features: torch.Tensor, heads: dict[str, dict[str, torch.Tensor]], alpha: float) -> list:
+def labels_at(
+    features: torch.Tensor, heads: dict[str, dict[str, torch.Tensor]], alpha: float
+) -> list:
     mixed = {
         name: (1 - alpha) * heads["cost-weak"][name] + alpha * heads["reliability-weak"][name]
         for name in ("head.weight", "head.bias")
@@ -79,18 +81,18 @@ def picks(features: torch.Tensor, heads: dict[str, dict[str, torch.Tensor]], alp
     return found
 
 
-def test_no_question_gets_a_cheaper_strategy_by_a_greater_alpha() -> None:
+def test_a_greater_alpha_never_routes_to_a_cheaper_strategy() -> None:
     features, heads = trained_heads()
-    by_alpha = torch.tensor([picks(features, heads, step / 50) for step in range(51)])
+    by_alpha = torch.tensor([labels_at(features, heads, step / 50) for step in range(51)])
     assert (by_alpha.diff(dim=0) >= 0).all()
     assert by_alpha[0].float().mean() < 0.5
     assert by_alpha[-1].float().mean() > by_alpha[0].float().mean() + 0.4
 
 
-def test_heads_share_shape_and_differ_by_profile() -> None:
+def test_heads_have_one_shape_and_differ_by_profile() -> None:
     _, heads = trained_heads()
     assert set(heads) == {
-        f"{end}-{llm}" for end in ("cost", "reliability") for llm in ("weak", "strong")
+        f"{part}-{llm}" for part in ("cost", "reliability") for llm in ("weak", "strong")
     }
     assert {head["head.weight"].shape for head in heads.values()} == {(3, 16)}
     assert not torch.equal(heads["cost-weak"]["head.bias"], heads["cost-strong"]["head.bias"])

@@ -1,11 +1,12 @@
-"""Builds the small T5 base of the shipped router out of all-MiniLM-L6-v2.
+"""Build the small T5 base of the shipped router out of all-MiniLM-L6-v2.
 
-No pretrained T5 of that size exists with this vocabulary, so the T5 encoder is given MiniLM's
-knowledge in two moves: `transplant` copies MiniLM's matrices into it (BERT normalises after
-each sublayer and has biases, T5 before and without, so what each sublayer reads is fitted by
-least squares), and `heal` then trains it, token by token, to give MiniLM's last hidden states.
+No pretrained T5 of that size exists with this vocabulary, so MiniLM's knowledge is moved into a T5
+encoder in two steps. `transplant` copies MiniLM's matrices. BERT normalises after each sublayer
+and has biases; T5 normalises before it and has none; so the inputs of each sublayer are fitted by
+least squares. `heal` then trains the encoder, token by token, to reproduce MiniLM's last hidden
+states.
 
-    python -m hopgate.classifiers.distill --text FILES... --out DIR
+    python tools/distill.py --text FILES... --out DIR
 """
 
 from __future__ import annotations
@@ -19,47 +20,44 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hopgate.classifiers.checkpoint import (
-    MAX_TOKENS,
-    Checkpoint,
-    check_free,
-    split,
-    write,
-)
-from hopgate.classifiers.fitting import Unfinished, resume, snapshot
-from hopgate.classifiers.progress import progress_bar
+import torch
+from rich.console import Console
+from rich.progress import track
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import BertModel, T5Config, T5ForConditionalGeneration
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-    from transformers import BertModel, T5ForConditionalGeneration
+from hopgate.classifiers.checkpoint import MAX_TOKENS, Checkpoint, check_free, split, write
+from hopgate.classifiers.fitting import Stateful, Unfinished
+from hopgate.classifiers.networks import from_pretrained, minilm_folder, padded, state_of
+from hopgate.common.files import read_jsonl
 
 SENTENCE_TOKENS = 40
 STEPS = 3000
 ROUND = 250
-"""Steps between two savings of an unfinished distillation."""
+"""Steps after which an unfinished distillation is saved."""
 CLS, SEP, MASK, PAD = 101, 102, 103, 0
 CONSTANT = 1.0
-"""What the all-ones direction of the residual stream carries, in units of its deviation."""
+"""Component of the residual stream along the all-ones direction, in units of its deviation."""
 FITTED_TOKENS = 5000
-"""On how many tokens the transplant is fitted."""
+"""Number of tokens that the transplant is fitted on."""
 CARD = """# T5 base
 
 A T5 encoder distilled from all-MiniLM-L6-v2 (Apache-2.0), with an untrained one-layer decoder;
-for `hopgate train-router --base`. How it was made stands in manifest.json, under `training`.
+for `hopgate train-router --base`. manifest.json says under `training` how it was made.
 """
 
 
 def read_sentences(paths: Iterable[Path]) -> list[str]:
-    """Every distinct sentence of at least four words in text, Markdown or JSONL files.
+    """Return all distinct sentences of at least four words in text, Markdown or JSONL files.
 
     Args:
         paths: Files, or folders that are searched for .txt, .md and .jsonl files.
 
     Raises:
-        ValueError: If the files hold no sentence.
+        ValueError: A path does not exist, or the files contain no sentence.
     """
     if missing := [path for path in paths if not path.exists()]:
         raise ValueError(f"{missing[0]} does not exist; give text files or folders of them")
@@ -80,13 +78,11 @@ def read_sentences(paths: Iterable[Path]) -> list[str]:
     return list(sentences)
 
 
-def _texts(file: Path) -> Iterator[str]:
+def _texts(file: Path) -> list[str]:
     if file.suffix != ".jsonl":
-        yield file.read_text(encoding="utf-8")
-        return
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield from _strings(json.loads(line))
+        return [file.read_text(encoding="utf-8")]
+    rows, _ = read_jsonl(file, lambda fields, _: list(_strings(fields)), expected="JSON lines")
+    return list(itertools.chain(*rows))
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -98,9 +94,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def new_t5(layers: int) -> T5ForConditionalGeneration:
-    """A T5 with MiniLM's vocabulary and shapes, `layers` encoder layers and one decoder layer."""
-    from transformers.models.t5 import T5Config, T5ForConditionalGeneration
-
+    """Return a T5 with MiniLM's vocabulary and sizes, and one decoder layer."""
     settings: dict[str, Any] = dict(
         vocab_size=30522,
         d_model=384,
@@ -122,24 +116,18 @@ def new_t5(layers: int) -> T5ForConditionalGeneration:
 def _batches(
     ids: Sequence[list[int]], size: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Without end, shuffled batches of near-equal length: ids and mask, each [batch, tokens]."""
-    import torch
-
+    """Yield shuffled batches of similar length, endlessly: ids and mask, each [batch, tokens]."""
     while True:
         order = torch.randperm(len(ids), generator=generator).tolist()
         for start in range(0, len(order), size * 16):
             block = sorted(order[start : start + size * 16], key=lambda i: len(ids[i]))
             groups = [block[i : i + size] for i in range(0, len(block), size)]
             for at in torch.randperm(len(groups), generator=generator).tolist():
-                rows = [torch.tensor(ids[i]) for i in groups[at]]
-                tokens = torch.nn.utils.rnn.pad_sequence(rows, True, PAD)
-                yield tokens, (tokens != PAD).long()
+                yield padded([ids[i] for i in groups[at]])
 
 
 def _corrupt(tokens: Tensor, generator: torch.Generator) -> Tensor:
-    """A tenth of the words masked, a tenth swapped for another word of the batch."""
-    import torch
-
+    """Mask a tenth of the words, and replace a tenth by other words of the batch."""
     words = tokens > MASK
     draw = torch.rand(tokens.shape, generator=generator)
     pool = tokens[words]
@@ -149,14 +137,14 @@ def _corrupt(tokens: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _inputs_of(module: nn.Module, run: Any) -> Tensor:
-    """What flows into `module` (its first argument) in `run()`, which goes no further."""
+    """Return the first argument of `module` during `run()`, which stops there."""
     seen: list[Tensor] = []
 
-    def keep(_: nn.Module, args: Any, kwargs: Any) -> None:
+    def record(_: nn.Module, args: Any, kwargs: Any) -> None:
         seen.append(args[0] if args else kwargs["hidden_states"])
         raise StopIteration
 
-    hook = module.register_forward_pre_hook(keep, with_kwargs=True)
+    hook = module.register_forward_pre_hook(record, with_kwargs=True)
     with contextlib.suppress(StopIteration):
         run()
     hook.remove()
@@ -164,13 +152,11 @@ def _inputs_of(module: nn.Module, run: Any) -> Tensor:
 
 
 def _fit_read(stream: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Least squares from the RMS-normalised stream [n, d] to `target` [n, d] and to the constant 1.
+    """Fit the RMS-normalised stream [n, d] to `target` [n, d] and to the constant 1.
 
     Returns:
-        The map [d, d] and the vector [d] that reads the constant.
+        The map [d, d] to the target, and the vector [d] that gives the constant.
     """
-    import torch
-
     x = (stream * torch.rsqrt(stream.pow(2).mean(-1, keepdim=True) + 1e-6)).double()
     y = torch.cat([target, torch.ones(len(target), 1)], dim=1).double()
     gram = x.T @ x + 1e-3 * len(x) * torch.eye(x.shape[1], dtype=torch.double)
@@ -179,14 +165,12 @@ def _fit_read(stream: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fit_write(stream: Tensor, target: Tensor) -> Tensor:
-    """The map [d, d] from a BERT sublayer's output into the stream.
+    """Return the map [d, d] from a BERT sublayer's output into the stream.
 
-    Coordinate by coordinate, what one unit of BERT's state is in the stream (bounded, since a
-    coordinate that BERT hardly uses would swamp the rest); the mean over the coordinates is
-    taken out, so that the all-ones direction keeps its constant.
+    It scales each coordinate from BERT's state to the stream, within bounds, since a coordinate
+    that BERT hardly uses would dominate the rest. The mean over the coordinates is subtracted, so
+    that the all-ones direction keeps its constant.
     """
-    import torch
-
     x, y = stream - stream.mean(0), target - target.mean(0)
     slope = (x * y).sum(0) / (y * y).sum(0)
     slope = slope.clamp(0, 1.5 * slope.median().item())
@@ -197,35 +181,31 @@ def _fit_write(stream: Tensor, target: Tensor) -> Tensor:
 def _copy_reads(
     ours: Sequence[nn.Linear], theirs: Sequence[nn.Linear], stream: Tensor, state: Tensor
 ) -> None:
-    """Lets `ours` give from the stream what `theirs`, biases included, give from BERT's state."""
-    import torch
-
+    """Make `ours` compute from the stream what `theirs`, with biases, compute from BERT's state."""
     read, one = _fit_read(stream, state)
-    for mine, copied in zip(ours, theirs, strict=True):
-        mine.weight.data = copied.weight @ read.T + torch.outer(copied.bias, one)
+    for mine, its in zip(ours, theirs, strict=True):
+        mine.weight.data = its.weight @ read.T + torch.outer(its.bias, one)
 
 
 def transplant(
-    teacher: BertModel, student: T5ForConditionalGeneration, kept: Sequence[int], tokens: Tensor
+    teacher: BertModel, student: T5ForConditionalGeneration, copied: Sequence[int], tokens: Tensor
 ) -> nn.Linear:
-    """Copies the `kept` layers of `teacher` into the encoder of `student`, in place.
+    """Copy layers of `teacher` into the encoder of `student`, in place.
 
     Embedding rows become BERT's normalised sum of word, type and mean position. q, k, v and the
-    first FFN matrix are composed with the least-squares map from the T5 stream to BERT's state
-    (their biases ride on the constant direction); o and the second FFN matrix are scaled into
-    the stream.
+    first FFN matrix are composed with the least-squares map from the T5 stream to BERT's state,
+    with their biases on the constant direction; o and the second FFN matrix are scaled into the
+    stream.
 
     Args:
         teacher: all-MiniLM-L6-v2.
-        student: A model of `new_t5(len(kept))`.
-        kept: Layers of the teacher, ascending.
+        student: A model from `new_t5(len(copied))`.
+        copied: Layers of the teacher, ascending.
         tokens: Token ids [batch, tokens] to fit on.
 
     Returns:
         The linear map from the encoder's output to the teacher's last hidden state.
     """
-    import torch
-
     mask = (tokens != PAD).long()
     real = mask.bool()
     embeddings: Any = teacher.embeddings
@@ -245,7 +225,7 @@ def transplant(
         return _inputs_of(ours, run_student)[real], _inputs_of(theirs, run_teacher)[real]
 
     layers: Any = teacher.encoder.layer
-    for block, at in zip(blocks, kept, strict=True):
+    for block, at in zip(blocks, copied, strict=True):
         bert = layers[at]
         attention, own = block.layer[0].SelfAttention, bert.attention.self
         stream, state = stream_and_state(block.layer[0], bert)
@@ -277,64 +257,56 @@ def heal(
     learning_rate: float,
     seed: int,
 ) -> list[float]:
-    """Trains `encoder` and `head` to give the teacher's last hidden state of every token.
+    """Train `encoder` and `head` to reproduce the teacher's last hidden state of each token.
 
     Args:
         teacher: The model to follow.
         encoder: The T5 encoder; its embeddings stay as they are.
         head: Linear map from the encoder's output to the teacher's.
         ids: Token ids of the sentences.
-        unfinished: Where each round of `ROUND` steps is kept.
+        unfinished: Where the state is saved every `ROUND` steps.
         steps: Optimiser steps.
-        batch_size: Sentences a step.
+        batch_size: Sentences in a batch.
         learning_rate: Peak of a linear schedule with 5% warm-up.
         seed: For the order and the corruption.
 
     Returns:
-        Per step the squared error relative to the teacher's squared norm.
+        For each step, the squared error relative to the teacher's squared norm.
     """
-    import torch
-
     encoder.embed_tokens.weight.requires_grad_(False)  # type: ignore[union-attr]
-    modules = {"encoder": encoder, "head": head}
-    named = {
-        f"{owner}.{name}": parameter
-        for owner, module in modules.items()
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }
-    optimizer = torch.optim.AdamW(named.values(), lr=learning_rate, weight_decay=0.0)
-    losses = resume(unfinished, "distil", named, optimizer)
-    warm = max(1, steps // 20)
+    modules = nn.ModuleList([encoder, head])
+    weights = nn.ParameterList(p for p in modules.parameters() if p.requires_grad)
+    optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0)
+    state: dict[str, Stateful] = {"weights": weights, "optimizer": optimizer}
+    losses = unfinished.resume("distil", **state)
+    done, warm = len(losses), max(1, steps // 20)
     encoder.eval()
-    with progress_bar("distil", steps, len(losses)) as step_done:
-        generator = torch.Generator().manual_seed(seed)
-        stream = itertools.islice(_batches(ids, batch_size, generator), steps)
-        for at, (tokens, mask) in enumerate(stream):
-            tokens = _corrupt(tokens, generator)
-            if at < len(losses):
-                continue  # done before; only its random numbers are drawn again
-            rate = min((at + 1) / warm, (steps - at) / max(1, steps - warm))
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate * rate
-            loss = _distance(teacher, encoder, head, tokens, mask)
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
-            optimizer.step()
-            losses.append(loss.item())
-            step_done(losses[-1])
-            if len(losses) % ROUND == 0:
-                unfinished.save("distil", losses, snapshot(named, optimizer))
+    generator = torch.Generator().manual_seed(seed)
+    stream = itertools.islice(_batches(ids, batch_size, generator), steps)
+    for at, (clean, mask) in enumerate(
+        track(stream, "distil", total=steps, console=Console(stderr=True))
+    ):
+        tokens = _corrupt(clean, generator)
+        if at < done:
+            continue  # a step of an earlier run; only its random numbers are drawn again
+        rate = min((at + 1) / warm, (steps - at) / max(1, steps - warm))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * rate
+        loss = _distance(teacher, encoder, head, tokens, mask)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+        if len(losses) % ROUND == 0:
+            unfinished.save("distil", losses, **state)
     return losses
 
 
 def _distance(
     teacher: BertModel, encoder: nn.Module, head: nn.Linear, tokens: Tensor, mask: Tensor
 ) -> Tensor:
-    """Squared error over the batch's tokens, relative to the teacher's squared norm."""
-    import torch
-
+    """Return the squared error over the batch's tokens, relative to the teacher's squared norm."""
     with torch.no_grad():
         target = teacher(input_ids=tokens, attention_mask=mask).last_hidden_state
     output = head(encoder(input_ids=tokens, attention_mask=mask).last_hidden_state)
@@ -344,9 +316,7 @@ def _distance(
 
 
 def start_decoder(model: T5ForConditionalGeneration, head: nn.Linear) -> None:
-    """Lets the decoder begin, in place, with the mean of the teacher's states (mean pooling)."""
-    import torch
-
+    """Initialise the decoder, in place, so that it gives the mean of the teacher's states."""
     blocks: Any = model.decoder.block
     cross = blocks[0].layer[1].EncDecAttention
     cross.k.weight.data.zero_()
@@ -358,41 +328,37 @@ def distill(
     paths: Sequence[Path],
     out: Path,
     *,
-    kept: Sequence[int] = (0, 1, 2, 3, 4, 5),
+    layers: Sequence[int] = (0, 1, 2, 3, 4, 5),
     steps: int = STEPS,
     batch_size: int = 32,
     learning_rate: float = 3e-4,
     seed: int = 0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Builds the base from MiniLM and the sentences in `paths`, and writes its folder.
+    """Build the base from MiniLM and the sentences in `paths`, and write its folder.
 
-    Killed and started again with the same arguments, it goes on after its last `ROUND`.
+    A killed run resumes at the last saved step when it is started again with the same arguments.
 
     Args:
         paths: Text, Markdown or JSONL files, or folders of them.
         out: Folder to write.
-        kept: MiniLM layers to keep, ascending.
+        layers: MiniLM layers to copy, ascending.
         steps: Steps of token-by-token distillation.
-        batch_size: Sentences a step.
+        batch_size: Sentences in a batch.
         learning_rate: Peak of the schedule.
-        seed: Of everything random.
-        overwrite: Replace a folder that is there.
+        seed: For everything random.
+        overwrite: Replace an existing folder.
 
     Returns:
-        Number of sentences, and the relative squared error before and after.
+        Settings, number of sentences, and the relative squared error at the start and the end.
 
     Raises:
-        ValueError: If there is no text, or `out` exists.
+        ValueError: There is no text, or `out` exists.
     """
     import torch
-    from tokenizers import Tokenizer
-    from transformers import BertModel
-
-    from hopgate.classifiers.networks import from_pretrained, minilm_folder, state_of
 
     if steps < 1:
-        raise ValueError(f"steps is {steps}; it must be 1 or more")
+        raise ValueError(f"steps is {steps}; use a number of at least 1")
     check_free(out, overwrite)
     torch.manual_seed(seed)
     folder = minilm_folder()
@@ -402,13 +368,13 @@ def distill(
     sentences = read_sentences(paths)
     ids = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]
     teacher = BertModel.from_pretrained(folder, add_pooling_layer=False)
-    student = new_t5(len(kept))
+    student = new_t5(len(layers))
     teacher.train(False)
     student.train(False)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        head = transplant(teacher, student, kept, _sample(ids, generator))
-    recipe = (sentences, kept, steps, batch_size, learning_rate, seed)
+        head = transplant(teacher, student, layers, _sample(ids, generator))
+    recipe = (sentences, layers, steps, batch_size, learning_rate, seed)
     unfinished = Unfinished(out, hashlib.sha256(repr(recipe).encode()).hexdigest())
     losses = heal(
         teacher,
@@ -425,7 +391,7 @@ def distill(
     tokenizer.enable_truncation(MAX_TOKENS)
     figures = {
         "sentences": len(sentences),
-        "kept_layers": list(kept),
+        "kept_layers": list(layers),
         "steps": steps,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
@@ -448,21 +414,19 @@ def distill(
 
 
 def _sample(ids: Sequence[list[int]], generator: torch.Generator) -> Tensor:
-    """Short sentences of about `FITTED_TOKENS` tokens together, padded: [sentences, tokens]."""
-    import torch
-
-    rows: list[Tensor] = []
+    """Draw short sentences, about `FITTED_TOKENS` tokens in total, padded: [sentences, tokens]."""
+    rows: list[list[int]] = []
     for at in torch.randperm(len(ids), generator=generator).tolist():
         if len(ids[at]) <= 26:
-            rows.append(torch.tensor(ids[at]))
+            rows.append(ids[at])
         if sum(map(len, rows)) >= FITTED_TOKENS:
             break
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+    return padded(rows)[0]
 
 
 def main() -> None:
-    """Command line of `python -m hopgate.classifiers.distill`."""
-    parser = argparse.ArgumentParser(prog="python -m hopgate.classifiers.distill")
+    """Run `distill` with the options of the command line; print its figures as JSON."""
+    parser = argparse.ArgumentParser(description="Build the T5 base of the router that ships.")
     parser.add_argument("--text", type=Path, nargs="+", required=True, help="files or folders")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--steps", type=int, default=STEPS)

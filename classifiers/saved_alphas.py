@@ -1,0 +1,144 @@
+"""Saved α settings: what `hopgate calibrate --save NAME` stores in a router's folder.
+
+A setting is the α that met a goal for one LLM (the profile) with one set of weights. It is refused
+for any other profile or weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopgate.classifiers.checkpoint import MANIFEST, SAVED_ALPHAS, router_folder
+from hopgate.common.files import json_bytes, sha256, write_atomic
+
+_NAME = re.compile(r"(?!(?:nan|inf|infinity)$)[a-z][a-z0-9-]*")
+
+
+def check_name(name: str) -> None:
+    """Check the name of a setting.
+
+    Raises:
+        ValueError: The name does not start with a letter, has anything but lowercase letters,
+            digits and hyphens, or reads as a number (`nan`, `inf`).
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot name a setting; use lowercase letters, digits and hyphens, starting "
+            "with a letter"
+        )
+
+
+def check_writable(folder: Path | str) -> None:
+    """Check that settings can be saved in a router's folder.
+
+    Raises:
+        ValueError: It is not a router's folder.
+        RuntimeError: It is not writable.
+    """
+    folder = router_folder(folder)
+    _fingerprint(folder)
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(folder, "permission denied")
+
+
+def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> None:
+    """Save a setting in a router's folder.
+
+    A setting of the same name is replaced. Settings of earlier weights are dropped.
+
+    Args:
+        folder: The router's, or `builtin`.
+        name: See `check_name`.
+        setting: At least `alpha` and `profile`, in plain JSON types.
+
+    Raises:
+        ValueError: The name is invalid.
+        RuntimeError: The folder is not writable, or its settings are damaged.
+    """
+    check_name(name)
+    folder = router_folder(folder)
+    weights = _fingerprint(folder)
+    settings = {n: each for n, each in _read(folder).items() if each["router_sha256"] == weights}
+    settings[name] = {**setting, "router_sha256": weights}
+    try:
+        write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
+    except OSError as error:
+        raise _unwritable(folder, error.strerror or str(error)) from error
+
+
+def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> float:
+    """Return the α that was saved under `name` in a router's folder.
+
+    Args:
+        folder: The router's, or `builtin`.
+        name: Of the setting.
+        profile: The profile in use. Default: do not check it.
+
+    Raises:
+        ValueError: There is no such setting (the message lists those there are), it is for
+            another profile, or the router has been trained again since.
+        RuntimeError: The settings are damaged.
+    """
+    folder = router_folder(folder)
+    weights, settings = _fingerprint(folder), _read(folder)
+    if name not in settings:
+        known = ", ".join(sorted(settings)) or "none yet"
+        raise ValueError(
+            f"--alpha {name!r} is neither a number from 0 to 1 nor a saved setting of the router "
+            f"in {folder} (saved: {known}); `hopgate calibrate --save` adds one"
+        )
+    setting = settings[name]
+    if profile is not None and setting["profile"] != profile:
+        raise ValueError(
+            f"--alpha {name!r} was calibrated for the profile {setting['profile']}, not for "
+            f"{profile}; give --profile {setting['profile']}, or calibrate for {profile}"
+        )
+    if setting["router_sha256"] != weights:
+        raise ValueError(
+            f"--alpha {name!r} was calibrated before the router in {folder} was trained again; "
+            "calibrate again"
+        )
+    return float(setting["alpha"])
+
+
+def _read(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / SAVED_ALPHAS
+    if not path.exists():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if not all(map(_is_setting, settings.values())):
+            raise ValueError("a setting lacks alpha, profile or router_sha256")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RuntimeError(f"{path} is damaged ({error}); remove it and calibrate again") from error
+    return dict(settings)
+
+
+def _is_setting(setting: Any) -> bool:
+    return (
+        isinstance(setting, dict)
+        and isinstance(setting.get("alpha"), int | float)
+        and math.isfinite(setting["alpha"])
+        and isinstance(setting.get("profile"), str)
+        and isinstance(setting.get("router_sha256"), str)
+    )
+
+
+def _fingerprint(folder: Path) -> str:
+    """Return the manifest's SHA-256, which covers the hashes of all weights."""
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{folder} is not a router's folder: it has no {MANIFEST}")
+    return sha256(folder / MANIFEST)
+
+
+def _unwritable(folder: Path, reason: str) -> RuntimeError:
+    return RuntimeError(
+        f"settings cannot be saved in {folder} ({reason}); copy the router's folder to a writable "
+        "place and give that as --router"
+    )
