@@ -1,4 +1,4 @@
-"""BM25 over the passages of an index: words in common, weighed by how rare they are.
+"""BM25 over the passages of an index: words in common, weighted by how rare they are.
 
 As in bm25s, every term's score in every passage is computed beforehand (Lù 2024), and bm25s opens
 what is built here, memory-mapped. A folder of plain numpy and JSON files, without pickles.

@@ -9,7 +9,6 @@ only where a neighbour is no candidate.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,13 +52,13 @@ Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be built.
+class IndexLayout:
+    """The FAISS index to build for a collection.
 
     Attributes:
         factory: FAISS's factory string.
-        reason: why this one, in words.
-        memory: bytes that it is expected to take when it is searched.
+        reason: Why this one, for people.
+        memory: Bytes it is expected to take when searched.
     """
 
     factory: str
@@ -67,11 +66,11 @@ class Plan:
     memory: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return one line for people."""
         return f"{self.factory}: {self.reason}; about {self.memory / 2**20:,.0f} MiB of memory"
 
 
-def choose(count: int, dimension: int, free: int | None = None) -> Plan:
+def choose(count: int, dimension: int, free: int | None = None) -> IndexLayout:
     """Choose the factory for a collection: exact, an inverted file of bytes, or of short codes.
 
     A graph (HNSW) is never chosen: at 300,000 vectors it took more than twice as long to build as
@@ -94,17 +93,17 @@ def choose(count: int, dimension: int, free: int | None = None) -> Plan:
         factory = f"IVF{lists},PQ{short}"
         reason = f"only short codes fit into {room / 2**30:.1f} GiB"
     memory = expected_memory(factory, count, dimension)
-    return Plan(factory, f"{count:,} vectors, {reason}", memory)
+    return IndexLayout(factory, f"{count:,} vectors, {reason}", memory)
 
 
-def given(factory: str, count: int, dimension: int) -> Plan:
+def given(factory: str, count: int, dimension: int) -> IndexLayout:
     """Take the factory that was asked for.
 
     Raises:
         ValueError: FAISS knows no such factory, or it does not suit the vectors.
     """
     _make(factory, dimension)
-    return Plan(factory, "as asked for", expected_memory(factory, count, dimension))
+    return IndexLayout(factory, "as requested", expected_memory(factory, count, dimension))
 
 
 def expected_memory(factory: str, count: int, dimension: int) -> int:
@@ -128,17 +127,16 @@ def expected_memory(factory: str, count: int, dimension: int) -> int:
 
 
 def free_memory() -> int:
-    """Give the bytes of memory that this process could take: of the machine, or of its cgroup."""
-    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        values = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        pages = values["MemAvailable"] * 1024
+    """Return the bytes of memory this process can still take, on the machine and in its cgroup."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    try:  # a container's limit, which psutil does not know
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
-        return pages if limit == "max" else min(pages, int(limit) - int(used))
-    except (OSError, KeyError, ValueError):
-        return pages
+    except OSError:
+        return available
+    return available if limit == "max" else min(available, int(limit) - int(used))
 
 
 def load_faiss() -> ModuleType:
@@ -150,7 +148,7 @@ def load_faiss() -> ModuleType:
     try:
         import faiss
     except ImportError as error:
-        raise RuntimeError("the index needs faiss: pip install 'hopgate[cpu]'") from error
+        raise RuntimeError("the index needs FAISS: pip install 'hopgate[cpu]'") from error
     return faiss
 
 
@@ -160,17 +158,17 @@ def _make(factory: str, dimension: int) -> Any:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise ValueError(
-            f"factory {factory!r} is none that FAISS can make for {dimension} dimensions: give "
-            "Flat, HNSW32,SQ8, IVF4096,SQ8 and the like, or leave it out"
+            f"invalid FAISS factory string {factory!r} for vectors of {dimension} dimensions: use "
+            "one such as Flat, HNSW32,SQ8 or IVF4096,SQ8, or leave it out"
         ) from error
     if isinstance(index, faiss.IndexFlat) and factory != FLAT:
-        raise ValueError(f"factory {factory!r} is exact search: call it {FLAT}")
+        raise ValueError(f"factory {factory!r} means exact search: use {FLAT}")
     return index
 
 
 def write(
     folder: Path,
-    plan: Plan,
+    layout: IndexLayout,
     blocks: Iterable[Vectors],
     count: int,
     dimension: int,
@@ -181,7 +179,7 @@ def write(
 
     Args:
         folder: where to write.
-        plan: what to build.
+        layout: what to build.
         blocks: all vectors, in the order of their positions.
         count: how many they are.
         dimension: their length.
@@ -197,13 +195,13 @@ def write(
         RuntimeError: a vector is not finite.
     """
     exact = _stored(folder / EXACT, blocks, (count, dimension))
-    if plan.factory == FLAT:
+    if layout.factory == FLAT:
         index = _make(FLAT, dimension)
         index.add(exact)
         settings = {}
         (folder / EXACT).unlink()
     else:
-        index, first = _started(plan, exact, old)
+        index, first = _started(layout, exact, old)
         for at in range(first, count, _BLOCK):
             index.add(np.ascontiguousarray(exact[at : at + _BLOCK]))
             if progress:
@@ -234,12 +232,16 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
         np.lib.format.write_array_header_1_0(handle, header)
         for block in blocks:
             if not np.isfinite(block).all():
-                raise RuntimeError("the encoder gave vectors that are not finite: nothing changed")
+                raise RuntimeError(
+                    "the encoder returned NaN or infinite values: nothing was changed"
+                )
             handle.write(block.astype("<f4", copy=False).tobytes())
     return _mapped(file)
 
 
-def _started(plan: Plan, exact: Vectors, old: OldVectors | None) -> tuple[faiss.Index, int]:
+def _started(
+    layout: IndexLayout, exact: Vectors, old: OldVectors | None
+) -> tuple[faiss.Index, int]:
     """Give an index that is trained, and how many of the vectors it holds already."""
     if old is not None:
         index = load_faiss().read_index(str(old.file))
@@ -247,20 +249,20 @@ def _started(plan: Plan, exact: Vectors, old: OldVectors | None) -> tuple[faiss.
             return index, index.ntotal
         index.reset()
         return index, 0
-    index = _make(plan.factory, exact.shape[1])
+    index = _make(layout.factory, exact.shape[1])
     if not index.is_trained:
-        _train(index, plan, exact)
+        _train(index, layout, exact)
     return index, 0
 
 
-def _train(index: faiss.Index, plan: Plan, exact: Vectors) -> None:
+def _train(index: faiss.Index, layout: IndexLayout, exact: Vectors) -> None:
     lists = getattr(index, "nlist", 0)
     wanted = min(len(exact), max(_TRAIN_PER_LIST * lists, 65_536))
     try:
         index.train(np.ascontiguousarray(exact[_spread(len(exact), wanted)]))
     except RuntimeError as error:
         raise ValueError(
-            f"factory {plan.factory} cannot be trained on {len(exact):,} vectors: give one of "
+            f"factory {layout.factory} cannot be trained on {len(exact):,} vectors: use one with "
             "fewer lists, or leave it out"
         ) from error
 
@@ -524,7 +526,7 @@ def _exact(folder: Path, index: faiss.Index) -> Vectors:
     if (folder / EXACT).exists():
         vectors = _mapped(folder / EXACT)
         if vectors.shape != (index.ntotal, index.d):
-            raise ValueError(f"{EXACT} is of shape {vectors.shape}, not {index.ntotal} × {index.d}")
+            raise ValueError(f"{EXACT} has shape {vectors.shape}, not ({index.ntotal}, {index.d})")
         return vectors
     faiss = load_faiss()
     if not isinstance(index, faiss.IndexFlat):

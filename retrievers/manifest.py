@@ -12,6 +12,8 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from hopgate.common.files import sha256
+
 if TYPE_CHECKING:
     from hopgate.retrievers.encoders import Encoder
 
@@ -53,7 +55,7 @@ class DamagedError(ValueError):
 
 def damaged(folder: Path, what: str) -> DamagedError:
     """Make the error for an index that is damaged."""
-    return DamagedError(f"the index at {folder} is damaged or half-written: {what}; build it again")
+    return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
 
 
 def version_folder(folder: Path, manifest: Manifest) -> Path:
@@ -102,7 +104,7 @@ def _read(folder: Path) -> Manifest:
     if version < FORMAT_VERSION:
         raise ValueError(
             f"the index at {folder} has the old format version {version}, and this hopgate reads "
-            f"{FORMAT_VERSION}: build the index again, into a new folder"
+            f"version {FORMAT_VERSION}: build the index again, into a new folder"
         )
     _check_fields(folder, "", manifest, _FIELDS)
     _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
@@ -116,8 +118,8 @@ def check_not_newer(folder: Path, version: int) -> None:
     """Refuse an index of a newer format with a ValueError."""
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"the index at {folder} has format version {version}, and this hopgate reads "
-            f"{FORMAT_VERSION}: update hopgate, or build the index again into a new folder"
+            f"the index at {folder} has format version {version}, and this hopgate reads version "
+            f"{FORMAT_VERSION}: update hopgate, or build the index again, into a new folder"
         )
 
 
@@ -126,13 +128,13 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
     for name, entry in manifest["files"].items():
         _check_fields(folder, f"files.{name}.", entry, _FILE_FIELDS)
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise damaged(folder, f"{MANIFEST} names the file {name}, which lies elsewhere")
+            raise damaged(folder, f"{MANIFEST} lists {name}, which is outside the index")
         _check_size(folder, version / name, entry["bytes"])
 
 
 def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
     if not isinstance(found, dict):
-        raise damaged(folder, f"{MANIFEST} is no JSON object")
+        raise damaged(folder, f"{MANIFEST} is not a JSON object")
     if missing := fields.keys() - found.keys():
         names = ", ".join(prefix + name for name in sorted(missing))
         raise damaged(folder, f"{MANIFEST} lacks {names}")
@@ -224,12 +226,6 @@ def describe_files(version: Path) -> dict[str, dict[str, Any]]:
         }
         for file in files
     }
-
-
-def sha256(file: Path) -> str:
-    """Hash a file."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def to_bytes(manifest: Manifest) -> bytes:

@@ -79,8 +79,8 @@ DELETE FROM repeats WHERE (id, source) IN (SELECT id, source FROM heirs);
 """
 
 
-class Draft:
-    """The passages of a version that is being written, next to those of the version before.
+class PassageWriter:
+    """Writes the passages of a new version, next to those of the version before.
 
     Args:
         path: the file to create; it must not exist.
@@ -141,8 +141,8 @@ class Draft:
             given += 1
             if passage["id"] != passage_id(passage["title"], passage["text"]):
                 raise ValueError(
-                    f"passage {passage['id']!r} has not the id of its content: make it with "
-                    "make_passage"
+                    f"the id of passage {passage['id']!r} does not match its content: create "
+                    "passages with make_passage"
                 )
             row = [passage.get(name) for name in FIELDS]
             added = self._connection.execute(
@@ -248,7 +248,7 @@ class PassageStore:
     the one it opened.
 
     Args:
-        path: a file that a `Draft` finished.
+        path: A file that a `PassageWriter` finished.
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,9 +298,7 @@ class PassageStore:
             ValueError: there is no such field.
         """
         if unknown := sorted(wanted.keys() - set(FIELDS)):
-            raise ValueError(
-                f"where names {unknown[0]!r}: passages are filtered by {', '.join(FIELDS)}"
-            )
+            raise ValueError(f"unknown field {unknown[0]!r} in where: use {', '.join(FIELDS)}")
         conditions = [f"{name} = :{name}" for name in wanted]
         if "source" in wanted:
             conditions[list(wanted).index("source")] = (

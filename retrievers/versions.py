@@ -105,11 +105,11 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def writing(folder: Path, doing: str) -> Iterator[Writer]:
-    """Hold the lock of an index while it is changed; its folder is made if it is not there.
+    """Hold the lock of an index while it is changed, creating its folder if needed.
 
     Args:
-        folder: the folder of the index, resolved.
-        doing: what for, as others are told.
+        folder: The folder of the index, resolved.
+        doing: The command that holds the lock, for the error message other writers get.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -142,7 +142,7 @@ def _locked(folder: Path) -> FileLock:
         lock.acquire()
     except Timeout as error:
         raise RuntimeError(
-            f"the index at {folder} is being changed by {_holder(folder)}: wait for it to end, "
+            f"the index at {folder} is being changed by {_holder(folder)}: wait until it is done, "
             "then run this again"
         ) from error
     except OSError as error:
@@ -152,7 +152,7 @@ def _locked(folder: Path) -> FileLock:
 
 def unwritable(folder: Path, error: OSError) -> str:
     """Say that an index cannot be written to a folder."""
-    return f"the index cannot be written to {folder} ({error.strerror}): give another folder"
+    return f"the index cannot be written to {folder} ({error.strerror}): use another folder"
 
 
 def _sign(folder: Path, doing: str) -> None:
@@ -194,8 +194,8 @@ def explained(folder: Path) -> Iterator[None]:
             raise
         free = shutil.disk_usage(folder).free
         raise RuntimeError(
-            f"there is no room to write the index at {folder} ({free >> 20} MiB free): what was "
-            "there is as it was; free some space and run this again"
+            f"the disk is full: the index at {folder} could not be written ({free >> 20} MiB free) "
+            "and is unchanged; free some space and run this again"
         ) from error
 
 

@@ -17,7 +17,7 @@ from fake_openai import FakeOpenAI, Reply
 
 from hopgate import cli
 from hopgate.models import chat
-from hopgate.retrievers import sample_path
+from hopgate.retrievers.sources import sample_path
 
 QUESTION = "Who designed Farrick Head Lighthouse?"
 

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from test_rerank import save_cross_encoder
+from tiny_models import save_cross_encoder
 
 from hopgate.graphs.context import Context
 from hopgate.graphs.resources import Resources
 from hopgate.nodes.generate import read
 from hopgate.nodes.retrieve import search
-from hopgate.retrievers import build_index, load_index
 from hopgate.retrievers.base import Hit
+from hopgate.retrievers.building import build_index
+from hopgate.retrievers.index import load_index
 from hopgate.retrievers.rerank import Reranked
 from hopgate.retrievers.sources import check_source, open_source
 
@@ -66,11 +67,14 @@ async def test_what_cannot_be_used_is_refused_before_anything_is_paid_for(folder
         (Context(index=index, rerank="no such thing"), "unknown cross-encoder"),
         (Context(index="web:bing"), "index is 'web:bing'"),
         (Context(index=str(folder / "gone")), "there is no index"),
-        (Context(index="web:wikipedia", mode="dense"), "web ranks in its own way"),
+        (
+            Context(index="web:wikipedia", mode="dense"),
+            "mode 'dense' is not available with web:wikipedia: use auto",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             await Resources().check(context)
-    with pytest.raises(ValueError, match="mode is 'sparse': use auto, dense, bm25, hybrid"):
+    with pytest.raises(ValueError, match="unknown mode 'sparse': use auto, dense, bm25, hybrid"):
         check_source(index, "sparse")
     with pytest.raises(ValidationError, match="mode"):
         Context(mode="sparse")  # type: ignore[arg-type]
