@@ -362,7 +362,7 @@ def test_readers_go_on_during_changes_and_see_one_version_each(
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:
         reader.start()
-    for stamp in range(1, 13):
+    for stamp in range(1, 9):
         add_passages(stamped(stamp), index, encoder)
     done.set()
     for reader in readers:
@@ -459,27 +459,40 @@ def many() -> list[Passage]:
     return [make_passage("T", f"text {n}", f"{n % 3}.txt") for n in range(1500)]
 
 
+def changed_index(folder: Path, many: list[Passage], factory: str | None = None) -> Index:
+    """An index of a factory that was built, added to and deleted from."""
+    encoder = HashEncoder()
+    build_from_passages(many, folder, encoder, factory=factory)
+    add_passages([make_passage("T", "text added", "added.txt")], folder, encoder)
+    delete(folder, ids=[many[7]["id"]])
+    return Index.open(folder, encoder)
+
+
+QUERIES = [f"question {n}" for n in range(20)]
+FILTERS = (None, {"source": "1.txt"})
+
+
+@pytest.fixture(scope="module")
+def exactly(many: list[Passage], tmp_path_factory: pytest.TempPathFactory) -> list[list[list[Hit]]]:
+    """What exact search finds for each filter and query."""
+    exact = changed_index(tmp_path_factory.mktemp("exact") / "index", many)
+    return [exact.search(QUERIES, 1500, "dense", where) for where in FILTERS]
+
+
 @pytest.mark.parametrize("factory", ["HNSW8,SQ8", "IVF16,SQ8", "IVF8,PQ4x4", "PCAR16,IVF16,SQ8"])
 def test_a_factory_finds_what_exact_search_finds(
     tmp_path: Path,
     many: list[Passage],
+    exactly: list[list[list[Hit]]],
     encoder: HashEncoder,
     factory: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hopgate.retrievers.factory._GATHER_UP_TO", 0)
-    build_from_passages(many, tmp_path / "exact", encoder)
-    build_from_passages(many, tmp_path / "index", encoder, factory=factory)
-    add_passages([make_passage("T", "text added", "added.txt")], tmp_path / "exact", encoder)
-    add_passages([make_passage("T", "text added", "added.txt")], tmp_path / "index", encoder)
-    delete(tmp_path / "exact", ids=[many[7]["id"]])
-    delete(tmp_path / "index", ids=[many[7]["id"]])
+    index = changed_index(tmp_path / "index", many, factory)
     assert info(tmp_path / "index")["search"]["recall"] >= 0.95
-    exact, index = (Index.open(tmp_path / name, encoder) for name in ("exact", "index"))
-    queries = [f"question {n}" for n in range(20)]
-    for where in (None, {"source": "1.txt"}):
-        wanted = exact.search(queries, 1500, "dense", where)
-        found = index.search(queries, 10, "dense", where)
+    for where, wanted in zip(FILTERS, exactly, strict=True):
+        found = index.search(QUERIES, 10, "dense", where)
         shared = [len(set(of(w[:10])) & set(of(f))) for w, f in zip(wanted, found, strict=True)]
         assert np.mean(shared) >= 9
         for every, hits in zip(wanted, found, strict=True):
