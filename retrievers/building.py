@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BATCH = 512
-"""Passages encoded before their vectors are kept for a build that goes on after being killed."""
+"""Passages encoded between two saves, from which a killed build resumes."""
 _BLOCK = 16_384
 """Vectors handed on at a time."""
 
@@ -68,7 +68,7 @@ words`), how many are done, and the total."""
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a change did.
+    """The result of a change.
 
     Attributes:
         path: the folder of the index.
@@ -101,7 +101,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class _Old:
-    """The version that is there."""
+    """The previous version."""
 
     manifest: Manifest
     folder: Path
@@ -306,7 +306,7 @@ class _Change:
             self._auto = bool(self._old.manifest.get("auto", True))
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Give the callback of one stage."""
+        """Return the callback of one stage."""
         progress = self._progress
         return (lambda done, total: progress(name, done, total)) if progress else None
 
@@ -346,7 +346,7 @@ class _Change:
             return self._finish(new, Documents(), 0, forget=True)
 
     def _is_as_asked(self) -> bool:
-        """Tell whether the version that is there is of the factory that a build asks for."""
+        """Return whether the previous version has the factory that this build requests."""
         if self._old is None:
             return False
         if self._factory is None:
@@ -366,7 +366,7 @@ class _Change:
         as_was: bool = True,
         forget: bool = False,
     ) -> BuildReport:
-        """Write what follows from the passages, and publish; or nothing, if nothing changed."""
+        """Write and publish the new version, unless nothing changed."""
         origins = new.origins()
         changed = not (as_was and new.is_old())
         encoded = 0
@@ -426,7 +426,7 @@ class _Change:
         return self._manifest(described, layout, settings, len(new), sources), encoded
 
     def _write_words(self, store: PassageStore, origins: NDArray[np.int64]) -> None:
-        """Index the words, of new passages only where those of the others are known."""
+        """Index the words, reusing those of passages that were there before."""
         kept, missing = None, np.arange(len(origins))
         if self._old and Bm25.can_keep(self._old.folder / WORDS):
             kept = Kept(self._old.folder / WORDS, origins)
@@ -443,7 +443,7 @@ class _Change:
     def _encode(
         self, new: PassageWriter, waiting: NDArray[np.int64], total: int, cache: _Encoded
     ) -> int:
-        """Encode what has no vector yet, keeping each batch."""
+        """Encode the passages without a vector, saving each batch."""
         if not len(waiting):
             return 0
         encoder = self._encoder or self._matching()
@@ -462,7 +462,7 @@ class _Change:
         return matching_encoder(self._writer.folder, manifest, self._named)
 
     def _layout(self, count: int, dimension: int) -> tuple[IndexLayout, bool]:
-        """Choose what to build, and say whether what FAISS was trained on can be used again."""
+        """Return what to build, and whether the trained FAISS index can be reused."""
         old = self._old.manifest["factory"] if self._old else None
         if self._auto and old in (None, FLAT):
             layout = choose(count, dimension)
@@ -537,7 +537,7 @@ class _Encoded:
         return np.memmap(self._file, dtype=self._row, mode="r", shape=(count,))
 
     def has(self, ids: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-        """Tell which passages have been encoded."""
+        """Return which passages have been encoded."""
         return np.isin(ids, self._table()["id"])
 
     def keep(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
@@ -602,7 +602,7 @@ def _same_encoder(manifest: Manifest, encoder: Encoder) -> bool:
 
 
 def _old(folder: Path, *, must: bool) -> _Old | None:
-    """Give the version that is there, if its files are whole.
+    """Return the version that is there, if its files are whole.
 
     Raises:
         ValueError: it must be there, and is not, or is damaged.
@@ -618,7 +618,7 @@ def _old(folder: Path, *, must: bool) -> _Old | None:
 
 
 def _existing(index: Path | str) -> Path:
-    """Resolve the folder of an index that is to be changed."""
+    """Resolve the folder of an existing index."""
     info(index)
     return Path(index).expanduser().resolve()
 
@@ -640,7 +640,7 @@ def _known(found: Sequence[tuple[Path, str]], roots: Sequence[str]) -> list[tupl
 
 
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
-    """Resolve the folder to write, and refuse one that must not be changed."""
+    """Resolve the folder to write to and check that it may be changed."""
     target = Path(out).expanduser().resolve()
     if readable(target) != str(target):
         raise ValueError(
@@ -658,7 +658,7 @@ def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuse to write into anything but an empty folder, or an index with nothing beside it."""
+    """Check that a folder is empty, or an index with nothing beside it."""
     try:
         others = foreign(target)
     except FileNotFoundError:

@@ -33,10 +33,10 @@ FLAT_UP_TO = 200_000
 """Vectors that are searched exactly: at 384 dimensions some 30 ms on one core, which is about what
 the encoder takes for the query."""
 MEMORY_SHARE = 0.5
-"""Of the memory that is free, what an index may take."""
+"""Maximum share of the free memory that an index may take."""
 TUNED_RECALL = 0.97
-"""Share of the ten nearest of a sample that must be found: the 0.95 that is promised, and more for
-the sample's error, and since it is made of passages while queries lie further off."""
+"""Recall at 10 to reach on a sample of passages: above the promised 0.95 because of sampling error,
+and because queries lie further from passages than passages from each other."""
 _SAMPLE = 400
 _NEIGHBOURS = 10
 _TRAIN_PER_LIST = 40
@@ -44,7 +44,7 @@ _TRAIN_PER_LIST = 40
 _BLOCK = 16_384
 """Vectors handled at a time."""
 _GATHER_UP_TO = 50_000
-"""A filter that lets through so few is searched exactly, whatever the factory."""
+"""Filters that match up to this many passages are searched exactly, whatever the factory."""
 _SCORED_AT_A_TIME = 64
 _READ_BYTES = 1 << 22
 
@@ -97,7 +97,7 @@ def choose(count: int, dimension: int, free: int | None = None) -> IndexLayout:
 
 
 def given(factory: str, count: int, dimension: int) -> IndexLayout:
-    """Take the factory that was asked for.
+    """Use the requested factory.
 
     Raises:
         ValueError: FAISS knows no such factory, or it does not suit the vectors.
@@ -175,7 +175,7 @@ def write(
     old: OldVectors | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Build the index and write it, with the vectors themselves beside it if it holds none.
+    """Build the FAISS index and write it, with the vectors beside it unless it contains them.
 
     Args:
         folder: where to write.
@@ -212,7 +212,7 @@ def write(
 
 
 def write_index(index: faiss.Index, file: Path) -> None:
-    """Write FAISS's index, through Python: FAISS itself closes a file of a full disk silently.
+    """Write the FAISS index through Python, since FAISS itself ignores a full disk.
 
     Raises:
         OSError: it cannot be written.
@@ -242,7 +242,7 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
 def _started(
     layout: IndexLayout, exact: Vectors, old: OldVectors | None
 ) -> tuple[faiss.Index, int]:
-    """Give an index that is trained, and how many of the vectors it holds already."""
+    """Return an index that is trained, and how many of the vectors it holds already."""
     if old is not None:
         index = load_faiss().read_index(str(old.file))
         if old.stay_in_place:
@@ -268,7 +268,7 @@ def _train(index: faiss.Index, layout: IndexLayout, exact: Vectors) -> None:
 
 
 def _spread(count: int, wanted: int) -> Positions:
-    """Give positions drawn evenly at random, the same each time, in ascending order."""
+    """Return positions drawn evenly at random, the same each time, in ascending order."""
     drawn = np.random.default_rng(0).choice(count, size=min(count, wanted), replace=False)
     return np.sort(drawn)
 
@@ -432,7 +432,7 @@ class Searcher:
     def _nearest(
         self, queries: Vectors, k: int, allowed: Positions | None
     ) -> tuple[Positions, Vectors]:
-        """Search with the settings; what is not found is position -1."""
+        """Search with the settings; position -1 stands for no neighbour."""
         wide = min(k * self._settings.get("oversample", 1), len(self))
         candidates, scores = self._candidates(queries, wide, allowed)
         if self._settings:
@@ -450,7 +450,7 @@ class Searcher:
         return near, scores
 
     def _parameters(self, k: int, allowed: Positions | None) -> Any:
-        """Give the settings of one search; a filter makes it look further."""
+        """Return the settings of one search; with a filter it looks at more of the index."""
         faiss = load_faiss()
         options: dict[str, Any] = {}
         found = None
@@ -499,7 +499,7 @@ class Searcher:
 
 
 def _read_through(file: Path) -> None:
-    """Have a file in the system's cache: all of it is searched, and page by page it comes slowly.
+    """Read a file once, so that the system caches all of it before it is searched.
 
     300 MB that were not in memory took 3 s in a row, and 20 s as pages that a search touched.
     """

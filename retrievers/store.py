@@ -1,4 +1,4 @@
-"""The passages of an index on disk: one SQLite file a version, looked up by position.
+"""The passages of an index on disk: one SQLite file per version, looked up by position.
 
 A passage's position is the place of its vector, counted from 0. The same content is kept once;
 when several documents hold it, the later ones are remembered beside the passage, so that it goes
@@ -169,7 +169,7 @@ class PassageWriter:
         return self._count
 
     def unmatched(self, patterns: Sequence[str]) -> list[str]:
-        """Give those patterns that no source of the version before answers to."""
+        """Return the patterns that match no source of the previous version."""
         sql = (
             "SELECT 1 FROM (SELECT source FROM old.passages UNION SELECT source FROM old.repeats) "
             "WHERE source = ?1 OR source GLOB ?1 LIMIT 1"
@@ -177,12 +177,12 @@ class PassageWriter:
         return [each for each in patterns if not self._connection.execute(sql, [each]).fetchone()]
 
     def unknown(self, ids: Sequence[str]) -> list[str]:
-        """Give those ids that the version before has not."""
+        """Return the ids that the previous version does not have."""
         sql = "SELECT 1 FROM old.passages WHERE id = ?"
         return [each for each in ids if not self._connection.execute(sql, [each]).fetchone()]
 
     def is_old(self) -> bool:
-        """Tell whether these are the passages of the version before, in any order."""
+        """Return whether these are the passages of the previous version, in any order."""
         if not self._old:
             return False
         columns = "id, source, page, section"  # the id stands for title and text
@@ -197,7 +197,7 @@ class PassageWriter:
         )
 
     def origins(self) -> Positions:
-        """Give for each position where the passage was in the version before; -1: nowhere."""
+        """Return each passage's position in the previous version, -1 if it is new."""
         if not self._old:
             return np.full(self._count, -1, dtype=np.int64)
         rows = self._connection.execute(
@@ -207,7 +207,7 @@ class PassageWriter:
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=self._count)
 
     def ids(self) -> NDArray[np.bytes_]:
-        """Give the id of each passage, in the order of their positions."""
+        """Return the id of each passage, in the order of their positions."""
         rows = self._connection.execute("SELECT id FROM passages ORDER BY position")
         return np.fromiter((row[0].encode() for row in rows), dtype="S16", count=self._count)
 
@@ -225,7 +225,7 @@ class PassageWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file as it is; one that is not finished is of no use."""
+        """Close the file; one that was not finished cannot be used."""
         self._connection.close()
 
     def _one(self, sql: str) -> int:
@@ -315,7 +315,7 @@ class PassageStore:
         return int(count)
 
     def faults(self) -> list[str]:
-        """Have SQLite check the file; give what is wrong with it."""
+        """Return the faults that SQLite's integrity check finds."""
         found = [str(row[0]) for row in self._query("PRAGMA integrity_check(3)")]
         return [] if found == ["ok"] else found
 

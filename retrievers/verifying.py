@@ -41,7 +41,7 @@ _CHANGED = "has changed since it was written"
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
         path: the folder of the index.
@@ -105,7 +105,7 @@ def _looked_at(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
 
 
 def _of_manifest(folder: Path) -> list[str]:
-    """Give what is wrong with the manifest as a file."""
+    """Return the problems of the manifest as a file."""
     found = (folder / MANIFEST).read_bytes()
     try:
         whole = found == to_bytes(json.loads(found))
@@ -131,7 +131,7 @@ def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> Iterat
 
 
 def _strangers(store: PassageStore, vectors: Searcher, encoder: Encoder) -> Iterator[str]:
-    """Yield a line for each sampled passage that its id or its vector does not belong to."""
+    """Yield a line for each sampled passage whose id or vector does not match its content."""
     count = len(store)
     positions = np.unique(np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64))
     passages = store.get(positions.tolist())
