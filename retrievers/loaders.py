@@ -295,13 +295,6 @@ def _docx(file: Path, source: str) -> Iterator[Passage]:
     except ImportError as error:
         raise _missing(".docx", error) from error
     soup = BeautifulSoup(html, "html.parser")
-    for number in soup.select('a[href^="#footnote"], a[href^="#endnote"]'):
-        number.decompose()
-    for inline in soup(["a", "em", "s", "strong", "sub", "sup"]):
-        inline.unwrap()  # it may end within a word
-    soup.smooth()
-    for block in soup(["p", "li"]):
-        block.insert_before("\n\n")
     if not title and (heading := soup.find("h1", class_="title")):
         title = " ".join(heading.get_text(" ").split())
     yield from _by_headings(soup, title or _stem(source), source)
@@ -317,7 +310,7 @@ def _by_headings(soup: BeautifulSoup, title: str, source: str) -> Iterator[Passa
             continue
         within.update(map(id, tag(_HTML_HEADINGS)))
         heading = " ".join(tag.get_text(" ").split())
-        tag.replace_with(f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else "")
+        tag.string = f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else ""
     for headings, part in _sections(title, _marked(soup.get_text("\n"))):
         yield from _section(headings, _SPACE_BEFORE_MARK.sub("", _unwrap(part)), source)
 

@@ -129,7 +129,7 @@ def test_docx_reads_no_images_and_no_other_files(tmp_path: Path) -> None:
             f'<Relationships xmlns="{package}">{links}</Relationships>',
         )
         archive.writestr("mammoth/style-map", "p => script")
-    assert [p["text"] for p in read(file)] == ["W."]
+    assert [p["text"] for p in read(file)] == ["Words."]
 
 
 def test_docx_that_is_broken_or_a_bomb_is_named_and_the_rest_goes_on(
