@@ -40,7 +40,7 @@ from hopgate.options import (
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
     from hopgate.nodes.context import Context
-    from hopgate.retrievers import BuildReport
+    from hopgate.retrievers.building import BuildReport
 
 
 def number_or_name(value: str | float) -> float | str:
@@ -268,13 +268,15 @@ def index_build(
 
     Killed and started again, it goes on where it was.
     """
-    from hopgate import render, retrievers
+    from hopgate import render
+    from hopgate.retrievers.building import build_index
+    from hopgate.retrievers.encoders import Encoder, load_encoder
 
-    chosen: str | retrievers.Encoder = encoder
+    chosen: str | Encoder = encoder
     if query_prefix is not None or passage_prefix is not None:
-        chosen = retrievers.load_encoder(encoder, query_prefix, passage_prefix)
+        chosen = load_encoder(encoder, query_prefix, passage_prefix)
     with render.stages() as progress:
-        report = retrievers.build_index(paths, out, chosen, progress, factory, render.note)
+        report = build_index(paths, out, chosen, progress, factory, render.note)
     _changed(report, as_json)
 
 
@@ -285,10 +287,11 @@ def index_build(
 @json_option
 def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
     """Add files and folders to an index; a document that it has already is replaced."""
-    from hopgate import render, retrievers
+    from hopgate import render
+    from hopgate.retrievers.building import add
 
     with render.stages() as progress:
-        report = retrievers.add(paths, index, encoder, progress, render.note)
+        report = add(paths, index, encoder, progress, render.note)
     _changed(report, as_json)
 
 
@@ -301,10 +304,11 @@ def index_delete(
     sources: tuple[str, ...], ids: tuple[str, ...], index: Path, as_json: bool
 ) -> None:
     """Delete documents from an index, by their SOURCES (or patterns such as 'reports/*')."""
-    from hopgate import render, retrievers
+    from hopgate import render
+    from hopgate.retrievers.building import delete
 
     with render.stages() as progress:
-        report = retrievers.delete(index, sources, ids, progress)
+        report = delete(index, sources, ids, progress)
     _changed(report, as_json)
 
 
@@ -327,10 +331,11 @@ def index_verify(path: Path, encoder: str | None, as_json: bool) -> None:
     """Check every byte of an index, and that its parts belong together."""
     from dataclasses import asdict
 
-    from hopgate import render, retrievers
+    from hopgate import render
+    from hopgate.retrievers.verifying import verify
 
     with render.status("verifying", quiet=as_json):
-        report = retrievers.verify(path, encoder)
+        report = verify(path, encoder)
     if as_json:
         print_json(asdict(report))
     else:
@@ -344,9 +349,10 @@ def index_verify(path: Path, encoder: str | None, as_json: bool) -> None:
 @json_option
 def index_info(path: Path, as_json: bool) -> None:
     """Show what an index holds and which encoder it needs."""
-    from hopgate import render, retrievers
+    from hopgate import render
+    from hopgate.retrievers.manifest import info
 
-    manifest = retrievers.info(path)
+    manifest = info(path)
     if as_json:
         print_json(manifest)
     else:

@@ -77,7 +77,8 @@ def _router() -> str:
 
 
 def _sample() -> str:
-    from hopgate.retrievers import check_index, sample_path
+    from hopgate.retrievers.index import check_index
+    from hopgate.retrievers.sources import sample_path
 
     return f"{check_index(sample_path())['passages']} passages"
 

@@ -225,9 +225,9 @@ def asked_of(model: str) -> dict[str, str]:
 
 def searched(index: Path) -> str:
     """An index by its name and content."""
-    from hopgate import retrievers
+    from hopgate.retrievers.manifest import info
 
-    files = retrievers.info(index)["files"]
+    files = info(index)["files"]
     return f"index {index.name}, SHA-256 {hashlib.sha256(json_bytes(files)).hexdigest()}"
 
 

@@ -22,7 +22,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from hopgate.diagnosis import Check
-    from hopgate.retrievers import BuildReport, Hit, VerifyReport
+    from hopgate.retrievers.base import Hit
+    from hopgate.retrievers.building import BuildReport
+    from hopgate.retrievers.verifying import VerifyReport
 
 _out = Console(highlight=False, emoji=False)
 _err = Console(stderr=True, highlight=False, emoji=False)

@@ -34,8 +34,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from hopgate import Context, build_graph
 from hopgate.nodes import prompts
-from hopgate.retrievers import sample_path
 from hopgate.retrievers.base import Hit, passage_id
+from hopgate.retrievers.sources import sample_path
 
 HOPS = 5
 HOP_K = 3

@@ -19,7 +19,7 @@ from hopgate.evaluation.gates import auc
 from hopgate.models import chat
 from hopgate.nodes import prompts
 from hopgate.nodes.gate import CONFIDENCE_TOKENS, probability_of_yes
-from hopgate.retrievers import sample_path
+from hopgate.retrievers.sources import sample_path
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1)
 

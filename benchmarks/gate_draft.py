@@ -18,7 +18,7 @@ from hopgate.evaluation import gates
 from hopgate.evaluation.metrics import match
 from hopgate.models import chat
 from hopgate.nodes import gate
-from hopgate.retrievers import sample_path
+from hopgate.retrievers.sources import sample_path
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 

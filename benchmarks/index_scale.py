@@ -59,7 +59,7 @@ class Memory:
 
 
 def build(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    from hopgate.retrievers import build_from_passages
+    from hopgate.retrievers.building import build_from_passages
 
     memory, said = Memory(), list[str]()
     out = work / folder_name(factory)
@@ -116,7 +116,7 @@ def cold(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
 
 def warm(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
     """Time from the start of a process to its first answer; the encoder is not part of it."""
-    from hopgate.retrievers import Index
+    from hopgate.retrievers.index import Index
 
     imported = seconds_since_start()
     index = Index.open(work / folder_name(factory), synthetic.StoredEncoder(work))
@@ -130,7 +130,7 @@ def warm(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
 
 
 def ours(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    from hopgate.retrievers import Index
+    from hopgate.retrievers.index import Index
     from hopgate.retrievers.sources import MODES
 
     memory = Memory()

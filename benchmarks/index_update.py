@@ -22,7 +22,8 @@ from typing import Any
 import index_scale
 import synthetic
 
-from hopgate.retrievers import BuildReport, Index, add_passages, build_from_passages, delete
+from hopgate.retrievers.building import BuildReport, add_passages, build_from_passages, delete
+from hopgate.retrievers.index import Index
 
 CHANGED = index_scale.EXTRA
 READERS = 2

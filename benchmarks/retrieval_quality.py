@@ -31,7 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopgate.nodes.text import normalise
-from hopgate.retrievers import Passage, build_from_passages, load_index, make_passage
+from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.building import build_from_passages
+from hopgate.retrievers.index import load_index
 from hopgate.retrievers.rerank import Reranked, load_reranker
 from hopgate.retrievers.sources import InMode
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hopgate.retrievers import sample_path
+from hopgate.retrievers.sources import sample_path
 
 
 def read_questions() -> list[dict[str, Any]]:

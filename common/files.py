@@ -164,14 +164,14 @@ def _lines(path: Path, expected: str) -> Iterable[bytes]:
     return content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
 
 
-def parse_object(line: bytes) -> dict[str, Any]:
-    """Parse one line of a JSON lines file.
+def parse_object(line: bytes | str) -> dict[str, Any]:
+    """Parse one line of a JSON lines file, encoded as UTF-8 or decoded.
 
     Raises:
         ValueError: It is not UTF-8, not JSON, or not an object.
     """
     try:
-        fields = json.loads(line.decode("utf-8"))
+        fields = json.loads(line if isinstance(line, str) else line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from error
     except json.JSONDecodeError as error:

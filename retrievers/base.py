@@ -1,4 +1,4 @@
-"""The one shape every source of passages has, and the adapter for LangChain's own stores."""
+"""The `Retriever` protocol, passages and hits, and the adapter for LangChain's stores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Passage(TypedDict):
     title: str
     text: str
     source: str
-    """Path of the file it comes from, relative to the folder that was indexed; may be empty."""
+    """Path of its file, relative to the indexed folder; may be empty."""
     page: NotRequired[int]
     """Page of a PDF, counted from 1."""
     section: NotRequired[str]
-    """Heading that the text stands under."""
+    """Headings above the text."""
 
 
 class Hit(TypedDict):
@@ -37,9 +37,9 @@ class Hit(TypedDict):
     title: str
     text: str
     score: float
-    """Higher is better, unless the outside store that was wrapped says otherwise."""
+    """Higher is better, unless a wrapped outside store defines it otherwise."""
     source: NotRequired[str]
-    """File that the passage comes from, as in `Passage`."""
+    """File the passage comes from, as in `Passage`."""
     page: NotRequired[int]
     section: NotRequired[str]
 
@@ -51,8 +51,8 @@ class Retriever(Protocol):
         """Find the best passages for each query.
 
         Args:
-            queries: one or more search texts.
-            k: the most passages to return for each query, at least 1.
+            queries: One or more search texts.
+            k: Maximum number of passages for each query, at least 1.
 
         Returns:
             For each query, in order, at most `k` hits, best first.
@@ -67,14 +67,14 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 
 def encodable(text: str) -> str:
-    """Put U+FFFD in the place of halves of surrogate pairs, which UTF-8 has no bytes for."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     return _LONE.sub("\ufffd", text)
 
 
 def passage_id(title: str, text: str) -> str:
-    """Give the id of a passage: 16 hex digits (64 bits) of the SHA-256 of its title and text.
+    """Return the id of a passage: 16 hex digits (64 bits) of the SHA-256 of its title and text.
 
-    The same content always has the same id, so that building an index again changes nothing.
+    The same content always has the same id, so that rebuilding an index changes nothing.
     """
     return hashlib.sha256(f"{title}\x1f{text}".encode()).hexdigest()[:16]
 
@@ -86,10 +86,9 @@ def make_passage(
     page: int | None = None,
     section: str | None = None,
 ) -> Passage:
-    """Build a passage with its content-hash id.
+    """Create a passage with its content-hash id.
 
-    White space around title and text is dropped; half a surrogate pair, which no file can hold,
-    becomes U+FFFD.
+    White space around title and text is removed; a lone surrogate becomes U+FFFD.
     """
     title, text = (encodable(each.strip()) for each in (title, text))
     passage = Passage(id=passage_id(title, text), title=title, text=text, source=source)
@@ -101,20 +100,20 @@ def make_passage(
 
 
 def check_k(k: int) -> None:
-    """Refuse a number of passages below 1 with a ValueError."""
+    """Raise ValueError for a number of passages below 1."""
     if k < 1:
-        raise ValueError(f"k is {k}: ask for at least 1 passage")
+        raise ValueError(f"k is {k}: use at least 1")
 
 
 class LangChainRetriever:
-    """A LangChain `VectorStore` or `BaseRetriever` seen as a `Retriever`.
+    """A LangChain `VectorStore` or `BaseRetriever` as a `Retriever`.
 
     A document's id is its own, else the content hash; its title is the metadata's `title`, else
-    `source`. A vector store keeps its own order and scores (some stores give a distance, where
-    lower is better). A `BaseRetriever` gives no scores: a hit's score is then 1 / rank.
+    `source`. A vector store keeps its own order and scores (some return a distance, where lower
+    is better). A `BaseRetriever` returns no scores: a hit's score is then 1 / rank.
 
     Args:
-        store: the LangChain object to search.
+        store: The LangChain object to search.
     """
 
     def __init__(self, store: VectorStore | BaseRetriever) -> None:
@@ -136,7 +135,7 @@ class LangChainRetriever:
 
 
 def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
-    """Give a LangChain store or retriever the shape of a `Retriever`; others must have it.
+    """Wrap a LangChain store or retriever; return a `Retriever` as it is.
 
     Raises:
         ValueError: `source` cannot be searched.
@@ -148,7 +147,7 @@ def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
         return LangChainRetriever(source)
     if not hasattr(source, "search"):
         raise ValueError(
-            f"retriever is a {type(source).__name__}: give a LangChain VectorStore or "
+            f"retriever is a {type(source).__name__}: use a LangChain VectorStore or "
             "BaseRetriever, or an object with search(queries, k)"
         )
     return source

@@ -1,4 +1,4 @@
-"""BM25 over the passages of an index: words in common, weighed by how rare they are.
+"""BM25 over the passages of an index: words in common, weighted by how rare they are.
 
 As in bm25s, every term's score in every passage is computed beforehand (Lù 2024), and bm25s opens
 what is built here, memory-mapped. A folder of plain numpy and JSON files, without pickles.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 K1 = 1.5
 """How fast a repeated term stops counting; the default of bm25s (docs/results/retrieval.md)."""
 B = 0.75
-"""How much a long passage is held against its terms; the default of bm25s."""
+"""How much long passages are penalised; the default of bm25s."""
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
 
@@ -50,8 +50,8 @@ _COUNTS = "counts.npy"
 _LENGTHS = "lengths.npy"
 """How many terms each text has."""
 _TERMS = "terms.npy"
-"""Hashes of all terms, ascending, and below each the term's number: looked up where it lies, so
-that no reader has to hold the words of a whole collection."""
+"""Hashes of all terms, ascending, with the number of each term; memory-mapped, so that no reader
+has to load the words of a whole collection."""
 _VOCABULARY = "vocab.index.json"
 _TEXT = 0xFFFFFFFF
 """The bits of a posting that are its text; those above are its term."""
@@ -73,7 +73,7 @@ class Texts(Protocol):
 
 
 class Kept(NamedTuple):
-    """What a new index takes over from one that is there.
+    """What a new index reuses of an existing one.
 
     Attributes:
         folder: of the index that is there.
@@ -128,7 +128,7 @@ class Bm25:
 
     @staticmethod
     def can_keep(folder: Path) -> bool:
-        """Tell whether a folder has what `build` takes over."""
+        """Return whether a folder has what `build` takes over."""
         return (folder / _COUNTS).exists() and (folder / _LENGTHS).exists()
 
     @classmethod
@@ -193,12 +193,12 @@ class Bm25:
 
 
 def words(text: str) -> list[str]:
-    """Give the terms of a text: lower case, stop words left out, stems."""
+    """Return the terms of a text: lower case, stop words left out, stems."""
     return [_stem(word) for word in _split(text) if word not in STOP_WORDS]
 
 
 def _split(text: str) -> list[str]:
-    """Give the words of a text; ligatures, full-width and combined letters become plain ones."""
+    """Return the words of a text; ligatures, full-width and combined letters become plain ones."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     return _WORD.findall(text.lower())
@@ -292,7 +292,7 @@ class _Postings:
         self._merge(pairs[begins], counts.astype(np.min_scalar_type(counts.max(initial=0))))
 
     def _read(self, texts: Texts, progress: Bm25Progress | None) -> NDArray[np.int64]:
-        """Give the terms of the texts that are missing, with their texts, in the texts' order."""
+        """Return the terms of the texts that are missing, with their texts, in the texts' order."""
         numbers = _Numbers(self.vocabulary)
         terms, lengths = array("i"), array("i")
         for done, text in enumerate(texts, start=1):
@@ -345,7 +345,7 @@ def _hash(word: str) -> int:
 
 
 def _hashed(vocabulary: dict[str, int]) -> NDArray[np.uint64]:
-    """Give the hashes of terms, ascending, and the number of each; shape (2, terms)."""
+    """Return the hashes of terms, ascending, and the number of each; shape (2, terms)."""
     table = np.empty((2, len(vocabulary)), dtype=np.uint64)
     table[0] = np.fromiter(map(_hash, vocabulary), np.uint64, len(vocabulary))
     table[1] = np.fromiter(vocabulary.values(), np.uint64, len(vocabulary))
@@ -364,7 +364,7 @@ def _mapped(file: Path) -> NDArray[Any]:
 
 
 def _best(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Give the positions of the `k` highest scores above 0, best first, ties by position."""
+    """Return the positions of the `k` highest scores above 0, best first, ties by position."""
     found = np.flatnonzero(scores)
     if k < len(found):
         among = scores[found]

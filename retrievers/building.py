@@ -26,8 +26,8 @@ from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder, 
 from hopgate.retrievers.factory import (
     FLAT,
     Announce,
+    IndexLayout,
     OldVectors,
-    Plan,
     Searcher,
     choose,
     given,
@@ -50,25 +50,25 @@ from hopgate.retrievers.manifest import (
     looks_like_one,
     version_folder,
 )
-from hopgate.retrievers.store import Draft, PassageStore
+from hopgate.retrievers.store import PassageStore, PassageWriter
 from hopgate.retrievers.versions import Writer, foreign, unwritable, writing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BATCH = 512
-"""Passages encoded before their vectors are kept for a build that goes on after being killed."""
+"""Passages encoded between two saves, from which a killed build resumes."""
 _BLOCK = 16_384
 """Vectors handed on at a time."""
 
 BuildProgress = Callable[[str, int, int], None]
-"""Called with the stage (`read`: files, `encode`: passages, `index`: vectors, `words`: passages),
-how many are done, and the total."""
+"""Called with the stage (`reading files`, `encoding passages`, `indexing vectors` or `indexing
+words`), how many are done, and the total."""
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a change did.
+    """The result of a change.
 
     Attributes:
         path: the folder of the index.
@@ -101,7 +101,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class _Old:
-    """The version that is there."""
+    """The previous version."""
 
     manifest: Manifest
     folder: Path
@@ -119,11 +119,10 @@ def build_index(
     factory: str | None = None,
     announce: Announce | None = None,
 ) -> BuildReport:
-    """Build an index from files and folders; one that is at `out` becomes what they hold now.
+    """Build an index from files and folders; an index already at `out` is brought up to date.
 
-    `out`, faiss and the encoder are tried before the first file is read. Passages that the index
-    at `out` has already are not encoded again. Killed and started again, it goes on with what was
-    not encoded yet.
+    `out`, FAISS and the encoder are checked before the first file is read. Passages that the index
+    at `out` already has are not encoded again. A killed build resumes with what is not encoded yet.
 
     Args:
         paths: files, or folders of them, see `load_documents`.
@@ -147,7 +146,7 @@ def build_index(
     found = find_files(paths)
     with writing(folder, "index build") as writer:
         change = _Change(writer, _loaded(encoder), None, factory, progress, announce)
-        documents = read_files(found, change.stage("read"))
+        documents = read_files(found, change.stage("reading files"))
         change.roots = _roots(paths)
         return change.build(documents.passages, documents)
 
@@ -211,7 +210,7 @@ def add(
     found = find_files(paths)
     with writing(folder, "index add") as writer:
         change = _Change(writer, None, encoder, None, progress, announce)
-        documents = read_files(_known(found, change.roots), change.stage("read"))
+        documents = read_files(_known(found, change.roots), change.stage("reading files"))
         change.roots = sorted({*change.roots, *_roots(paths)})
         sources = {passage["source"] for passage in documents.passages}
         return change.add(documents.passages, sources, documents)
@@ -263,7 +262,7 @@ def delete(
         RuntimeError: see `build_index`.
     """
     if not sources and not ids:
-        raise ValueError("nothing named to delete: give sources or ids")
+        raise ValueError("nothing to delete: give sources or ids")
     with writing(_existing(index), "index delete") as writer:
         change = _Change(writer, None, None, None, progress, None)
         return change.delete(sources, ids)
@@ -307,7 +306,7 @@ class _Change:
             self._auto = bool(self._old.manifest.get("auto", True))
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Give the callback of one stage."""
+        """Return the callback of one stage."""
         progress = self._progress
         return (lambda done, total: progress(name, done, total)) if progress else None
 
@@ -316,61 +315,63 @@ class _Change:
         assert self._encoder is not None
         if self._old and not _same_encoder(self._old.manifest, self._encoder):
             self._old = None
-        draft = self._draft()
-        with closing(draft):
-            offered = draft.put(passages)
-            return self._finish(draft, documents, offered - len(draft), as_was=self._is_as_asked())
+        new = self._passages()
+        with closing(new):
+            offered = new.put(passages)
+            return self._finish(new, documents, offered - len(new), as_was=self._is_as_asked())
 
     def add(
         self, passages: Iterable[Passage], sources: Iterable[str], documents: Documents
     ) -> BuildReport:
         """Put these passages in the place of those of `sources`."""
-        with closing(self._draft()) as draft:
-            draft.keep(without=sources)
-            before = len(draft)
-            offered = draft.put(passages)
-            return self._finish(draft, documents, offered - (len(draft) - before))
+        with closing(self._passages()) as new:
+            new.keep(without=sources)
+            before = len(new)
+            offered = new.put(passages)
+            return self._finish(new, documents, offered - (len(new) - before))
 
     def delete(self, patterns: Sequence[str], ids: Sequence[str]) -> BuildReport:
         """Leave out these documents and passages."""
         folder = self._writer.folder
-        with closing(self._draft()) as draft:
-            if unmatched := draft.unmatched(patterns):
+        with closing(self._passages()) as new:
+            if unmatched := new.unmatched(patterns):
                 raise ValueError(f"the index at {folder} has no source {unmatched[0]!r}")
-            if unknown := draft.unknown(ids):
+            if unknown := new.unknown(ids):
                 raise ValueError(f"the index at {folder} has no passage with the id {unknown[0]!r}")
-            draft.keep(without=patterns, globs=True, ids=ids)
-            if not len(draft):
-                raise ValueError(f"nothing would be left of {folder}: remove the folder instead")
-            return self._finish(draft, Documents(), 0, forget=True)
+            new.keep(without=patterns, globs=True, ids=ids)
+            if not len(new):
+                raise ValueError(
+                    f"this would delete every passage of {folder}: delete the folder instead"
+                )
+            return self._finish(new, Documents(), 0, forget=True)
 
     def _is_as_asked(self) -> bool:
-        """Tell whether the version that is there is of the factory that a build asks for."""
+        """Return whether the previous version has the factory that this build requests."""
         if self._old is None:
             return False
         if self._factory is None:
             return bool(self._old.manifest.get("auto"))
         return bool(self._factory == self._old.manifest["factory"])
 
-    def _draft(self) -> Draft:
+    def _passages(self) -> PassageWriter:
         old = self._old.passages if self._old else None
-        return Draft(self._writer.version / PASSAGES, old)
+        return PassageWriter(self._writer.version / PASSAGES, old)
 
     def _finish(
         self,
-        draft: Draft,
+        new: PassageWriter,
         documents: Documents,
         duplicates: int,
         *,
         as_was: bool = True,
         forget: bool = False,
     ) -> BuildReport:
-        """Write what follows from the passages, and publish; or nothing, if nothing changed."""
-        origins = draft.origins()
-        changed = not (as_was and draft.is_old())
+        """Write and publish the new version, unless nothing changed."""
+        origins = new.origins()
+        changed = not (as_was and new.is_old())
         encoded = 0
         if changed:
-            manifest, encoded = self._write(draft, origins)
+            manifest, encoded = self._write(new, origins)
             self._writer.publish(manifest, forget=forget)
         else:
             assert self._old is not None
@@ -384,54 +385,54 @@ class _Change:
             encoder=manifest["encoder"]["name"],
             factory=manifest["factory"],
             files=documents.files,
-            passages=len(draft),
-            added=len(draft) - kept,
+            passages=len(new),
+            added=len(new) - kept,
             removed=before - kept,
             encoded=encoded,
             duplicates=duplicates,
             skipped=documents.skipped,
         )
 
-    def _write(self, draft: Draft, origins: NDArray[np.int64]) -> tuple[Manifest, int]:
+    def _write(self, new: PassageWriter, origins: NDArray[np.int64]) -> tuple[Manifest, int]:
         described = self._described()
         dimension = described["dimension"]
-        new = np.flatnonzero(origins < 0)
+        unencoded = np.flatnonzero(origins < 0)
         cache = _Encoded(self._writer.work, described)
-        ids = draft.ids()[new]
-        encoded = self._encode(draft, new[~cache.has(ids)], len(new), cache)
+        ids = new.ids()[unencoded]
+        encoded = self._encode(new, unencoded[~cache.has(ids)], len(unencoded), cache)
         fresh = cache.rows(ids)
-        draft.finish()
+        new.finish()
         old = self._old
-        plan, reusable = self._plan(len(draft), dimension)
+        layout, reusable = self._layout(len(new), dimension)
         if self._announce:
-            self._announce(str(plan))
+            self._announce(str(layout))
         searcher = Searcher.open(old.folder, {}) if old else None  # its vectors live as it does
         blocks = _blocks(origins, searcher.exact if searcher else None, cache.vectors, fresh)
         settings = write(
             self._writer.version,
-            plan,
+            layout,
             blocks,
-            len(draft),
+            len(new),
             dimension,
             self._reused(origins) if reusable else None,
-            self.stage("index"),
+            self.stage("indexing vectors"),
         )
         if settings.get("recall", 1) < 0.95 and self._announce:
-            self._announce(f"recall@10 is {settings['recall']:.3f} at most: give another factory")
+            self._announce(f"recall@10 is only {settings['recall']:.3f}: use another factory")
         store = PassageStore(self._writer.version / PASSAGES)
         with closing(store):
             self._write_words(store, origins)
             sources = store.sources()
-        return self._manifest(described, plan, settings, len(draft), sources), encoded
+        return self._manifest(described, layout, settings, len(new), sources), encoded
 
     def _write_words(self, store: PassageStore, origins: NDArray[np.int64]) -> None:
-        """Index the words, of new passages only where those of the others are known."""
+        """Index the words, reusing those of passages that were there before."""
         kept, missing = None, np.arange(len(origins))
         if self._old and Bm25.can_keep(self._old.folder / WORDS):
             kept = Kept(self._old.folder / WORDS, origins)
             missing = np.flatnonzero(origins < 0)
         folder = self._writer.version / WORDS
-        Bm25.build(_Texts(store, missing), folder, self.stage("words"), kept)
+        Bm25.build(_Texts(store, missing), folder, self.stage("indexing words"), kept)
 
     def _described(self) -> dict[str, Any]:
         if self._encoder is not None:
@@ -439,14 +440,16 @@ class _Change:
         assert self._old is not None
         return dict(self._old.manifest["encoder"])
 
-    def _encode(self, draft: Draft, waiting: NDArray[np.int64], total: int, cache: _Encoded) -> int:
-        """Encode what has no vector yet, keeping each batch."""
+    def _encode(
+        self, new: PassageWriter, waiting: NDArray[np.int64], total: int, cache: _Encoded
+    ) -> int:
+        """Encode the passages without a vector, saving each batch."""
         if not len(waiting):
             return 0
         encoder = self._encoder or self._matching()
-        stage, done = self.stage("encode"), total - len(waiting)
+        stage, done = self.stage("encoding passages"), total - len(waiting)
         for start in range(0, len(waiting), _BATCH):
-            batch = list(draft.read(waiting[start : start + _BATCH].tolist()))
+            batch = list(new.read(waiting[start : start + _BATCH].tolist()))
             cache.keep([passage["id"] for passage in batch], encoder.encode_passages(batch))
             done += len(batch)
             if stage:
@@ -458,14 +461,14 @@ class _Change:
         manifest = self._old.manifest
         return matching_encoder(self._writer.folder, manifest, self._named)
 
-    def _plan(self, count: int, dimension: int) -> tuple[Plan, bool]:
-        """Choose what to build, and say whether what FAISS was trained on can be used again."""
+    def _layout(self, count: int, dimension: int) -> tuple[IndexLayout, bool]:
+        """Return what to build, and whether the trained FAISS index can be reused."""
         old = self._old.manifest["factory"] if self._old else None
         if self._auto and old in (None, FLAT):
-            plan = choose(count, dimension)
+            layout = choose(count, dimension)
         else:
-            plan = given(self._factory or old or FLAT, count, dimension)
-        return plan, plan.factory == old != FLAT
+            layout = given(self._factory or old or FLAT, count, dimension)
+        return layout, layout.factory == old != FLAT
 
     def _reused(self, origins: NDArray[np.int64]) -> OldVectors:
         assert self._old is not None
@@ -474,14 +477,14 @@ class _Change:
         return OldVectors(self._old.folder / VECTORS, in_place)
 
     def _manifest(
-        self, encoder: object, plan: Plan, settings: object, passages: int, sources: int
+        self, encoder: object, layout: IndexLayout, settings: object, passages: int, sources: int
     ) -> Manifest:
         return {
             "format_version": FORMAT_VERSION,
             "version": self._writer.number,
             "encoder": encoder,
             "metric": METRIC,
-            "factory": plan.factory,
+            "factory": layout.factory,
             "auto": self._auto,
             "search": settings,
             "passages": passages,
@@ -534,7 +537,7 @@ class _Encoded:
         return np.memmap(self._file, dtype=self._row, mode="r", shape=(count,))
 
     def has(self, ids: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-        """Tell which passages have been encoded."""
+        """Return which passages have been encoded."""
         return np.isin(ids, self._table()["id"])
 
     def keep(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
@@ -542,7 +545,7 @@ class _Encoded:
         rows = np.empty(len(ids), dtype=self._row)
         rows["id"], rows["vector"] = [identity.encode() for identity in ids], vectors
         if not np.isfinite(vectors).all():
-            raise RuntimeError("the encoder gave vectors that are not finite: nothing was changed")
+            raise RuntimeError("the encoder returned NaN or infinite values: nothing was changed")
         with self._file.open("ab", buffering=0) as file:
             file.write(rows.tobytes())
 
@@ -599,7 +602,7 @@ def _same_encoder(manifest: Manifest, encoder: Encoder) -> bool:
 
 
 def _old(folder: Path, *, must: bool) -> _Old | None:
-    """Give the version that is there, if its files are whole.
+    """Return the version that is there, if its files are whole.
 
     Raises:
         ValueError: it must be there, and is not, or is damaged.
@@ -615,7 +618,7 @@ def _old(folder: Path, *, must: bool) -> _Old | None:
 
 
 def _existing(index: Path | str) -> Path:
-    """Resolve the folder of an index that is to be changed."""
+    """Resolve the folder of an existing index."""
     info(index)
     return Path(index).expanduser().resolve()
 
@@ -637,41 +640,41 @@ def _known(found: Sequence[tuple[Path, str]], roots: Sequence[str]) -> list[tupl
 
 
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
-    """Resolve the folder to write, and refuse one that must not be changed."""
+    """Resolve the folder to write to and check that it may be changed."""
     target = Path(out).expanduser().resolve()
     if readable(target) != str(target):
         raise ValueError(
-            f"{out} has a name that is not UTF-8, which FAISS cannot open: give another folder"
+            f"the name of {out} is not UTF-8, so FAISS cannot open it: use another folder"
         )
     for path in paths:
         source = Path(path).resolve()
         if target == source or target in source.parents:
             raise ValueError(
-                f"{out} is or contains {path}, which is to be indexed: give another folder for "
-                "the index"
+                f"{out} is or contains {path}, which is being indexed: use another folder for the "
+                "index"
             )
     _check_replaceable(target)
     return target
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuse to write into anything but an empty folder, or an index with nothing beside it."""
+    """Check that a folder is empty, or an index with nothing beside it."""
     try:
         others = foreign(target)
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
         raise ValueError(
-            f"{target} is or lies under a file: give a folder for the index"
+            f"{target} is a file or lies under one: give a folder for the index"
         ) from error
     except OSError as error:
         raise ValueError(unwritable(target, error)) from error
     index = looks_like_one(target)
     if (others and not index) or index is False:
         raise ValueError(
-            f"{target} holds other files and no index: give a new or empty folder for the index"
+            f"{target} contains other files and no index: use a new or empty folder for the index"
         )
     if others:
         raise ValueError(
-            f"{target} holds {others[0]!r} beside the index: move it away, or give another folder"
+            f"{target} contains {others[0]!r} beside the index: move it away, or use another folder"
         )

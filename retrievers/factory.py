@@ -9,7 +9,6 @@ only where a neighbour is no candidate.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,10 +33,10 @@ FLAT_UP_TO = 200_000
 """Vectors that are searched exactly: at 384 dimensions some 30 ms on one core, which is about what
 the encoder takes for the query."""
 MEMORY_SHARE = 0.5
-"""Of the memory that is free, what an index may take."""
+"""Maximum share of the free memory that an index may take."""
 TUNED_RECALL = 0.97
-"""Share of the ten nearest of a sample that must be found: the 0.95 that is promised, and more for
-the sample's error, and since it is made of passages while queries lie further off."""
+"""Recall at 10 to reach on a sample of passages: above the promised 0.95 because of sampling error,
+and because queries lie further from passages than passages from each other."""
 _SAMPLE = 400
 _NEIGHBOURS = 10
 _TRAIN_PER_LIST = 40
@@ -45,7 +44,7 @@ _TRAIN_PER_LIST = 40
 _BLOCK = 16_384
 """Vectors handled at a time."""
 _GATHER_UP_TO = 50_000
-"""A filter that lets through so few is searched exactly, whatever the factory."""
+"""Filters that match up to this many passages are searched exactly, whatever the factory."""
 _SCORED_AT_A_TIME = 64
 _READ_BYTES = 1 << 22
 
@@ -53,13 +52,13 @@ Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be built.
+class IndexLayout:
+    """The FAISS index to build for a collection.
 
     Attributes:
         factory: FAISS's factory string.
-        reason: why this one, in words.
-        memory: bytes that it is expected to take when it is searched.
+        reason: Why this one, for people.
+        memory: Bytes it is expected to take when searched.
     """
 
     factory: str
@@ -67,11 +66,11 @@ class Plan:
     memory: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return one line for people."""
         return f"{self.factory}: {self.reason}; about {self.memory / 2**20:,.0f} MiB of memory"
 
 
-def choose(count: int, dimension: int, free: int | None = None) -> Plan:
+def choose(count: int, dimension: int, free: int | None = None) -> IndexLayout:
     """Choose the factory for a collection: exact, an inverted file of bytes, or of short codes.
 
     A graph (HNSW) is never chosen: at 300,000 vectors it took more than twice as long to build as
@@ -94,17 +93,17 @@ def choose(count: int, dimension: int, free: int | None = None) -> Plan:
         factory = f"IVF{lists},PQ{short}"
         reason = f"only short codes fit into {room / 2**30:.1f} GiB"
     memory = expected_memory(factory, count, dimension)
-    return Plan(factory, f"{count:,} vectors, {reason}", memory)
+    return IndexLayout(factory, f"{count:,} vectors, {reason}", memory)
 
 
-def given(factory: str, count: int, dimension: int) -> Plan:
-    """Take the factory that was asked for.
+def given(factory: str, count: int, dimension: int) -> IndexLayout:
+    """Use the requested factory.
 
     Raises:
         ValueError: FAISS knows no such factory, or it does not suit the vectors.
     """
     _make(factory, dimension)
-    return Plan(factory, "as asked for", expected_memory(factory, count, dimension))
+    return IndexLayout(factory, "as requested", expected_memory(factory, count, dimension))
 
 
 def expected_memory(factory: str, count: int, dimension: int) -> int:
@@ -128,17 +127,16 @@ def expected_memory(factory: str, count: int, dimension: int) -> int:
 
 
 def free_memory() -> int:
-    """Give the bytes of memory that this process could take: of the machine, or of its cgroup."""
-    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        values = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        pages = values["MemAvailable"] * 1024
+    """Return the bytes of memory this process can still take, on the machine and in its cgroup."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    try:  # a container's limit, which psutil does not know
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
-        return pages if limit == "max" else min(pages, int(limit) - int(used))
-    except (OSError, KeyError, ValueError):
-        return pages
+    except OSError:
+        return available
+    return available if limit == "max" else min(available, int(limit) - int(used))
 
 
 def load_faiss() -> ModuleType:
@@ -150,7 +148,7 @@ def load_faiss() -> ModuleType:
     try:
         import faiss
     except ImportError as error:
-        raise RuntimeError("the index needs faiss: pip install 'hopgate[cpu]'") from error
+        raise RuntimeError("the index needs FAISS: pip install 'hopgate[cpu]'") from error
     return faiss
 
 
@@ -160,28 +158,28 @@ def _make(factory: str, dimension: int) -> Any:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise ValueError(
-            f"factory {factory!r} is none that FAISS can make for {dimension} dimensions: give "
-            "Flat, HNSW32,SQ8, IVF4096,SQ8 and the like, or leave it out"
+            f"invalid FAISS factory string {factory!r} for vectors of {dimension} dimensions: use "
+            "one such as Flat, HNSW32,SQ8 or IVF4096,SQ8, or leave it out"
         ) from error
     if isinstance(index, faiss.IndexFlat) and factory != FLAT:
-        raise ValueError(f"factory {factory!r} is exact search: call it {FLAT}")
+        raise ValueError(f"factory {factory!r} means exact search: use {FLAT}")
     return index
 
 
 def write(
     folder: Path,
-    plan: Plan,
+    layout: IndexLayout,
     blocks: Iterable[Vectors],
     count: int,
     dimension: int,
     old: OldVectors | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Build the index and write it, with the vectors themselves beside it if it holds none.
+    """Build the FAISS index and write it, with the vectors beside it unless it contains them.
 
     Args:
         folder: where to write.
-        plan: what to build.
+        layout: what to build.
         blocks: all vectors, in the order of their positions.
         count: how many they are.
         dimension: their length.
@@ -197,13 +195,13 @@ def write(
         RuntimeError: a vector is not finite.
     """
     exact = _stored(folder / EXACT, blocks, (count, dimension))
-    if plan.factory == FLAT:
+    if layout.factory == FLAT:
         index = _make(FLAT, dimension)
         index.add(exact)
         settings = {}
         (folder / EXACT).unlink()
     else:
-        index, first = _started(plan, exact, old)
+        index, first = _started(layout, exact, old)
         for at in range(first, count, _BLOCK):
             index.add(np.ascontiguousarray(exact[at : at + _BLOCK]))
             if progress:
@@ -214,7 +212,7 @@ def write(
 
 
 def write_index(index: faiss.Index, file: Path) -> None:
-    """Write FAISS's index, through Python: FAISS itself closes a file of a full disk silently.
+    """Write the FAISS index through Python, since FAISS itself ignores a full disk.
 
     Raises:
         OSError: it cannot be written.
@@ -234,39 +232,43 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
         np.lib.format.write_array_header_1_0(handle, header)
         for block in blocks:
             if not np.isfinite(block).all():
-                raise RuntimeError("the encoder gave vectors that are not finite: nothing changed")
+                raise RuntimeError(
+                    "the encoder returned NaN or infinite values: nothing was changed"
+                )
             handle.write(block.astype("<f4", copy=False).tobytes())
     return _mapped(file)
 
 
-def _started(plan: Plan, exact: Vectors, old: OldVectors | None) -> tuple[faiss.Index, int]:
-    """Give an index that is trained, and how many of the vectors it holds already."""
+def _started(
+    layout: IndexLayout, exact: Vectors, old: OldVectors | None
+) -> tuple[faiss.Index, int]:
+    """Return an index that is trained, and how many of the vectors it holds already."""
     if old is not None:
         index = load_faiss().read_index(str(old.file))
         if old.stay_in_place:
             return index, index.ntotal
         index.reset()
         return index, 0
-    index = _make(plan.factory, exact.shape[1])
+    index = _make(layout.factory, exact.shape[1])
     if not index.is_trained:
-        _train(index, plan, exact)
+        _train(index, layout, exact)
     return index, 0
 
 
-def _train(index: faiss.Index, plan: Plan, exact: Vectors) -> None:
+def _train(index: faiss.Index, layout: IndexLayout, exact: Vectors) -> None:
     lists = getattr(index, "nlist", 0)
     wanted = min(len(exact), max(_TRAIN_PER_LIST * lists, 65_536))
     try:
         index.train(np.ascontiguousarray(exact[_spread(len(exact), wanted)]))
     except RuntimeError as error:
         raise ValueError(
-            f"factory {plan.factory} cannot be trained on {len(exact):,} vectors: give one of "
+            f"factory {layout.factory} cannot be trained on {len(exact):,} vectors: use one with "
             "fewer lists, or leave it out"
         ) from error
 
 
 def _spread(count: int, wanted: int) -> Positions:
-    """Give positions drawn evenly at random, the same each time, in ascending order."""
+    """Return positions drawn evenly at random, the same each time, in ascending order."""
     drawn = np.random.default_rng(0).choice(count, size=min(count, wanted), replace=False)
     return np.sort(drawn)
 
@@ -430,7 +432,7 @@ class Searcher:
     def _nearest(
         self, queries: Vectors, k: int, allowed: Positions | None
     ) -> tuple[Positions, Vectors]:
-        """Search with the settings; what is not found is position -1."""
+        """Search with the settings; position -1 stands for no neighbour."""
         wide = min(k * self._settings.get("oversample", 1), len(self))
         candidates, scores = self._candidates(queries, wide, allowed)
         if self._settings:
@@ -448,7 +450,7 @@ class Searcher:
         return near, scores
 
     def _parameters(self, k: int, allowed: Positions | None) -> Any:
-        """Give the settings of one search; a filter makes it look further."""
+        """Return the settings of one search; with a filter it looks at more of the index."""
         faiss = load_faiss()
         options: dict[str, Any] = {}
         found = None
@@ -497,7 +499,7 @@ class Searcher:
 
 
 def _read_through(file: Path) -> None:
-    """Have a file in the system's cache: all of it is searched, and page by page it comes slowly.
+    """Read a file once, so that the system caches all of it before it is searched.
 
     300 MB that were not in memory took 3 s in a row, and 20 s as pages that a search touched.
     """
@@ -524,7 +526,7 @@ def _exact(folder: Path, index: faiss.Index) -> Vectors:
     if (folder / EXACT).exists():
         vectors = _mapped(folder / EXACT)
         if vectors.shape != (index.ntotal, index.d):
-            raise ValueError(f"{EXACT} is of shape {vectors.shape}, not {index.ntotal} × {index.d}")
+            raise ValueError(f"{EXACT} has shape {vectors.shape}, not ({index.ntotal}, {index.d})")
         return vectors
     faiss = load_faiss()
     if not isinstance(index, faiss.IndexFlat):

@@ -1,22 +1,27 @@
 """An index on disk, opened for searching: vectors in FAISS, words in BM25, passages in SQLite.
 
-Its manifest says which version of them is the current one.
+Its manifest names the current version of all three.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import numpy as np
 
+from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Passage, check_k, encodable
 from hopgate.retrievers.bm25 import Bm25
-from hopgate.retrievers.encoders import Encoder, find_encoder, load_encoder, resolve_encoder
+from hopgate.retrievers.encoders import (
+    Encoder,
+    find_encoder,
+    load_encoder,
+    model_files,
+    resolve_encoder,
+)
 from hopgate.retrievers.factory import Searcher, load_faiss
 from hopgate.retrievers.hybrid import CANDIDATES, DEFAULT_MODE, Mode, fuse
 from hopgate.retrievers.manifest import (
@@ -102,7 +107,7 @@ class Index:
             raise damaged(folder, str(error).splitlines()[0]) from error
         if counts != {manifest["passages"]}:
             store.close()
-            raise damaged(folder, "vectors, passages and BM25 differ in number")
+            raise damaged(folder, "vectors, passages and BM25 have different lengths")
         return cls(folder, manifest, vectors, store, loaded, words)
 
     def __len__(self) -> int:
@@ -133,11 +138,11 @@ class Index:
         """
         check_k(k)
         if isinstance(queries, str):
-            raise ValueError("queries is one text: give a list of texts")
+            raise ValueError("queries is a string: give a list of strings")
         queries = [encodable(query) for query in queries]
         mode = mode or DEFAULT_MODE
         if mode not in get_args(Mode):
-            raise ValueError(f"mode is {mode!r}: use {', '.join(get_args(Mode))}")
+            raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
         allowed = None if where is None else self._store.where(where)
         if not queries or (allowed is not None and not len(allowed)):
             return [[] for _ in queries]
@@ -198,7 +203,7 @@ _Opened = TypeVar("_Opened")
 
 
 def while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
-    """Look at an index, and again if its version was replaced and removed meanwhile."""
+    """Run `look`, and again whenever a writer replaced the version it was reading."""
     for _ in range(_OPENING_TRIES):
         before = _stat(folder / MANIFEST)
         try:
@@ -209,51 +214,38 @@ def while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
     return look()
 
 
-_State = tuple[tuple[int, int, int] | None, ...]
-_checked: dict[Path, tuple[_State, Manifest]] = {}
-_checking = Lock()
+_hashed: Cache[None] = Cache()
 
 
 def check_index(path: Path | str) -> Manifest:
     """Check, without opening it, that an index could be opened here with its own encoder.
 
-    Looked at are the manifest, the files as `Index.open` does, faiss, and the fingerprint of the
-    encoder if it is on this machine (a model of the hub that is not is fetched when the index is
-    opened). An index that was found good is looked at again only when one of its files has
-    another size or time.
+    Checked are the manifest, the files as in `Index.open` (again only when one of them changes),
+    FAISS, and the fingerprint of the encoder if it is on this machine (a model of the hub that is
+    not is downloaded when the index is opened).
 
     Returns:
-        What `info` gives.
+        The manifest, as `info` does.
 
     Raises:
-        ValueError: as `Index.open`.
-        RuntimeError: faiss is missing, or the embedded encoder is missing or damaged.
+        ValueError: See `Index.open`.
+        RuntimeError: FAISS is missing, or the embedded encoder is missing or damaged.
     """
     folder = Path(path).expanduser().resolve()
-    with _checking:
-        held = _checked.get(folder)
-        if held is None or held[0] != _state(folder, held[1]):
-            manifest = while_it_changes(folder, lambda: _check(path))
-            held = _checked[folder] = (_state(folder, manifest), manifest)
-        return deepcopy(held[1])
+    return while_it_changes(folder, lambda: _check(path))
 
 
 def _check(path: Path | str) -> Manifest:
     folder = Path(path).expanduser().resolve()
     manifest = info(path)
-    check_hashes(folder, manifest)
+    version = version_folder(folder, manifest)
+    files = [folder / MANIFEST, *(version / name for name in manifest["files"])]
+    _hashed.get(folder, lambda: check_hashes(folder, manifest), files)
     load_faiss()
     name = manifest["encoder"]["name"]
     if source := find_encoder(name):
         _check_fingerprint(folder, manifest, name, source.fingerprint)
     return manifest
-
-
-def _state(folder: Path, manifest: Manifest) -> _State:
-    """Give size and time of each file of an index; None for one that is missing."""
-    version = version_folder(folder, manifest)
-    files = (folder / MANIFEST, *(version / name for name in manifest["files"]))
-    return tuple(map(_stat, files))
 
 
 def _stat(file: Path) -> tuple[int, int, int] | None:
@@ -282,7 +274,7 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
         if key != "name" and value != built_with.get(key):
             raise ValueError(
                 f"the index at {folder} was built with {key} {built_with.get(key)!r}, and encoder "
-                f"{name} has {value!r}: build it again"
+                f"{name} has {value!r}: build the index again"
             )
     return loaded
 
@@ -291,24 +283,24 @@ def _check_fingerprint(folder: Path, manifest: Manifest, name: str, fingerprint:
     built_with = manifest["encoder"]
     if fingerprint != built_with["fingerprint"]:
         raise ValueError(
-            f"the index at {folder} was built with encoder {built_with['name']}, and {name} here "
-            "has other weights: name the encoder it was built with, or build it again"
+            f"the index at {folder} was built with encoder {built_with['name']}, and {name} has "
+            "different weights: use the encoder it was built with, or build it again"
         )
 
 
-_opened: dict[Path, tuple[tuple[object, ...], Index]] = {}
-_opening = Lock()
+_indexes: Cache[Index] = Cache()
 
 
 def load_index(path: Path | str, encoder: str | None = None) -> Index:
-    """Open an index, once per process; one that has changed is opened anew.
+    """Open an index, once per process and again when the index or its encoder changes.
 
     Arguments and errors are those of `Index.open`.
     """
     folder = Path(path).expanduser().resolve()
-    with _opening:
-        version = (_stat(folder / MANIFEST), encoder)
-        held = _opened.get(folder)
-        if held is None or held[0] != version:
-            held = _opened[folder] = (version, Index.open(folder, encoder))
-        return held[1]
+    return while_it_changes(folder, lambda: _load(folder, encoder))
+
+
+def _load(folder: Path, encoder: str | None) -> Index:
+    source = resolve_encoder(encoder or info(folder)["encoder"]["name"])
+    files = [folder / MANIFEST, *model_files(source.folder)]
+    return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)

@@ -1,35 +1,35 @@
-"""Documents in, passages out, split to about 100 words.
+"""Reading documents into passages of about 100 words.
 
 Kinds: .txt, .md, .html, .pdf, .docx, .csv and .jsonl. A file that cannot be read is reported with
-its reason, and the rest goes on.
+the reason, and the others are read.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from hopgate.common.files import parse_object, shown
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.docx import read_docx
 
 if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
     from langchain_text_splitters import TextSplitter
 
 CHUNK_CHARACTERS = 600
 """Length of a passage: about 100 words of English, the unit of DPR's and Contriever's Wikipedia."""
 OVERLAP_CHARACTERS = 100
-"""What a passage repeats of the one before it, at most: about a sentence."""
+"""Maximum overlap with the passage before: about a sentence."""
 
 MAX_FILE_BYTES = 128 << 20
-"""Largest file of a kind that is read whole; .csv and .jsonl are read row by row, at any size."""
+"""Largest file that is read whole; .csv and .jsonl are read row by row, at any size."""
 MAX_HTML_BYTES = 16 << 20
 """Largest .html file: its parser takes up to a hundred times as much memory."""
 MAX_ROW_CHARACTERS = 16 << 20
@@ -38,29 +38,29 @@ MAX_ROW_CHARACTERS = 16 << 20
 _STREAMED = (".csv", ".jsonl")
 _BLOCK_BYTES = 1 << 20
 _GUESS_BYTES = 1 << 18
-"""How much of a file is looked at to guess its encoding."""
+"""Bytes at the start of a file from which its encoding is guessed."""
 _GOOD_TO_BAD = 10
-"""So many letters beyond ASCII for each broken byte make a text UTF-8, with some bytes broken."""
+"""Non-ASCII letters for each broken byte from which a text counts as UTF-8 with broken bytes."""
 _FOREIGN = 0.3
-"""Share of bytes beyond ASCII from which a text is of another script than Latin."""
+"""Share of non-ASCII bytes from which a text counts as written in a non-Latin script."""
 _COHERENT = 0.7
-"""How sure charset-normalizer must be of a language, 0 to 1, to be believed on a Latin text."""
+"""Minimum coherence, 0 to 1, that charset-normalizer must report for a text in Latin script."""
 _SEPARATORS = ["\n\n", "\n", ". ", " ", ""]
 _SPACE_BEFORE_MARK = re.compile(r" (?=[,.;:!?)\]])")
-"""What taking the tags out of `<b>word</b>,` leaves before the comma."""
+"""The space left before the comma when the tags of `<b>word</b>,` are removed."""
 _HEADINGS = [("#", "1"), ("##", "2"), ("###", "3")]
 
 ReadProgress = Callable[[int, int], None]
-"""Called with the files read so far and their total."""
+"""Called with the number of files read so far and their total."""
 
 
 class MissingExtraError(RuntimeError):
-    """A kind of file needs packages that are not installed."""
+    """A kind of file needs a package that is not installed."""
 
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file that gave no passages, and why."""
+    """A file without passages, and why."""
 
     path: str
     reason: str
@@ -68,12 +68,12 @@ class SkippedFile:
 
 @dataclass
 class Documents:
-    """What was read.
+    """The passages of some files.
 
     Attributes:
-        passages: in the order of the files; the same content may come twice.
-        files: how many files gave passages.
-        skipped: files that gave none.
+        passages: In the order of the files; the same content may appear twice.
+        files: Number of files with passages.
+        skipped: Files without.
     """
 
     passages: list[Passage] = field(default_factory=list)
@@ -85,20 +85,20 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
     """Read files and folders into passages.
 
     Folders are read with all their subfolders; hidden files, files of other kinds and loops of
-    symbolic links are passed over. Text that is not UTF-8 is taken as UTF-16 if it is marked so,
-    else as what charset-normalizer is sure of, else as Windows-1252. Passages keep their page
-    (.pdf) and the headings that they stand under (.md, .html, .docx).
+    symbolic links are skipped. Text that is not UTF-8 is decoded as UTF-16 if it has a byte order
+    mark, else as what charset-normalizer detects with confidence, else as Windows-1252. Passages
+    keep their page (.pdf) and the headings above them (.md, .html, .docx).
 
     Args:
-        paths: files or folders.
-        progress: called after each file.
+        paths: Files or folders.
+        progress: Called after each file.
 
     Returns:
         The passages, and the files that could not be read.
 
     Raises:
-        ValueError: a path does not exist or is of another kind, or nothing at all could be read.
-        MissingExtraError: nothing could be read, for want of the extra `documents`.
+        ValueError: A path does not exist or is of another kind, or no file could be read.
+        MissingExtraError: No file could be read because the extra `documents` is missing.
     """
     return read_files(find_files(paths), progress)
 
@@ -106,7 +106,7 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
 def read_files(
     found: Sequence[tuple[Path, str]], progress: ReadProgress | None = None
 ) -> Documents:
-    """Read what `find_files` found, see `load_documents`."""
+    """Read the files that `find_files` returned, see `load_documents`."""
     documents = Documents()
     missing: MissingExtraError | None = None
     for done, (file, source) in enumerate(found, start=1):
@@ -137,12 +137,12 @@ def _add_file(documents: Documents, file: Path, source: str) -> None:
         passages = list(_READERS[kind](file, source))
     except MissingExtraError:
         raise
-    except Exception as error:  # any parser may fail in its own way on a broken file
+    except Exception as error:  # the parsers' errors have no common base class
         reason = " ".join(str(error).split()) or type(error).__name__
         documents.skipped.append(SkippedFile(str(file), reason))
         return
     if not passages:
-        documents.skipped.append(SkippedFile(str(file), "it holds no text"))
+        documents.skipped.append(SkippedFile(str(file), "it contains no text"))
         return
     documents.passages.extend(passages)
     documents.files += 1
@@ -152,15 +152,15 @@ def find_files(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
     """List the files to read, each once, in a fixed order.
 
     Returns:
-        Each file with its source: its path relative to the folder that was given, or its name.
-        Bytes of it that are not UTF-8 are escaped.
+        Each file with its source: its path relative to the given folder, or its name. Bytes that
+        are not UTF-8 are escaped.
 
     Raises:
-        ValueError: a path does not exist, is no file or folder or of another kind, or a folder has
-            no such file.
+        ValueError: A path does not exist, is neither file nor folder, is of another kind, or is a
+            folder without any such file.
     """
     if not paths:
-        raise ValueError("no paths given: name files or folders to index")
+        raise ValueError("no paths given: give files or folders to index")
     found: dict[Path, tuple[Path, str]] = {}
     for path in map(Path, paths):
         for file, source in _expand(path):
@@ -173,19 +173,19 @@ def _expand(path: Path) -> list[tuple[Path, str]]:
     if path.is_dir():
         files = sorted(_walk(path))
         if not files:
-            raise ValueError(f"{path} holds no file that can be read ({kinds})")
+            raise ValueError(f"{path} contains no file of a known kind ({kinds})")
         return [(file, readable(file.relative_to(path))) for file in files]
     if not path.exists():
         raise ValueError(f"{path} does not exist: give files or folders")
     if not path.is_file():
-        raise ValueError(f"{path} is no file: give files or folders")
+        raise ValueError(f"{path} is not a regular file: give files or folders")
     if path.suffix.lower() not in _READERS:
-        raise ValueError(f"{path} is of a kind that cannot be read: give {kinds}")
+        raise ValueError(f"{path} is of an unknown kind: use {kinds}")
     return [(path, readable(Path(path.name)))]
 
 
 def readable(path: Path) -> str:
-    """Give a path as text, with bytes that are not UTF-8 escaped."""
+    """Return a path as text, with bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -194,7 +194,7 @@ def _stem(source: str) -> str:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Yield the readable files under a folder; a folder reached again by a link is left out."""
+    """Yield the files of known kinds below a folder, skipping folders reached twice by links."""
     seen: set[str] = set()
     for folder, subfolders, names in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)
@@ -214,7 +214,7 @@ def _check_size(file: Path) -> None:
     if (size := file.stat().st_size) > most:
         raise ValueError(
             f"it has {size >> 20} MB, and {file.suffix} files are read up to {most >> 20} MB: "
-            "split it, or make it .jsonl"
+            "split it, or convert it to .jsonl"
         )
 
 
@@ -222,12 +222,12 @@ def _read_text(file: Path) -> str:
     """Decode a file, see `load_documents`; raise ValueError if it is not text."""
     text = file.read_text(encoding=_encoding(file), errors="replace")
     if "\x00" in text:
-        raise ValueError("it is not text")
+        raise ValueError("it is a binary file")
     return text
 
 
 def _encoding(file: Path) -> str:
-    """Tell the encoding of a file, reading it block by block."""
+    """Return the encoding of a file, reading it block by block."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.open("rb") as handle:
         start = handle.read(_GUESS_BYTES)
@@ -244,7 +244,7 @@ def _encoding(file: Path) -> str:
 
 
 def _guessed(start: bytes) -> str:
-    """Guess the encoding of bytes that are not UTF-8, or not all of them."""
+    """Guess the encoding of bytes that are not valid UTF-8."""
     from charset_normalizer import from_bytes
 
     text = start.decode(errors="replace")
@@ -281,6 +281,27 @@ def _html(file: Path, source: str) -> Iterator[Passage]:
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for tag in soup(["script", "style", "template", "noscript", "title"]):
         tag.decompose()
+    yield from _by_headings(soup, title or _stem(source), source)
+
+
+def _docx(file: Path, source: str) -> Iterator[Passage]:
+    """Split at headings, under the document's title."""
+    try:
+        from bs4 import BeautifulSoup
+
+        from hopgate.retrievers.docx import docx_to_html
+
+        title, html = docx_to_html(file)
+    except ImportError as error:
+        raise _missing(".docx", error) from error
+    soup = BeautifulSoup(html, "html.parser")
+    if not title and (heading := soup.find("h1", class_="title")):
+        title = " ".join(heading.get_text(" ").split())
+    yield from _by_headings(soup, title or _stem(source), source)
+
+
+def _by_headings(soup: BeautifulSoup, title: str, source: str) -> Iterator[Passage]:
+    """Split the text of a page at its headings."""
     for string in soup(string=re.compile(_MARK)):
         string.replace_with(type(string)(string.replace(_MARK, " ")))
     within: set[int] = set()
@@ -289,18 +310,18 @@ def _html(file: Path, source: str) -> Iterator[Passage]:
             continue
         within.update(map(id, tag(_HTML_HEADINGS)))
         heading = " ".join(tag.get_text(" ").split())
-        tag.replace_with(f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else "")
-    for headings, part in _sections(title or _stem(source), _marked(soup.get_text("\n"))):
+        tag.string = f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else ""
+    for headings, part in _sections(title, _marked(soup.get_text("\n"))):
         yield from _section(headings, _SPACE_BEFORE_MARK.sub("", _unwrap(part)), source)
 
 
 _HTML_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _MARK = "\x1e"
-"""Stands around a heading while HTML is made text; taken out of the page before."""
+"""Marks both ends of a heading in the text of a page, from which it is removed before."""
 
 
 def _marked(text: str) -> Iterator[tuple[int | None, str]]:
-    """Yield the parts of a text whose headings are marked, with the level of a heading."""
+    """Yield the parts of a text with marked headings, each with the level of its heading."""
     for number, part in enumerate(text.split(_MARK)):
         yield (int(part[0]), part[1:]) if number % 2 else (None, part)
 
@@ -311,8 +332,8 @@ def _sections(
     """Yield each text with the headings above it, the title first.
 
     Args:
-        title: of the document; a heading that repeats it is left out.
-        parts: the level of a heading, or None for text; in the order of the document.
+        title: Title of the document; a heading that repeats it is dropped.
+        parts: Level (None for text) and text, in the order of the document.
     """
     above: dict[int, str] = {}
     texts: list[str] = []
@@ -342,18 +363,8 @@ def _pdf(file: Path, source: str) -> Iterator[Passage]:
         yield from _split(_stem(source), _unwrap(page.extract_text()), source, page=number)
 
 
-def _docx(file: Path, source: str) -> Iterator[Passage]:
-    """Split at headings, under the document's title."""
-    title, paragraphs = read_docx(file)
-    if not title:
-        title = next((text for text, level in paragraphs if level == 0), _stem(source))
-    parts = ((level, text) for text, level in paragraphs)
-    for headings, text in _sections(title, parts):
-        yield from _section(headings, text, source)
-
-
 def _csv(file: Path, source: str) -> Iterator[Passage]:
-    """Read rows by the names in the first: `text` and `title`, else every cell as `name: cell`."""
+    """Read the columns `text` and `title` if there are such, else each row as `name: cell. …`."""
     with file.open(encoding=_encoding(file), errors="replace", newline="") as lines:
         first = lines.readline(_GUESS_BYTES)
         lines.seek(0)
@@ -377,13 +388,17 @@ def _csv(file: Path, source: str) -> Iterator[Passage]:
 def _jsonl(file: Path, source: str) -> Iterator[Passage]:
     with file.open(encoding=_encoding(file), errors="replace", newline="\n") as lines:
         for number, line in enumerate(_lines(lines), start=1):
-            if line.strip():
-                title, text = _row(line, number)
-                yield from _split(title, text, source)
+            if not line.strip():
+                continue
+            try:
+                title, text = _row(parse_object(line))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+            yield from _split(title, text, source)
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file, none of which may be endless."""
+    """Yield the lines of a file, each up to `MAX_ROW_CHARACTERS` long."""
     number = 0
     while line := file.readline(MAX_ROW_CHARACTERS):
         number += 1
@@ -392,18 +407,14 @@ def _lines(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _row(line: str, number: int) -> tuple[str, str]:
-    """Give a row's title and text; an empty text makes no passage."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"line {number} is not JSON: {error.msg}") from error
-    if not isinstance(row, dict) or not isinstance(row.get("text", 0), str | None):
-        raise ValueError(f'line {number} has no text: a row is {{"title": "…", "text": "…"}}')
-    title = row.get("title") or ""
-    if not isinstance(title, str):
-        raise ValueError(f"line {number} has a title that is not text: {title!r}")
-    return title, row["text"] or ""
+def _row(fields: dict[str, Any]) -> tuple[str, str]:
+    """Return a row's title and text; an empty text makes no passage."""
+    if "text" not in fields:
+        raise ValueError('text is missing; a row is {"title": "…", "text": "…"}')
+    for name in ("title", "text"):
+        if not isinstance(value := fields.get(name), str | None):
+            raise ValueError(f"{name} is {shown(value)}; it must be a string")
+    return fields.get("title") or "", fields["text"] or ""
 
 
 _READERS: dict[str, Callable[[Path, str], Iterable[Passage]]] = {
@@ -439,7 +450,7 @@ def _splitter() -> TextSplitter:
 
 
 def _unwrap(text: str) -> str:
-    """Join the lines of each paragraph: line breaks of a page or of HTML say nothing."""
+    """Join the lines of each paragraph: the line breaks of a page or of HTML mean nothing."""
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return "\n\n".join(part for part in paragraphs if part)
 

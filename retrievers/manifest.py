@@ -12,6 +12,8 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from hopgate.common.files import sha256
+
 if TYPE_CHECKING:
     from hopgate.retrievers.encoders import Encoder
 
@@ -48,21 +50,21 @@ _FILE_FIELDS: dict[str, type] = {"bytes": int, "sha256": str}
 
 
 class DamagedError(ValueError):
-    """The files of an index are not what its manifest says, or the manifest is not readable."""
+    """The files of an index do not match its manifest, or the manifest cannot be read."""
 
 
 def damaged(folder: Path, what: str) -> DamagedError:
-    """Make the error for an index that is damaged."""
-    return DamagedError(f"the index at {folder} is damaged or half-written: {what}; build it again")
+    """Return the error for a damaged index."""
+    return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
 
 
 def version_folder(folder: Path, manifest: Manifest) -> Path:
-    """Give the folder with the files of the version that a manifest describes."""
+    """Return the folder with the files of the version that a manifest describes."""
     return folder / version_name(manifest["version"])
 
 
 def version_name(version: int) -> str:
-    """Give the name of a version's folder."""
+    """Return the name of a version's folder."""
     return f"v{version:06d}"
 
 
@@ -102,7 +104,7 @@ def _read(folder: Path) -> Manifest:
     if version < FORMAT_VERSION:
         raise ValueError(
             f"the index at {folder} has the old format version {version}, and this hopgate reads "
-            f"{FORMAT_VERSION}: build the index again, into a new folder"
+            f"version {FORMAT_VERSION}: build the index again, into a new folder"
         )
     _check_fields(folder, "", manifest, _FIELDS)
     _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
@@ -113,11 +115,11 @@ def _read(folder: Path) -> Manifest:
 
 
 def check_not_newer(folder: Path, version: int) -> None:
-    """Refuse an index of a newer format with a ValueError."""
+    """Raise ValueError for an index of a newer format."""
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"the index at {folder} has format version {version}, and this hopgate reads "
-            f"{FORMAT_VERSION}: update hopgate, or build the index again into a new folder"
+            f"the index at {folder} has format version {version}, and this hopgate reads version "
+            f"{FORMAT_VERSION}: update hopgate, or build the index again, into a new folder"
         )
 
 
@@ -126,13 +128,13 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
     for name, entry in manifest["files"].items():
         _check_fields(folder, f"files.{name}.", entry, _FILE_FIELDS)
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise damaged(folder, f"{MANIFEST} names the file {name}, which lies elsewhere")
+            raise damaged(folder, f"{MANIFEST} lists {name}, which is outside the index")
         _check_size(folder, version / name, entry["bytes"])
 
 
 def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
     if not isinstance(found, dict):
-        raise damaged(folder, f"{MANIFEST} is no JSON object")
+        raise damaged(folder, f"{MANIFEST} is not a JSON object")
     if missing := fields.keys() - found.keys():
         names = ", ".join(prefix + name for name in sorted(missing))
         raise damaged(folder, f"{MANIFEST} lacks {names}")
@@ -172,7 +174,7 @@ def check_all_hashes(folder: Path, manifest: Manifest) -> None:
 
 
 def changed_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Name the files of a version that are not as they were written."""
+    """Return the files of a version that changed since they were written."""
     version = version_folder(folder, manifest)
     return [
         f"{version.name}/{name}"
@@ -182,7 +184,7 @@ def changed_files(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def looks_like_one(folder: Path) -> bool | None:
-    """Tell whether a folder's manifest is that of an index; None if it has none.
+    """Return whether a folder's manifest is that of an index; None if it has none.
 
     Raises:
         ValueError: it is that of an index of a newer format.
@@ -202,7 +204,7 @@ def looks_like_one(folder: Path) -> bool | None:
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:
-    """Give what the manifest says about an encoder."""
+    """Return what the manifest says about an encoder."""
     return {
         "name": encoder.name,
         "dimension": encoder.dimension,
@@ -215,7 +217,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
 
 
 def describe_files(version: Path) -> dict[str, dict[str, Any]]:
-    """Give the size and hash of every file of a version, by its path below it."""
+    """Return the size and hash of every file of a version, by its path below it."""
     files = sorted(file for file in version.rglob("*") if file.is_file())
     return {
         file.relative_to(version).as_posix(): {
@@ -226,14 +228,8 @@ def describe_files(version: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def sha256(file: Path) -> str:
-    """Hash a file."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 def to_bytes(manifest: Manifest) -> bytes:
-    """Give a manifest as it is written, with its checksum."""
+    """Return a manifest as it is written, with its checksum."""
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     text = json.dumps(body | {"checksum": checksum}, indent=2, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Reranking: a cross-encoder reads the query and each candidate together and orders them anew."""
+"""Reranking: a cross-encoder reads the query together with each candidate and reorders them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Retriever, check_k
-from hopgate.retrievers.encoders import HUB_ID, first_line, hub_model, quiet_loading
+from hopgate.retrievers.encoders import (
+    HUB_ID,
+    first_line,
+    hub_model,
+    model_files,
+    without_progress_bar,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 CANDIDATES = 32
-"""How many passages are read for each query, at least; a cross-encoder reads each whole."""
+"""Minimum number of passages to score for each query; the cross-encoder reads each of them."""
 _BATCH = 32
 
 
@@ -28,14 +35,14 @@ class Reranker:
         """Load the weights, from safetensors.
 
         Raises:
-            RuntimeError: the files are not those of a cross-encoder with one score.
+            RuntimeError: The files are not those of a cross-encoder with one score.
         """
         self.name = name
         self._model = _load(name, folder)
         self._lock = Lock()
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Score how well each text answers the query; higher is better."""
+        """Return how well each text answers the query; higher is better."""
         if not texts:
             return []
         with self._lock:
@@ -46,15 +53,15 @@ class Reranker:
 
 
 class Reranked:
-    """A retriever whose candidates a cross-encoder orders anew.
+    """A retriever whose candidates are reordered by a cross-encoder.
 
     Args:
-        retriever: gives the candidates.
-        reranker: orders them; a hit's score is then the cross-encoder's.
+        retriever: Finds the candidates.
+        reranker: Orders them; its score becomes the hit's score.
     """
 
     def __init__(self, retriever: Retriever, reranker: Reranker) -> None:
-        """Hold both."""
+        """Keep both."""
         self._retriever = retriever
         self._reranker = reranker
 
@@ -71,34 +78,31 @@ class Reranked:
         return sorted(rescored, key=lambda hit: -hit["score"])
 
 
-_loaded: dict[str, Reranker] = {}
-_loading = Lock()
+_rerankers: Cache[Reranker] = Cache()
 
 
 def load_reranker(name: str) -> Reranker:
-    """Load a cross-encoder, once per process.
+    """Load a cross-encoder, once per process and again when its files change.
 
     Args:
-        name: a folder in sentence-transformers' layout, or a model id of the hub.
+        name: A folder in sentence-transformers' layout, or a model id of the hub.
 
     Raises:
-        ValueError: there is no such cross-encoder.
-        RuntimeError: its files are missing, damaged or out of reach.
+        ValueError: There is no such cross-encoder.
+        RuntimeError: Its files are missing or damaged, or cannot be downloaded.
     """
-    with _loading:
-        if name not in _loaded:
-            _loaded[name] = Reranker(name, check_reranker(name) or hub_model(name))
-        return _loaded[name]
+    folder = check_reranker(name) or hub_model(name)
+    return _rerankers.get(name, lambda: Reranker(name, folder), model_files(folder))
 
 
 def check_reranker(name: str) -> Path | None:
-    """Refuse, without loading or asking anything, a name that cannot be a cross-encoder's.
+    """Check a cross-encoder's name, without loading or downloading anything.
 
     Returns:
         The folder that `name` is; None for a model id of the hub.
 
     Raises:
-        ValueError: it is no model id, or a folder without safetensors weights.
+        ValueError: It is neither a model id nor a folder with safetensors weights.
     """
     folder = Path(name).expanduser()
     if not folder.is_dir():
@@ -110,8 +114,7 @@ def check_reranker(name: str) -> Path | None:
         )
     if not any(folder.glob("*.safetensors")):
         raise ValueError(
-            f"cross-encoder folder {name} holds no .safetensors file: save its weights as "
-            "safetensors"
+            f"cross-encoder folder {name} has no .safetensors file: save its weights as safetensors"
         )
     return folder
 
@@ -119,18 +122,18 @@ def check_reranker(name: str) -> Path | None:
 def _load(name: str, folder: Path) -> CrossEncoder:
     from sentence_transformers import CrossEncoder
 
-    with quiet_loading():
+    with without_progress_bar():
         try:
             model: CrossEncoder = CrossEncoder(
                 str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
             )
-        except Exception as error:  # torch, safetensors and tokenizers fail each in its own way
+        except Exception as error:  # torch, safetensors and tokenizers have no common base class
             raise RuntimeError(
                 f"cross-encoder {name} in {folder} cannot be loaded: {first_line(error)}"
             ) from error
     if model.num_labels != 1:
         raise RuntimeError(
-            f"cross-encoder {name} gives {model.num_labels} scores for a pair: use one that gives "
-            "one, such as cross-encoder/ms-marco-MiniLM-L6-v2"
+            f"cross-encoder {name} returns {model.num_labels} scores for a pair: use one that "
+            "returns one, such as cross-encoder/ms-marco-MiniLM-L6-v2"
         )
     return model

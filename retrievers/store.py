@@ -1,4 +1,4 @@
-"""The passages of an index on disk: one SQLite file a version, looked up by position.
+"""The passages of an index on disk: one SQLite file per version, looked up by position.
 
 A passage's position is the place of its vector, counted from 0. The same content is kept once;
 when several documents hold it, the later ones are remembered beside the passage, so that it goes
@@ -79,8 +79,8 @@ DELETE FROM repeats WHERE (id, source) IN (SELECT id, source FROM heirs);
 """
 
 
-class Draft:
-    """The passages of a version that is being written, next to those of the version before.
+class PassageWriter:
+    """Writes the passages of a new version, next to those of the version before.
 
     Args:
         path: the file to create; it must not exist.
@@ -141,8 +141,8 @@ class Draft:
             given += 1
             if passage["id"] != passage_id(passage["title"], passage["text"]):
                 raise ValueError(
-                    f"passage {passage['id']!r} has not the id of its content: make it with "
-                    "make_passage"
+                    f"the id of passage {passage['id']!r} does not match its content: create "
+                    "passages with make_passage"
                 )
             row = [passage.get(name) for name in FIELDS]
             added = self._connection.execute(
@@ -169,7 +169,7 @@ class Draft:
         return self._count
 
     def unmatched(self, patterns: Sequence[str]) -> list[str]:
-        """Give those patterns that no source of the version before answers to."""
+        """Return the patterns that match no source of the previous version."""
         sql = (
             "SELECT 1 FROM (SELECT source FROM old.passages UNION SELECT source FROM old.repeats) "
             "WHERE source = ?1 OR source GLOB ?1 LIMIT 1"
@@ -177,12 +177,12 @@ class Draft:
         return [each for each in patterns if not self._connection.execute(sql, [each]).fetchone()]
 
     def unknown(self, ids: Sequence[str]) -> list[str]:
-        """Give those ids that the version before has not."""
+        """Return the ids that the previous version does not have."""
         sql = "SELECT 1 FROM old.passages WHERE id = ?"
         return [each for each in ids if not self._connection.execute(sql, [each]).fetchone()]
 
     def is_old(self) -> bool:
-        """Tell whether these are the passages of the version before, in any order."""
+        """Return whether these are the passages of the previous version, in any order."""
         if not self._old:
             return False
         columns = "id, source, page, section"  # the id stands for title and text
@@ -197,7 +197,7 @@ class Draft:
         )
 
     def origins(self) -> Positions:
-        """Give for each position where the passage was in the version before; -1: nowhere."""
+        """Return each passage's position in the previous version, -1 if it is new."""
         if not self._old:
             return np.full(self._count, -1, dtype=np.int64)
         rows = self._connection.execute(
@@ -207,7 +207,7 @@ class Draft:
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=self._count)
 
     def ids(self) -> NDArray[np.bytes_]:
-        """Give the id of each passage, in the order of their positions."""
+        """Return the id of each passage, in the order of their positions."""
         rows = self._connection.execute("SELECT id FROM passages ORDER BY position")
         return np.fromiter((row[0].encode() for row in rows), dtype="S16", count=self._count)
 
@@ -225,7 +225,7 @@ class Draft:
         self.close()
 
     def close(self) -> None:
-        """Close the file as it is; one that is not finished is of no use."""
+        """Close the file; one that was not finished cannot be used."""
         self._connection.close()
 
     def _one(self, sql: str) -> int:
@@ -248,7 +248,7 @@ class PassageStore:
     the one it opened.
 
     Args:
-        path: a file that a `Draft` finished.
+        path: A file that a `PassageWriter` finished.
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,9 +298,7 @@ class PassageStore:
             ValueError: there is no such field.
         """
         if unknown := sorted(wanted.keys() - set(FIELDS)):
-            raise ValueError(
-                f"where names {unknown[0]!r}: passages are filtered by {', '.join(FIELDS)}"
-            )
+            raise ValueError(f"unknown field {unknown[0]!r} in where: use {', '.join(FIELDS)}")
         conditions = [f"{name} = :{name}" for name in wanted]
         if "source" in wanted:
             conditions[list(wanted).index("source")] = (
@@ -317,7 +315,7 @@ class PassageStore:
         return int(count)
 
     def faults(self) -> list[str]:
-        """Have SQLite check the file; give what is wrong with it."""
+        """Return the faults that SQLite's integrity check finds."""
         found = [str(row[0]) for row in self._query("PRAGMA integrity_check(3)")]
         return [] if found == ["ok"] else found
 

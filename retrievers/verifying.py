@@ -1,4 +1,4 @@
-"""Looking at every byte of an index, and at whether its parts agree."""
+"""Verifying an index: every byte of it, and that its parts belong together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHANGED = "has changed since it was written"
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
         path: the folder of the index.
@@ -105,7 +105,7 @@ def _looked_at(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
 
 
 def _of_manifest(folder: Path) -> list[str]:
-    """Give what is wrong with the manifest as a file."""
+    """Return the problems of the manifest as a file."""
     found = (folder / MANIFEST).read_bytes()
     try:
         whole = found == to_bytes(json.loads(found))
@@ -121,7 +121,7 @@ def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> Iterat
     with closing(PassageStore(version / PASSAGES)) as store:
         counts = {"vectors": len(vectors), "passages": len(store), "BM25": len(words)}
         if set(counts.values()) != {manifest["passages"]}:
-            yield f"{MANIFEST} counts {manifest['passages']} passages, and there are {counts}"
+            yield f"{MANIFEST} says {manifest['passages']} passages, but the files have {counts}"
             return
         try:
             yield from (f"{PASSAGES}: {fault}" for fault in store.faults())
@@ -131,7 +131,7 @@ def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> Iterat
 
 
 def _strangers(store: PassageStore, vectors: Searcher, encoder: Encoder) -> Iterator[str]:
-    """Yield a line for each sampled passage that its id or its vector does not belong to."""
+    """Yield a line for each sampled passage whose id or vector does not match its content."""
     count = len(store)
     positions = np.unique(np.linspace(0, count - 1, min(SAMPLE, count)).astype(np.int64))
     passages = store.get(positions.tolist())
@@ -140,6 +140,6 @@ def _strangers(store: PassageStore, vectors: Searcher, encoder: Encoder) -> Iter
     far = apart > TOLERANCE * np.linalg.norm(again, axis=1)
     for passage, is_far in zip(passages, far.tolist(), strict=True):
         if passage["id"] != passage_id(passage["title"], passage["text"]):
-            yield f"{PASSAGES}: passage {passage['id']} has other content than its id says"
+            yield f"{PASSAGES}: the id of passage {passage['id']} does not match its content"
         if is_far:
-            yield f"the vector of passage {passage['id']} is not what its encoder gives"
+            yield f"the vector of passage {passage['id']} is not the one its encoder returns"

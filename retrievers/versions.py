@@ -27,7 +27,7 @@ from hopgate.retrievers.manifest import MANIFEST, Manifest, to_bytes, version_na
 LOCK = ".lock"
 HOLDER = ".writer.json"
 WORK = ".work"
-"""What a long build has encoded so far; a build that is killed goes on from it."""
+"""What a build has encoded so far; a killed build resumes from it."""
 _NEXT_MANIFEST = ".manifest.json"
 _OWN = {LOCK, HOLDER, WORK, MANIFEST, _NEXT_MANIFEST}
 _VERSION = re.compile(r"v(\d{6,})")
@@ -35,11 +35,11 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_TEXT = re.compile(
     r"No space left|disk is full|disk full|quota|File too large|\d+ requested and \d+ written", re.I
 )
-"""What faiss, SQLite and numpy say of a full disk."""
+"""Error messages of FAISS, SQLite and numpy when the disk is full."""
 
 
 class Writer:
-    """What the one who holds the lock of an index may do.
+    """Writes a new version of an index whose lock is held.
 
     Attributes:
         folder: the folder of the index.
@@ -49,7 +49,7 @@ class Writer:
     """
 
     def __init__(self, folder: Path, current: int) -> None:
-        """Make room: clear what killed writers left, and versions no one opens any more."""
+        """Remove what killed writers left, and old versions."""
         self.folder = folder
         self.work = folder / WORK
         self.number = current + 1
@@ -81,7 +81,7 @@ class Writer:
             self._clear(keep=self.number)
 
     def close(self) -> None:
-        """Remove what was not published, but for the work that a next try can use."""
+        """Remove what was not published, except work that the next try can reuse."""
         if not self._done:
             shutil.rmtree(self.version, ignore_errors=True)
             (self.folder / _NEXT_MANIFEST).unlink(missing_ok=True)
@@ -105,11 +105,11 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def writing(folder: Path, doing: str) -> Iterator[Writer]:
-    """Hold the lock of an index while it is changed; its folder is made if it is not there.
+    """Hold the lock of an index while it is changed, creating its folder if needed.
 
     Args:
-        folder: the folder of the index, resolved.
-        doing: what for, as others are told.
+        folder: The folder of the index, resolved.
+        doing: The command that holds the lock, for the error message other writers get.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -142,7 +142,7 @@ def _locked(folder: Path) -> FileLock:
         lock.acquire()
     except Timeout as error:
         raise RuntimeError(
-            f"the index at {folder} is being changed by {_holder(folder)}: wait for it to end, "
+            f"the index at {folder} is being changed by {_holder(folder)}: wait until it is done, "
             "then run this again"
         ) from error
     except OSError as error:
@@ -151,12 +151,12 @@ def _locked(folder: Path) -> FileLock:
 
 
 def unwritable(folder: Path, error: OSError) -> str:
-    """Say that an index cannot be written to a folder."""
-    return f"the index cannot be written to {folder} ({error.strerror}): give another folder"
+    """Return the error message for a folder that cannot be written to."""
+    return f"the index cannot be written to {folder} ({error.strerror}): use another folder"
 
 
 def _sign(folder: Path, doing: str) -> None:
-    """Leave word of who holds the lock, for those who find it taken."""
+    """Record who holds the lock, for the error message other writers get."""
     holder = {
         "doing": doing,
         "pid": os.getpid(),
@@ -176,7 +176,7 @@ def _holder(folder: Path) -> str:
 
 
 def _current(folder: Path) -> int:
-    """Give the number of the current version; 0 if there is none."""
+    """Return the number of the current version; 0 if there is none."""
     try:
         version = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["version"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -186,7 +186,7 @@ def _current(folder: Path) -> int:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn the many ways in which a full disk shows into one clear error."""
+    """Turn the many errors of a full disk into one."""
     try:
         yield
     except (OSError, RuntimeError, sqlite3.Error) as error:
@@ -194,8 +194,8 @@ def explained(folder: Path) -> Iterator[None]:
             raise
         free = shutil.disk_usage(folder).free
         raise RuntimeError(
-            f"there is no room to write the index at {folder} ({free >> 20} MiB free): what was "
-            "there is as it was; free some space and run this again"
+            f"the disk is full: the index at {folder} could not be written ({free >> 20} MiB free) "
+            "and is unchanged; free some space and run this again"
         ) from error
 
 
@@ -206,7 +206,7 @@ def _is_full(error: BaseException) -> bool:
 
 
 def foreign(folder: Path) -> list[str]:
-    """Name what lies in the folder of an index and is not part of it.
+    """List what is in the folder of an index but not part of it.
 
     Raises:
         OSError: the folder cannot be listed.

@@ -1,7 +1,7 @@
-"""Web search for questions about the world after the index: Google through SerpAPI, or Wikipedia.
+"""Web search, for questions that no index of yours answers: Google through SerpAPI, or Wikipedia.
 
-Off unless a request's `index` says `web:serpapi` or `web:wikipedia`: questions then leave the
-machine. Answers are kept for a while, so that one question is not paid for twice.
+Off unless a request's `index` is `web:serpapi` or `web:wikipedia`: queries then leave the machine.
+Results are cached for an hour, so that a repeated query is not paid for twice.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ if TYPE_CHECKING:
     from langchain_community.utilities import SerpAPIWrapper
 
 TIMEOUT_S = 10.0
-"""How long an engine may take to connect, and then between two pieces of its answer."""
+"""Seconds to wait for an engine to connect, and for each part of its response."""
 CACHE_SECONDS = 3600.0
 CACHE_ENTRIES = 256
 MAX_QUERY_CHARACTERS = 300
-"""A longer query is cut here, at a word: engines refuse or ignore more."""
+"""Longer queries are cut at a word: engines refuse or ignore the rest."""
 WIKIPEDIA_URL = "https://en.wikipedia.org/w/api.php"
 _MAX_RESULTS = 20
-"""Most extracts that Wikipedia gives at a time."""
+"""Maximum number of extracts in one response of Wikipedia."""
 _EXTRACT_CHARACTERS = 1200
-"""Most characters of an extract that Wikipedia gives."""
+"""Maximum length of an extract of Wikipedia."""
 _NOTHING_FOUND = "hasn't returned any results"
-"""Part of the error by which SerpAPI says that Google found nothing."""
+"""Part of SerpAPI's error message when Google finds nothing."""
 
 Found = tuple[str, str, str]
-"""Title, text and address of a result."""
+"""Title, text and URL of a result."""
 Engine = Callable[[str, int], list[Found]]
-"""Called with a query and the most results to give."""
+"""Called with a query and the maximum number of results."""
 
 
 class WebSearch:
-    """A web search engine seen as a `Retriever`; a hit's score is 1 / rank.
+    """A web search engine as a `Retriever`; a hit's score is 1 / rank.
 
     Args:
-        engine: asks the web.
-        now: a clock in seconds that never goes back.
+        engine: Searches the web.
+        now: A monotonic clock, in seconds.
     """
 
     def __init__(self, engine: Engine, now: Callable[[], float] = time.monotonic) -> None:
-        """Keep the engine; nothing is asked yet."""
+        """Keep the engine; nothing is searched yet."""
         self._engine = engine
         self._now = now
-        self._kept: OrderedDict[tuple[str, int], tuple[float, list[Found]]] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, int], tuple[float, list[Found]]] = OrderedDict()
         self._lock = Lock()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` results for each query, see `Retriever.search`.
 
-        What was found within the last hour is not asked for again; the last 256 answers are kept.
+        Results of the last hour are taken from a cache of 256 queries.
 
         Raises:
-            RuntimeError: the engine cannot be reached, takes too long, or refuses.
+            RuntimeError: The engine cannot be reached, takes too long, or refuses.
         """
         check_k(k)
         return [self._hits(" ".join(query.split()), min(k, _MAX_RESULTS)) for query in queries]
@@ -78,15 +78,15 @@ class WebSearch:
     def _found(self, query: str, k: int) -> list[Found]:
         key, now = (query, k), self._now()
         with self._lock:
-            if (kept := self._kept.get(key)) and now - kept[0] < CACHE_SECONDS:
-                self._kept.move_to_end(key)
-                return kept[1]
+            if (cached := self._cached.get(key)) and now - cached[0] < CACHE_SECONDS:
+                self._cached.move_to_end(key)
+                return cached[1]
         found = self._engine(query, k)[:k]
         with self._lock:
-            self._kept[key] = (now, found)
-            self._kept.move_to_end(key)
-            while len(self._kept) > CACHE_ENTRIES:
-                self._kept.popitem(last=False)
+            self._cached[key] = (now, found)
+            self._cached.move_to_end(key)
+            while len(self._cached) > CACHE_ENTRIES:
+                self._cached.popitem(last=False)
         return found
 
 
@@ -98,19 +98,19 @@ def _cut(query: str) -> str:
 
 
 def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
-    """Search the English Wikipedia and give the beginnings of the pages found; needs no key.
+    """Search the English Wikipedia and return the introductions of the pages; needs no key.
 
     Args:
-        query: what to search for.
-        k: the most pages, at most 20.
-        url: the wiki's api.php; by default `WIKIPEDIA_URL`.
+        query: What to search for.
+        k: Maximum number of pages, up to 20.
+        url: The wiki's api.php; by default `WIKIPEDIA_URL`.
 
     Raises:
         RuntimeError: Wikipedia cannot be reached, takes too long, or refuses.
     """
     import httpx
 
-    asked = {
+    parameters = {
         "action": "query",
         "format": "json",
         "formatversion": "2",
@@ -128,7 +128,7 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
     try:
         response = httpx.get(
             url or WIKIPEDIA_URL,
-            params=asked,
+            params=parameters,
             headers=agent,
             timeout=TIMEOUT_S,
             follow_redirects=True,
@@ -136,7 +136,7 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
         answer = response.raise_for_status().json()
         pages = answer.get("query", {}).get("pages", [])
     except httpx.HTTPStatusError as error:
-        raise _failed("Wikipedia", f"it answered {error.response.status_code}") from None
+        raise _failed("Wikipedia", f"HTTP status {error.response.status_code}") from None
     except (httpx.HTTPError, ValueError, AttributeError) as error:
         raise _failed("Wikipedia", _cause(error)) from None
     if refusal := answer.get("error"):
@@ -152,18 +152,18 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
 
 
 def serpapi(query: str, k: int) -> list[Found]:
-    """Search Google through SerpAPI; the key is that of the environment's SERPAPI_API_KEY.
+    """Search Google through SerpAPI, with the key in the environment's SERPAPI_API_KEY.
 
     A result's text is Google's snippet. An answer box comes first.
 
     Raises:
-        ValueError: there is no key.
-        RuntimeError: the extra `web` is missing, or SerpAPI cannot be reached, takes too long, or
+        ValueError: There is no key.
+        RuntimeError: The extra `web` is missing, or SerpAPI cannot be reached, takes too long, or
             refuses.
     """
     wrapper = _serpapi_wrapper()
-    asked = {**wrapper.get_params(query), "num": str(k), "output": "json"}
-    search = wrapper.search_engine(asked)
+    parameters = {**wrapper.get_params(query), "num": str(k), "output": "json"}
+    search = wrapper.search_engine(parameters)
     search.timeout = TIMEOUT_S
     try:
         response = search.get_response()
@@ -171,10 +171,10 @@ def serpapi(query: str, k: int) -> list[Found]:
         error = answer.get("error", "")
         if not error:
             response.raise_for_status()
-    except Exception as fault:  # its text may hold the address, and that the key
+    except Exception as fault:  # its message may contain the URL, and that the key
         raise _failed("SerpAPI", _cause(fault)) from None
     if error and _NOTHING_FOUND not in error:
-        raise _failed("SerpAPI", _line(str(error).replace(asked["api_key"], "…")))
+        raise _failed("SerpAPI", _line(str(error).replace(parameters["api_key"], "…")))
     box = answer.get("answer_box") or {}
     results = [box] if isinstance(box, dict) else box
     results = [*results, *answer.get("organic_results", [])]
@@ -203,10 +203,10 @@ def _serpapi_wrapper() -> SerpAPIWrapper:
 
 
 def check_serpapi() -> None:
-    """Refuse, before anything is asked, a search without a key.
+    """Check that there is a key for SerpAPI.
 
     Raises:
-        ValueError: the environment has no SERPAPI_API_KEY.
+        ValueError: The environment has no SERPAPI_API_KEY.
     """
     if not os.environ.get("SERPAPI_API_KEY", "").strip():
         raise ValueError("web:serpapi needs a key: set SERPAPI_API_KEY, or use web:wikipedia")
@@ -221,13 +221,31 @@ def _line(text: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Say what kind of fault it was, without addresses: they hold the key."""
+    """Return what went wrong, without URLs: they contain the key."""
     kind = type(error).__name__
     if "Timeout" in kind:
-        return f"no answer within {TIMEOUT_S:g} s"
+        return f"no response within {TIMEOUT_S:g} s"
     if "Connect" in kind:
         return "it cannot be reached"
-    return f"it gave no usable answer ({kind})"
+    return f"no usable response ({kind})"
 
 
 ENGINES: dict[str, Engine] = {"serpapi": serpapi, "wikipedia": wikipedia}
+
+
+def check_web(name: str) -> None:
+    """Check a name such as `web:wikipedia`, and the key it needs.
+
+    Raises:
+        ValueError: There is no such engine, or no key for it.
+    """
+    if name.removeprefix("web:") not in ENGINES:
+        known = " or ".join(f"web:{each}" for each in ENGINES)
+        raise ValueError(f"index is {name!r}: use {known}")
+    if name == "web:serpapi":
+        check_serpapi()
+
+
+def open_web(name: str) -> WebSearch:
+    """Return the web search with a name such as `web:wikipedia`."""
+    return WebSearch(ENGINES[name.removeprefix("web:")])

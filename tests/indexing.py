@@ -1,18 +1,21 @@
 """Help for tests of indexes: an encoder without weights, and a writer that can be killed."""
 
 import hashlib
+import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.retrievers import add_passages, building, make_passage, versions
-from hopgate.retrievers.base import Passage
+from hopgate.retrievers import building, versions
+from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.building import add_passages
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
 
 
@@ -54,7 +57,7 @@ def stamped(stamp: int, sources: int = 5) -> list[Passage]:
 
 
 MOMENTS = {
-    "when passages are written": (building.Draft, "put"),
+    "when passages are written": (building.PassageWriter, "put"),
     "when a batch is encoded": (building._Encoded, "rows"),
     "when vectors are indexed": (building, "write"),
     "when words are indexed": (building.Bm25, "build"),
@@ -68,17 +71,27 @@ def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(index: Path, moment: str) -> None:
+def keep_writing(index: Path, moment: str, stamps: Connection) -> None:
     """Change an index for ever, or until a moment at which the process dies."""
     if moment in MOMENTS:
         setattr(*MOMENTS[moment], die)
     encoder, stamp = HashEncoder(), 1
     while True:
-        sys.stdout.write(f"{stamp}\n")
-        sys.stdout.flush()
+        stamps.send(stamp)
         add_passages(stamped(stamp), index, encoder)
         stamp += 1
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+def start_writer(index: Path, moment: str = "never") -> tuple[ForkServerProcess, Connection]:
+    """Run `keep_writing` in a process of its own, forked from one that has imported this module.
+
+    Returns:
+        The process, and the connection that receives the number of each change as it begins.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=keep_writing, args=(index, moment, sending), daemon=True)
+    process.start()
+    sending.close()
+    return process, receiving

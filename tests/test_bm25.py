@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopgate.retrievers.bm25 import K1, MAX_QUERY_TERMS, B, Bm25, Kept, words
@@ -105,6 +105,7 @@ def test_scores_are_those_of_bm25s(folder: Path) -> None:
         assert np.array_equal(found, expected), word
 
 
+@settings(max_examples=40, deadline=None)  # each writes four indexes
 @given(
     st.lists(st.text("aбc d", max_size=12), min_size=1, max_size=8),
     st.lists(st.text("aбce ", max_size=12), max_size=4),

@@ -17,7 +17,7 @@ from fake_openai import FakeOpenAI, Reply
 
 from hopgate import cli
 from hopgate.models import chat
-from hopgate.retrievers import sample_path
+from hopgate.retrievers.sources import sample_path
 
 QUESTION = "Who designed Farrick Head Lighthouse?"
 
@@ -473,7 +473,11 @@ def test_search_can_be_filtered(run: Callable[..., Ran]) -> None:
     one_line(run("search", "x", "--where", "colour=red"), 2, "'colour'", "source")
     one_line(run("search", "x", "--where", "title"), 2, "'title'", "FIELD=VALUE")
     one_line(run("search", "x", *both, "--where", "title=x"), 2, "names 'title' twice")
-    one_line(run("search", "x", "--index", "web:wikipedia", "--where", "title=x"), 2, "web is not")
+    one_line(
+        run("search", "x", "--index", "web:wikipedia", "--where", "title=x"),
+        2,
+        "not available with web",
+    )
 
 
 # Indexes

@@ -22,7 +22,7 @@ from hopgate.evaluation.journal import Journal
 from hopgate.evaluation.retrievalqa import Example, read_examples
 from hopgate.evaluation.specs import parse_spec, parse_specs
 from hopgate.models import chat
-from hopgate.retrievers import sample_path
+from hopgate.retrievers.sources import sample_path
 
 SURE, UNSURE = [{"x": 0.0}], [{"x": -1.0, "y": -1.0, "z": -1.0, "w": -1.0}]
 

@@ -18,7 +18,7 @@ from fake_openai import FakeOpenAI
 from rich.console import Console
 
 from hopgate.live import View
-from hopgate.retrievers import build_index
+from hopgate.retrievers.building import build_index
 
 ATTACK = "[bold red]X[/bold red] \x1b[2J\x1b]0;owned\x07\x9b2J\r\n\u202eY"
 SHOWN = "[bold red]X[/bold red]"

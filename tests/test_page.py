@@ -17,7 +17,8 @@ from langgraph_dev import CONFIG, Server, free_port, start, stop
 from pydantic import TypeAdapter
 
 from hopgate import Context
-from hopgate.retrievers import build_from_passages, make_passage
+from hopgate.retrievers.base import make_passage
+from hopgate.retrievers.building import build_from_passages
 from hopgate.server.tokens import digest
 
 pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")

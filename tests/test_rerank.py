@@ -1,5 +1,6 @@
-"""Reranking with a real cross-encoder, tiny and random, which the tests make and save."""
+"""Reranking with a real cross-encoder, tiny and random."""
 
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,35 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles import CORRANE, FERRY, LIGHT, FixedRetriever
+from tiny_models import save_cross_encoder
 
 from hopgate.retrievers import rerank
 from hopgate.retrievers.base import Hit
-from hopgate.retrievers.encoders import resolve_encoder
 from hopgate.retrievers.rerank import Reranked, load_reranker
 
 QUERY = "Who designed the lighthouse?"
-
-
-def save_cross_encoder(folder: Path, labels: int = 1) -> Path:
-    """Save a BERT of two layers with random weights that scores pairs."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("minilm").folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        num_labels=labels,
-        initializer_range=1.0,
-    )
-    torch.manual_seed(3)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +84,32 @@ def test_a_cross_encoder_loads_once_for_all_threads(
     assert all(each is loaded[0] for each in loaded)
 
 
-def test_what_is_no_cross_encoder_is_refused(tmp_path: Path) -> None:
+def test_a_cross_encoder_is_loaded_again_when_its_files_change(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "cross-encoder"))
+    first = load_reranker(str(copy))
+    assert load_reranker(str(copy)) is first
+    save_cross_encoder(copy, seed=4)
+    again = load_reranker(str(copy))
+    assert again is not first
+    assert again.scores(QUERY, ["a text"]) != first.scores(QUERY, ["a text"])
+
+
+def test_anything_but_a_cross_encoder_is_refused(tmp_path: Path) -> None:
     for name in ("no such thing", str(tmp_path / "gone")):
         with pytest.raises(ValueError, match="unknown cross-encoder"):
             load_reranker(name)
-    with pytest.raises(ValueError, match=r"holds no \.safetensors file"):
+    with pytest.raises(ValueError, match=r"has no \.safetensors file"):
         load_reranker(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(RuntimeError, match="cannot be loaded"):
         load_reranker(str(tmp_path))
     several = save_cross_encoder(tmp_path / "several", labels=3)
-    with pytest.raises(RuntimeError, match="gives 3 scores for a pair"):
+    with pytest.raises(RuntimeError, match="returns 3 scores for a pair"):
         load_reranker(str(several))
 
 
 def test_a_cross_encoder_of_the_hub_out_of_reach_is_named() -> None:
-    with pytest.raises(RuntimeError, match="model nobody/here cannot be had from the model hub"):
+    with pytest.raises(RuntimeError, match="model nobody/here cannot be downloaded from the"):
         load_reranker("nobody/here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,10 +23,17 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
+from tiny_models import save_contriever
 
-from hopgate.retrievers import LangChainRetriever, encoders, load_encoder
-from hopgate.retrievers.base import Passage, as_retriever, make_passage, passage_id
-from hopgate.retrievers.encoders import MINILM_SHA256, resolve_encoder
+from hopgate.retrievers import encoders
+from hopgate.retrievers.base import (
+    LangChainRetriever,
+    Passage,
+    as_retriever,
+    make_passage,
+    passage_id,
+)
+from hopgate.retrievers.encoders import MINILM_SHA256, load_encoder, resolve_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -40,21 +48,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def tiny_contriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of two layers with random weights, laid out as Contriever is on the hub."""
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("tiny-contriever")
-    tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("minilm").folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_contriever(tmp_path_factory.mktemp("tiny-contriever"))
 
 
 def masked_means(folder: Path, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -159,6 +153,19 @@ def test_progress_counts_up_to_all_passages(tiny_contriever: Path) -> None:
     assert seen == [(512, 600), (600, 600)]
 
 
+def test_an_encoder_is_loaded_again_when_its_files_change(
+    tiny_contriever: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(tiny_contriever, tmp_path / "encoder"))
+    first = load_encoder(str(copy))
+    assert load_encoder(str(copy)) is first
+    save_contriever(copy, seed=4)
+    again = load_encoder(str(copy))
+    assert again is not first
+    assert again.fingerprint != first.fingerprint
+    assert not np.allclose(again.encode_queries(TEXTS), first.encode_queries(TEXTS), atol=1e-3)
+
+
 def test_an_encoder_loads_once_for_all_threads(
     tiny_contriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +200,7 @@ def test_an_unknown_encoder_is_named() -> None:
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(ValueError, match=r"holds no \.safetensors file"):
+    with pytest.raises(ValueError, match=r"has no \.safetensors file"):
         load_encoder(str(tmp_path))
 
 
@@ -276,7 +283,7 @@ def fake_hub(tiny_contriever: Path) -> Iterator[str]:
     FakeHub.files = {file.name: file.read_bytes() for file in tiny_contriever.iterdir()}
     FakeHub.requests = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -316,17 +323,45 @@ def test_an_unreachable_hub_is_one_clear_line(tmp_path: Path) -> None:
     done = resolve_apart("contriever-msmarco", tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("RuntimeError: encoder facebook/contriever-msmarco cannot be had")
+    assert last.startswith("RuntimeError: encoder facebook/contriever-msmarco cannot be downloaded")
     assert last.endswith("or use the embedded minilm")
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = "torch transformers sentence_transformers faiss langchain_core langchain_community"
-    code = (
-        f"import sys, hopgate.retrievers; print([m for m in {heavy.split()} if m in sys.modules])"
+SEARCH_WITHOUT_TORCH = """
+import json, sys
+import numpy
+import hopgate.retrievers
+from hopgate.retrievers import encoders, sources
+
+def loaded(*names):
+    return [name for name in names if name in sys.modules]
+
+print(loaded("torch", "transformers", "sentence_transformers", "faiss", "langchain_core"))
+
+class Constant(encoders.Encoder):  # in place of the embedded one, which takes seconds to load
+    def __init__(self, source):
+        manifest = json.loads((sources.sample_path() / "manifest.json").read_text())
+        vars(self).update(manifest["encoder"])
+
+    def encode_queries(self, texts):
+        return numpy.ones((len(texts), self.dimension), dtype=numpy.float32)
+
+encoders.Encoder = Constant
+assert sources.open_source("sample").search(["Who drew the lighthouse?"], 1)[0]
+room = "hopgate.retrievers."
+print(*sorted(name.removeprefix(room) for name in sys.modules if name.startswith(room)))
+print(loaded("psutil", "filelock", "bs4", "mammoth", "pypdf", "langchain_text_splitters"))
+"""
+
+
+def test_importing_and_searching_load_only_what_they_need() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH_WITHOUT_TORCH], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    heavy, of_retrievers, others = done.stdout.splitlines()
+    assert heavy == "[]"
+    assert of_retrievers == "base bm25 encoders factory hybrid index manifest sources store"
+    assert others == "[]"
 
 
 def test_an_id_is_the_content() -> None:
@@ -379,7 +414,7 @@ def test_a_langchain_retriever_serves_with_scores_by_rank() -> None:
 
 
 def test_the_adapter_refuses_what_it_cannot_search() -> None:
-    with pytest.raises(ValueError, match="retriever is a dict: give a LangChain VectorStore"):
+    with pytest.raises(ValueError, match="retriever is a dict: use a LangChain VectorStore"):
         as_retriever({})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k is 0"):
         LangChainRetriever(FixedRetriever()).search(["anything"], k=0)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from hopgate.retrievers import Index, build_index
+from hopgate.retrievers.index import Index, load_index
+from hopgate.retrievers.sources import sample_path
+from hopgate.retrievers.verifying import verify
 
 SAMPLE = Path(str(files("hopgate.retrievers"))) / "sample"
 
@@ -32,10 +34,9 @@ def _holds(titles: list[str], answer: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    out = tmp_path_factory.mktemp("sample") / "index"
-    build_index([SAMPLE / "passages.jsonl"], out, encoder="minilm")
-    return Index.open(out)
+def index() -> Index:
+    """The index that ships with the package."""
+    return load_index(sample_path())
 
 
 def _found(index: Index, queries: list[str], k: int) -> list[list[str]]:
@@ -49,6 +50,12 @@ def test_passages_are_many_short_and_titled_once() -> None:
     assert all(set(row) == {"title", "text"} for row in rows)
     outside = {t: n for t, text in PASSAGES.items() if not 40 <= (n := len(text.split())) <= 70}
     assert outside == {}
+
+
+def test_the_index_holds_the_passages_and_nothing_else(index: Index) -> None:
+    (hits,) = index.search(["lighthouse"], k=len(PASSAGES) + 1, mode="dense")
+    assert {hit["title"]: hit["text"] for hit in hits} == PASSAGES
+    assert verify(sample_path()).problems == []
 
 
 def test_questions_cover_the_three_strategies_without_repeats() -> None:

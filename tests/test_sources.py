@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from test_rerank import save_cross_encoder
+from tiny_models import save_cross_encoder
 
 from hopgate.nodes.context import Context
-from hopgate.nodes.generate import read
+from hopgate.nodes.generate import read_answer
 from hopgate.nodes.retrieve import search
 from hopgate.nodes.runtime import Resources
-from hopgate.retrievers import build_index, load_index
 from hopgate.retrievers.base import Hit
+from hopgate.retrievers.building import build_index
+from hopgate.retrievers.index import load_index
 from hopgate.retrievers.rerank import Reranked
 from hopgate.retrievers.sources import check_source, open_source
 
@@ -66,21 +67,24 @@ async def test_what_cannot_be_used_is_refused_before_anything_is_paid_for(folder
         (Context(index=index, rerank="no such thing"), "unknown cross-encoder"),
         (Context(index="web:bing"), "index is 'web:bing'"),
         (Context(index=str(folder / "gone")), "there is no index"),
-        (Context(index="web:wikipedia", mode="dense"), "web ranks in its own way"),
+        (
+            Context(index="web:wikipedia", mode="dense"),
+            "mode 'dense' is not available with web:wikipedia: use auto",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             await Resources().check(context)
-    with pytest.raises(ValueError, match="mode is 'sparse': use auto, dense, bm25, hybrid"):
+    with pytest.raises(ValueError, match="unknown mode 'sparse': use auto, dense, bm25, hybrid"):
         check_source(index, "sparse")
     with pytest.raises(ValidationError, match="mode"):
         Context(mode="sparse")  # type: ignore[arg-type]
 
 
 async def test_citations_say_where_a_passage_stands(folder: Path) -> None:
-    retriever = await Resources().retriever(Context(index=str(folder / "index"), mode="bm25"))
+    retriever = await Resources().load_retriever(Context(index=str(folder / "index"), mode="bm25"))
     (hit,) = await search(retriever, "When was it first lit?", 1)
     assert (hit["source"], hit["section"]) == ("light.md", "History")
-    answer = read("It was lit in 1811 [1].", [hit])
+    answer = read_answer("It was lit in 1811 [1].", [hit])
     assert answer.citations == [
         {
             "id": hit["id"],
@@ -91,6 +95,6 @@ async def test_citations_say_where_a_passage_stands(folder: Path) -> None:
         }
     ]
     paged = Hit(id="1", title="T", text="Lit in 1811.", score=1.0, source="a.pdf", page=3)
-    assert read("1811 [1]", [paged]).citations[0]["page"] == 3
+    assert read_answer("1811 [1]", [paged]).citations[0]["page"] == 3
     bare = Hit(id="1", title="T", text="Lit in 1811.", score=1.0)
-    assert read("1811 [1]", [bare]).citations[0].keys() == {"id", "title", "quote"}
+    assert read_answer("1811 [1]", [bare]).citations[0].keys() == {"id", "title", "quote"}

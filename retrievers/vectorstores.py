@@ -1,4 +1,4 @@
-"""Outside engines by name: a Qdrant collection or a pgvector table, through LangChain's packages.
+"""Outside vector stores by name: Qdrant collections and pgvector tables, through LangChain.
 
 Addresses and credentials come from the environment only: `QDRANT_URL` (or `QDRANT_PATH`, a folder
 for the client's local mode) and `QDRANT_API_KEY`; `PGVECTOR_URL`. See docs/retrieval.md.
@@ -12,12 +12,12 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from langchain_core.embeddings import Embeddings
 
+from hopgate.common.cache import Cache
 from hopgate.retrievers.base import LangChainRetriever, Passage
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, EncodeProgress, first_line, load_encoder
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 TIMEOUT_S = 10
-"""How long an engine may take to connect or to answer."""
+"""Seconds to wait for an engine to connect or to respond."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _BATCH = 512
 _PACKAGES = {"qdrant": "langchain_qdrant", "pgvector": "langchain_postgres"}
@@ -46,10 +46,10 @@ class Store(NamedTuple):
 
 
 class EncoderEmbeddings(Embeddings):
-    """An encoder of hopgate's where LangChain wants embeddings.
+    """One of hopgate's encoders as LangChain embeddings.
 
     Args:
-        encoder: see `load_encoder`; loaded when it is first used.
+        encoder: See `load_encoder`; loaded when it is first used.
     """
 
     def __init__(self, encoder: str = DEFAULT_ENCODER) -> None:
@@ -63,33 +63,33 @@ class EncoderEmbeddings(Embeddings):
         return vectors
 
     def embed_query(self, text: str) -> list[float]:
-        """Encode a search text."""
+        """Encode a query."""
         (vector,) = load_encoder(self._encoder).encode_queries([text]).tolist()
         return list(vector)
 
 
 def parse(name: str) -> Store:
-    """Read `qdrant:NAME`, `pgvector:NAME`, or either with `@ENCODER` behind it.
+    """Parse `qdrant:NAME` or `pgvector:NAME`, with or without `@ENCODER` at the end.
 
     Raises:
-        ValueError: it is not of that form.
+        ValueError: The name has another form.
     """
     engine, _, rest = name.partition(":")
     collection, _, encoder = rest.partition("@")
     if engine not in ENGINES or not _NAME.fullmatch(collection):
         raise ValueError(
-            f"index is {name!r}: give ENGINE:NAME or ENGINE:NAME@ENCODER, with an engine of "
-            f"{', '.join(ENGINES)} and a name of letters, digits, _ and -"
+            f"index is {name!r}: use ENGINE:NAME or ENGINE:NAME@ENCODER, where ENGINE is "
+            f"{' or '.join(ENGINES)} and NAME consists of letters, digits, _ and -"
         )
     return Store(engine, collection, encoder or DEFAULT_ENCODER)
 
 
 def check_store(name: str) -> None:
-    """Refuse, without connecting, a store that is not configured here.
+    """Check that a store is configured here, without connecting.
 
     Raises:
-        ValueError: the name is not of the form, or the environment lacks the address.
-        RuntimeError: the extra is missing.
+        ValueError: The name has another form, or the environment lacks the address.
+        RuntimeError: The extra is missing.
     """
     engine = parse(name).engine
     if not any(os.environ.get(each, "").strip() for each in _SETTINGS[engine]):
@@ -98,44 +98,41 @@ def check_store(name: str) -> None:
         raise RuntimeError(f"{name} needs {_PACKAGES[engine]}: pip install 'hopgate[{engine}]'")
 
 
-_opened: dict[tuple[str, ...], LangChainRetriever] = {}
-_opening = Lock()
+_stores: Cache[LangChainRetriever] = Cache()
 
 
 def open_store(name: str) -> LangChainRetriever:
-    """Open a collection that is there, once per process and address. Scores are inner products.
+    """Open an existing collection, once per process and address; scores are inner products.
 
     Raises:
-        ValueError: as `check_store`.
-        RuntimeError: the extra is missing, the engine cannot be reached, or it has no such
+        ValueError: See `check_store`.
+        RuntimeError: The extra is missing, the engine cannot be reached, or it has no such
             collection.
     """
     check_store(name)
     store = parse(name)
-    key = (name, *(os.environ.get(each, "") for each in _SETTINGS[store.engine]))
-    with _opening:
-        if key not in _opened:
-            with _explained(name):
-                _opened[key] = LangChainRetriever(_CONNECT[store.engine](store))
-        return _opened[key]
+    addresses = [os.environ.get(each, "") for each in _SETTINGS[store.engine]]
+    with _explained(name):
+        return _stores.get(
+            (name, *addresses), lambda: LangChainRetriever(_CONNECT[store.engine](store))
+        )
 
 
 def fill_store(
     name: str, passages: Sequence[Passage], progress: EncodeProgress | None = None
 ) -> None:
-    """Put passages into a collection, which is made if it is not there.
+    """Put passages into a collection, creating it if needed.
 
-    Vectors are those of title and text, as in an index of hopgate's. A passage that is there is
-    replaced.
+    Title and text are encoded as in one of hopgate's indexes. Passages already there are replaced.
 
     Args:
-        name: see `parse`.
-        passages: for example `load_documents(paths).passages`.
-        progress: called with the passages done and their total.
+        name: See `parse`.
+        passages: For example `load_documents(paths).passages`.
+        progress: Called with the passages done and their total.
 
     Raises:
-        ValueError: as `check_store`.
-        RuntimeError: the extra is missing, or the engine cannot be reached or refuses.
+        ValueError: See `check_store`.
+        RuntimeError: The extra is missing, or the engine cannot be reached or refuses.
     """
     check_store(name)
     store = parse(name)
@@ -164,26 +161,26 @@ def _qdrant(store: Store) -> QdrantVectorStore:
     )
 
 
-_clients: dict[str, QdrantClient] = {}
+_clients: Cache[QdrantClient] = Cache()
 
 
 def _qdrant_client() -> QdrantClient:
-    """Give the client of this address; a folder of the local mode can be opened only once."""
+    """Return the client of this address; a folder in local mode can be opened only once."""
     from qdrant_client import QdrantClient
 
     url, path = (os.environ.get(each, "").strip() for each in _SETTINGS["qdrant"])
-    if (address := url or path) not in _clients:
-        _clients[address] = (
-            QdrantClient(
-                url=url,
-                api_key=os.environ.get("QDRANT_API_KEY") or None,
-                timeout=TIMEOUT_S,
-                check_compatibility=False,
-            )
-            if url
-            else QdrantClient(path=path, force_disable_check_same_thread=True)
+
+    def connect() -> QdrantClient:
+        if not url:
+            return QdrantClient(path=path, force_disable_check_same_thread=True)
+        return QdrantClient(
+            url=url,
+            api_key=os.environ.get("QDRANT_API_KEY") or None,
+            timeout=TIMEOUT_S,
+            check_compatibility=False,
         )
-    return _clients[address]
+
+    return _clients.get(url or path, connect)
 
 
 def _fill_qdrant(store: Store, dimension: int) -> Add:
@@ -220,21 +217,22 @@ def _pgvector(store: Store) -> PGVectorStore:
     )
 
 
-_engines: dict[str, PGEngine] = {}
+_engines: Cache[PGEngine] = Cache()
 
 
 def _pg_engine() -> PGEngine:
-    """Give the pool of connections of this address."""
+    """Return the connection pool of this address."""
     from langchain_postgres import PGEngine
 
     url = os.environ["PGVECTOR_URL"].strip()
-    if url not in _engines:
-        _engines[url] = PGEngine.from_connection_string(
+    return _engines.get(
+        url,
+        lambda: PGEngine.from_connection_string(
             re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
             connect_args={"connect_timeout": TIMEOUT_S},
             pool_pre_ping=True,
-        )
-    return _engines[url]
+        ),
+    )
 
 
 def _fill_pgvector(store: Store, dimension: int) -> Add:
@@ -264,7 +262,7 @@ _FILL: dict[str, Callable[[Store, int], Add]] = {"qdrant": _fill_qdrant, "pgvect
 
 
 def _uuid(passage: Passage) -> str:
-    """Give the id of a passage in the form that these engines ask for; the same for the same."""
+    """Return a passage's id as the UUID that these engines require."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, passage["id"]))
 
 
@@ -274,7 +272,7 @@ def _metadata(passage: Passage) -> dict[str, Any]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Say which store failed and how, without the addresses that clients put into their errors."""
+    """Name the store in errors, and take out the addresses that clients put into theirs."""
     try:
         yield
     except (ImportError, ValueError) as error:

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from hopgate.common.cache import Cache
 from hopgate.nodes.context import Context
 from hopgate.nodes.runtime import Resources
-from hopgate.retrievers import make_passage, stores
+from hopgate.retrievers import vectorstores
+from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.sources import check_source, open_source
-from hopgate.retrievers.stores import EncoderEmbeddings, fill_store, parse
+from hopgate.retrievers.vectorstores import EncoderEmbeddings, fill_store, parse
 
 PASSAGES = [
     make_passage("Skerry Light", "It was first lit in 1811.", "lights.pdf", 3, "History"),
@@ -23,7 +25,7 @@ SECRET = "p4ssw0rd-71c"
 @pytest.fixture(params=["qdrant", "pgvector"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a collection of an engine that is configured, not made yet."""
-    monkeypatch.setattr(stores, "_opened", {})
+    monkeypatch.setattr(vectorstores, "_stores", Cache())
     if request.param == "qdrant":
         monkeypatch.setenv("QDRANT_PATH", str(tmp_path / "qdrant"))
     else:
@@ -67,8 +69,8 @@ async def test_a_request_chooses_its_store_by_context(store: str) -> None:
     fill_store(store, PASSAGES)
     context = Context(index=store, strategy="single")
     resources = Resources()
-    retriever = await resources.retriever(context)
-    assert retriever is await resources.retriever(context)
+    retriever = await resources.load_retriever(context)
+    assert retriever is await resources.load_retriever(context)
     ((best,),) = retriever.search(["bread"], 1)
     assert best["title"] == "Harbour bakery"
 
@@ -77,7 +79,7 @@ def test_names_are_read_and_bad_ones_refused() -> None:
     assert parse("qdrant:docs") == ("qdrant", "docs", "minilm")
     assert parse("pgvector:docs@org/model") == ("pgvector", "docs", "org/model")
     for name in ("qdrant:", "pgvector:a;drop table b", "qdrant:a/b"):
-        with pytest.raises(ValueError, match=r"index is .*give ENGINE:NAME"):
+        with pytest.raises(ValueError, match=r"index is .*use ENGINE:NAME"):
             parse(name)
 
 
@@ -88,7 +90,7 @@ def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) 
         check_source("qdrant:a")
     with pytest.raises(ValueError, match="pgvector:a needs an address: set PGVECTOR_URL"):
         check_source("pgvector:a")
-    with pytest.raises(ValueError, match="mode is 'hybrid', and qdrant ranks in its own way"):
+    with pytest.raises(ValueError, match="mode 'hybrid' is not available with qdrant:a: use auto"):
         check_source("qdrant:a", mode="hybrid")
 
 
