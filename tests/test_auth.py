@@ -111,7 +111,7 @@ def test_without_a_valid_token_nothing_is_served(
 ) -> None:
     response = httpx.request(method, f"{server.url}{path}", headers=headers, json={})
     assert response.status_code == 401
-    assert response.json() == {"detail": "give a valid token: Authorization: Bearer …"}
+    assert response.json() == {"detail": "missing or wrong token; send Authorization: Bearer TOKEN"}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_who_watches_the_server_needs_no_token(server: Server) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (None, "names no users; make a token"),
+        (None, "names no users; create a token"),
         ("{}", "names no users"),
-        ('{"secret-token": "ada"}', "the key of 'ada' is no SHA-256 in lower-case"),
-        (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is no SHA-256"),
+        ('{"secret-token": "ada"}', "the key of 'ada' is not a SHA-256 in lower-case"),
+        (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is not a SHA-256"),
         (json.dumps({"a" * 64: "a.b"}), "a user is named 'a.b'; use letters"),
         (json.dumps({"a" * 64: 7}), "a user is named 7"),
         ("/nowhere/tokens.json", "neither a JSON object nor a file"),

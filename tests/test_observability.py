@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hopgate import Context, build_graph
 from hopgate.server import logs, metrics, spans
-from hopgate.server.turns import Turn, TurnWatcher, watcher
+from hopgate.server.callbacks import TurnWatcher
+from hopgate.server.turns import Turn
+from hopgate.server.watch import watcher
 
 # Words that occur in texts alone.
 QUESTION = "Where was the designer of Quetzalmoor born?"
@@ -83,7 +85,7 @@ async def test_a_turn_tells_what_was_decided_and_what_it_cost() -> None:
     assert turn.decision == result["decision"]
     assert turn.usage == result["usage"]
     assert (turn.error, turn.cause, turn.failed_in) == (None, None, None)
-    assert turn.ms == pytest.approx((turn.ended - turn.began) / 1e6, rel=0.5, abs=50)
+    assert turn.ms == pytest.approx((turn.ended_at - turn.started_at) / 1e6, rel=0.5, abs=50)
 
 
 async def test_its_steps_are_the_nodes_and_calls_in_order_and_nested() -> None:
@@ -99,7 +101,7 @@ async def test_its_steps_are_the_nodes_and_calls_in_order_and_nested() -> None:
         *[("multihop", None), *loop, *loop],
         *[("generate", None), ("model", "generate")],
     ]
-    assert all(step.began <= (step.ended or 0) for step in watched.turn().steps)
+    assert all(step.started_at <= (step.ended_at or 0) for step in watched.turn().steps)
 
 
 async def test_the_model_s_calls_add_up_to_the_usage() -> None:

@@ -1,0 +1,312 @@
+/** A layered layout: nodes in rows from top to bottom, a subgraph as a box, edges between the rows. */
+
+const NODE = { width: 104, height: 34 };
+const DOT = { width: 14, height: 14 };
+const LINE = { width: 6, height: 0 }; // an edge that passes a row
+const SPACE = 18; // between neighbours in a row
+const GAP = 22; // between rows; more where edges run sideways
+const BOX = { side: 16, top: 26, bottom: 12 }; // padding
+const PORT = 13; // between the ends of edges at a node
+const MARGIN = 6;
+const SWEEPS = 24;
+
+/**
+ * `x` and `y` are the centre.
+ * @typedef {{id: string, x: number, y: number, width: number, height: number}} Shape
+ * @typedef {[x: number, y: number][]} Points
+ * @typedef {{source: string, target: string, conditional?: boolean, data?: string, whole?: Edge}} Edge
+ * @typedef {{edge: Edge, points: Points}} Route
+ * @typedef {{width: number, height: number, nodes: Shape[], boxes: Shape[], routes: Route[]}} Layout
+ */
+
+export const isDot = (id) => /(^|:)__(start|end)__$/.test(id);
+
+/**
+ * Compute where everything goes.
+ * @param {string[]} ids a subgraph's nodes are named `subgraph:node`
+ * @param {Edge[]} edges
+ * @returns {Layout}
+ */
+export function layout(ids, edges) {
+  const items = makeItems(ids, edges);
+  const links = makeLinks(items, edges);
+  assignRows(items, links);
+  const rows = makeRows(items, links);
+  sortRows(rows);
+  placeAcross(rows);
+  placeDown(rows);
+  placePorts(items, links);
+  return collect(items, links);
+}
+
+const head = (id) => id.split(":", 1)[0];
+const tail = (id) => id.slice(head(id).length + 1);
+
+/** One item for each node and for each subgraph, which is laid out first. */
+function makeItems(ids, edges) {
+  const items = new Map();
+  for (const id of ids) {
+    const name = head(id);
+    if (!items.has(name)) items.set(name, { name, x: 0, y: 0, above: [], below: [], ...(isDot(name) ? DOT : NODE) });
+    if (name !== id) (items.get(name).members ??= []).push(tail(id));
+  }
+  for (const item of items.values()) {
+    if (!item.members) continue;
+    const own = edges.filter(({ source, target }) => isWithin(item, source) && isWithin(item, target));
+    const stripped = own.map((edge) => ({ whole: edge, ...edge, source: tail(edge.source), target: tail(edge.target) }));
+    item.inner = layout(item.members, stripped);
+    item.width = item.inner.width + 2 * BOX.side;
+    item.height = item.inner.height + BOX.top + BOX.bottom;
+  }
+  return items;
+}
+
+const isWithin = (item, id) => head(id) === item.name && id !== item.name;
+
+/** A link for each edge between items, from the upper one to the lower one. */
+function makeLinks(items, edges) {
+  const links = edges
+    .map((edge) => ({ edge, chain: [], upper: items.get(head(edge.source)), lower: items.get(head(edge.target)) }))
+    .filter(({ upper, lower }) => upper !== lower || !upper.inner);
+  const order = sortDown([...items.values()], links);
+  for (const link of links) {
+    const { upper, lower } = link;
+    link.isBack = order.indexOf(upper) > order.indexOf(lower);
+    if (link.isBack) [link.upper, link.lower] = [lower, upper];
+  }
+  return links;
+}
+
+/** Order the items along the edges from the start, then move those that make fewer edges go back. */
+function sortDown(items, links) {
+  let order = [];
+  const left = new Set(items);
+  while (left.size) {
+    const into = (item) => links.filter(({ lower }) => lower === item);
+    const open = (item) => into(item).filter(({ upper }) => left.has(upper)).length;
+    const reached = [...left].filter((item) => into(item).length > open(item));
+    // Wait for what is reached already, then for the rest.
+    const waits = (item) => into(item).reduce((sum, { upper }) => sum + left.has(upper) + reached.includes(upper) * links.length, 0);
+    const next = (reached.length ? reached : [...left]).reduce((a, b) => (waits(b) < waits(a) ? b : a));
+    order.push(next);
+    left.delete(next);
+  }
+  const countBack = (order) => links.filter(({ upper, lower }) => order.indexOf(upper) > order.indexOf(lower)).length;
+  for (const item of items) {
+    for (const at of items.keys()) {
+      const moved = order.filter((each) => each !== item).toSpliced(at, 0, item);
+      if (countBack(moved) < countBack(order)) order = moved;
+    }
+  }
+  return order;
+}
+
+/** The row of an item is the length of the longest path to it; one that nothing leads to goes far down. */
+function assignRows(items, links) {
+  const down = links.filter(({ upper, lower }) => upper !== lower);
+  const rowOf = (item) => {
+    const before = down.filter(({ lower }) => lower === item);
+    return (item.row ??= Math.max(-1, ...before.map(({ upper }) => rowOf(upper))) + 1);
+  };
+  items.forEach(rowOf);
+  for (const item of items.values()) {
+    const after = down.filter(({ upper }) => upper === item);
+    if (after.length && !down.some(({ lower }) => lower === item)) item.row = Math.min(...after.map(({ lower }) => lower.row)) - 1;
+  }
+}
+
+/** Fill the rows, with a place for each edge that passes one. */
+function makeRows(items, links) {
+  const rows = [];
+  const put = (item) => {
+    const row = (rows[item.row] ??= []);
+    item.at = row.length;
+    row.push(item);
+  };
+  items.forEach(put);
+  for (const { upper, lower, chain, edge } of links) {
+    for (let row = upper.row + 1; row < lower.row; row++) chain.push({ row, x: 0, y: 0, above: [], below: [], ...LINE });
+    chain.forEach(put);
+    const stops = upper === lower ? [] : [upper, ...chain, lower];
+    for (let at = 1; at < stops.length; at++) connect(stops[at - 1], stops[at], edge.conditional ? 1 : 4);
+  }
+  return rows;
+}
+
+function connect(upper, lower, weight) {
+  if (!upper.name && !lower.name) weight = 8; // long edges run straight
+  upper.below.push({ item: lower, weight });
+  lower.above.push({ item: upper, weight });
+}
+
+/** Sort each row by the mean place of its neighbours above, then below, and so on; keep the best. */
+function sortRows(rows) {
+  let best = null;
+  for (let sweep = 0; sweep < SWEEPS; sweep++) {
+    const isDown = sweep % 2 === 0;
+    for (const row of isDown ? rows : rows.toReversed()) {
+      for (const item of row) item.rank = mean(isDown ? item.above : item.below, (near) => near.at) ?? item.at;
+      row.sort((a, b) => a.rank - b.rank);
+      row.forEach((item, at) => (item.at = at));
+    }
+    const crossings = countCrossings(rows);
+    if (!best || crossings < best.crossings) best = { crossings, rows: rows.map((row) => [...row]) };
+  }
+  best.rows.forEach((row, at) => (rows[at] = row));
+}
+
+function mean(links, measure) {
+  const total = links.reduce((sum, { weight }) => sum + weight, 0);
+  return total ? links.reduce((sum, { item, weight }) => sum + weight * measure(item), 0) / total : null;
+}
+
+function countCrossings(rows) {
+  let count = 0;
+  for (const row of rows) {
+    const pairs = row.flatMap((item) => item.below.map((link) => [item.at, link.item.at]));
+    for (const [a, b] of pairs) count += pairs.filter(([c, d]) => a < c && b > d).length;
+  }
+  return count;
+}
+
+/** Move each item towards its neighbours, as far as those in its row let it. */
+function placeAcross(rows) {
+  const room = (a, b) => (a.width + b.width) / 2 + SPACE;
+  for (const row of rows) row.forEach((item, at) => (item.x = at ? row[at - 1].x + room(row[at - 1], item) : 0));
+  for (let sweep = 0; sweep < 8 * SWEEPS; sweep++) {
+    for (const row of sweep % 2 ? rows.toReversed() : rows) {
+      const wanted = row.map((item) => mean([...item.above, ...item.below], ({ x }) => x) ?? item.x);
+      spread(wanted, (at) => room(row[at - 1], row[at])).forEach((x, at) => (row[at].x = x));
+    }
+  }
+  for (const [item, ...others] of rows.toReversed()) {
+    if (!others.length && item.below.length === 1) item.x = item.below[0].item.x; // a chain stands straight
+  }
+}
+
+/** Keep places in order and apart: `room(at)` is what lies between `at` and the one before. */
+function spread(wanted, room) {
+  const right = [...wanted];
+  const left = [...wanted];
+  for (let at = 1; at < wanted.length; at++) {
+    right[at] = Math.max(right[at], right[at - 1] + room(at));
+    const end = wanted.length - at;
+    left[end - 1] = Math.min(left[end - 1], left[end] - room(end));
+  }
+  return wanted.map((_, at) => (right[at] + left[at]) / 2);
+}
+
+/** Set the height of the rows. */
+function placeDown(rows) {
+  let y = 0;
+  for (const row of rows) {
+    const height = Math.max(...row.map((item) => item.height));
+    for (const item of row) Object.assign(item, { y: y + height / 2, top: y, bottom: y + height });
+    const sideways = row.flatMap((item) => item.below.map((link) => Math.abs(link.item.x - item.x)));
+    y += height + GAP + Math.min(36, Math.max(0, ...sideways) / 5);
+  }
+}
+
+/** Choose where each link leaves and enters an item: towards the other end, apart from other links. */
+function placePorts(items, links) {
+  for (const item of items.values()) {
+    for (const [end, port] of [["upper", "exit"], ["lower", "entry"]]) {
+      const own = links.filter((link) => link[end] === item && link.upper !== link.lower);
+      for (const link of own) link[port] = fixedPort(item, link) ?? towards(item, link, end);
+      if (fixedPort(item, own[0]) !== null) continue;
+      own.sort((a, b) => a[port] - b[port]);
+      spread(own.map((link) => link[port]), () => PORT).forEach((x, at) => (own[at][port] = x));
+    }
+  }
+}
+
+/** A box is entered above the inner node, a dot at its centre. */
+function fixedPort(item, link) {
+  if (!link || (!item.inner && !isDot(item.name))) return null;
+  return item.x + (innerEnd(item, link)?.x ?? 0);
+}
+
+/** The node in a box at which a link ends, from the centre of the box. */
+function innerEnd(item, { edge }) {
+  if (!item.inner) return null;
+  const id = head(edge.source) === item.name ? edge.source : edge.target;
+  const node = item.inner.nodes.find((each) => each.id === tail(id));
+  return node && { x: node.x - item.inner.width / 2, y: BOX.top + node.y - item.height / 2, height: node.height };
+}
+
+function towards(item, link, end) {
+  const near = end === "upper" ? (link.chain[0] ?? link.lower) : (link.chain.at(-1) ?? link.upper);
+  const other = near.name ? (fixedPort(near, link) ?? (near.x + item.x) / 2) : near.x;
+  const most = item.width / 2 - PORT;
+  return Math.min(Math.max(other, item.x - most), item.x + most);
+}
+
+/** @returns {Points} of a link, from the source to the target */
+function run(link) {
+  const { upper, lower, chain, isBack } = link;
+  const points = [
+    ...endPoints(link, upper, link.exit, 1),
+    [link.exit, upper.bottom],
+    ...chain.flatMap(({ x, top, bottom }) => [[x, top], [x, bottom]]),
+    [link.entry, lower.top],
+    ...endPoints(link, lower, link.entry, -1).reverse(),
+  ];
+  const moving = points.filter(([x, y], at) => !at || x !== points[at - 1][0] || y !== points[at - 1][1]);
+  return isBack ? moving.reverse() : moving;
+}
+
+/** Where a link ends at an item's lower (1) or upper (-1) side; one that goes back ends at a box's border. */
+function endPoints(link, item, x, side) {
+  const border = [x, item.y + (side * item.height) / 2];
+  const inner = innerEnd(item, link);
+  return inner && !link.isBack ? [[x, item.y + inner.y + (side * inner.height) / 2], border] : [border];
+}
+
+/** @returns {Layout} with the inner layouts in their boxes, moved so that it begins at 0 */
+function collect(items, links) {
+  const found = { nodes: [], boxes: [], routes: [] };
+  for (const item of items.values()) {
+    const { name: id, x, y, width, height, inner } = item;
+    (inner ? found.boxes : found.nodes).push({ id, x, y, width, height });
+    if (!inner) continue;
+    const [dx, dy] = [x - inner.width / 2, y - height / 2 + BOX.top];
+    const moved = (shape) => ({ ...shape, id: `${id}:${shape.id}`, x: shape.x + dx, y: shape.y + dy });
+    found.nodes.push(...inner.nodes.map(moved));
+    found.boxes.push(...inner.boxes.map(moved));
+    found.routes.push(...inner.routes.map(({ edge, points }) => ({ edge, points: shifted(points, dx, dy) })));
+  }
+  for (const link of links) found.routes.push({ edge: link.edge.whole ?? link.edge, points: loop(link) ?? run(link) });
+  const shapes = [...found.nodes, ...found.boxes];
+  const across = [
+    ...shapes.flatMap(({ x, width }) => [x - width / 2, x + width / 2]),
+    ...found.routes.flatMap(({ points }) => points.map(([x]) => x)),
+  ];
+  const left = Math.min(...across) - MARGIN;
+  const top = -MARGIN;
+  for (const shape of shapes) Object.assign(shape, { x: shape.x - left, y: shape.y - top });
+  for (const route of found.routes) route.points = shifted(route.points, -left, -top);
+  const height = Math.max(...shapes.map(({ y, height }) => y + height / 2)) + MARGIN;
+  return { ...found, width: Math.max(...across) - left + MARGIN, height };
+}
+
+/** An edge from a node to itself bends out of its right side. */
+function loop({ upper, lower }) {
+  if (upper !== lower) return null;
+  const [x, y, step] = [upper.x + upper.width / 2, upper.y, upper.height / 4];
+  return [[x, y - step], [x + 3 * step, y], [x, y + step]];
+}
+
+const shifted = (points, dx, dy) => points.map(([x, y]) => [x + dx, y + dy]);
+
+/** @param {Points} points @returns {string} an SVG path: curves from row to row, straight lines past them */
+export function path([[x, y], ...rest]) {
+  let d = `M${x} ${y}`;
+  let from = [x, y];
+  for (const to of rest) {
+    const middle = (from[1] + to[1]) / 2;
+    const isStraight = Math.abs(from[0] - to[0]) < 0.5;
+    d += isStraight ? `V${to[1]}` : `C${from[0]} ${middle} ${to[0]} ${middle} ${to[0]} ${to[1]}`;
+    from = to;
+  }
+  return d;
+}
