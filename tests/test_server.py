@@ -33,16 +33,16 @@ def client(dev_server: Server) -> LangGraphClient:
 
 
 @pytest.fixture(scope="module")
-def schemas(dev_server: Server) -> Any:
-    """The schemas of the default assistant."""
-    return httpx.get(f"{dev_server.url}/assistants/hopgate/schemas").json()
+def default(dev_server: Server) -> str:
+    """The id of the assistant that the server creates for the graph."""
+    query = {"metadata": {"created_by": "system"}}
+    (found,) = httpx.post(f"{dev_server.url}/assistants/search", json=query).json()
+    return str(found["assistant_id"])
 
 
-@pytest.fixture
-async def default(client: LangGraphClient) -> str:
-    """The assistant that the server creates for the graph."""
-    (assistant,) = await client.assistants.search(metadata={"created_by": "system"})
-    return assistant["assistant_id"]
+@pytest.fixture(scope="module")
+def schemas(dev_server: Server, default: str) -> Any:
+    return httpx.get(f"{dev_server.url}/assistants/{default}/schemas").json()
 
 
 # What Studio shows: the graph, its settings, assistants
