@@ -1,20 +1,22 @@
-/** A layered layout: nodes in rows from top to bottom, a subgraph as a box, edges between the rows. */
+/** A layered layout of a graph: nodes in rows from top to bottom, a subgraph as one box. */
 
 const NODE = { width: 104, height: 34 };
 const DOT = { width: 14, height: 14 };
 const LINE = { width: 6, height: 0 }; // an edge that passes a row
 const SPACE = 18; // between neighbours in a row
-const GAP = 22; // between rows; more where edges run sideways
+const GAP = 22; // between rows that are joined by vertical edges
+const MAX_EXTRA_GAP = 36; // for edges that run sideways
 const BOX = { side: 16, top: 26, bottom: 12 }; // padding
 const PORT = 13; // between the ends of edges at a node
 const MARGIN = 6;
+const WEIGHT = { conditional: 1, fixed: 4, passing: 8 }; // how much an edge wants to be vertical
 const SWEEPS = 24;
 
 /**
  * `x` and `y` are the centre.
  * @typedef {{id: string, x: number, y: number, width: number, height: number}} Shape
  * @typedef {[x: number, y: number][]} Points
- * @typedef {{source: string, target: string, conditional?: boolean, data?: string, whole?: Edge}} Edge
+ * @typedef {{source: string, target: string, conditional?: boolean, data?: string}} Edge
  * @typedef {{edge: Edge, points: Points}} Route
  * @typedef {{width: number, height: number, nodes: Shape[], boxes: Shape[], routes: Route[]}} Layout
  */
@@ -47,14 +49,18 @@ function makeItems(ids, edges) {
   const items = new Map();
   for (const id of ids) {
     const name = head(id);
-    if (!items.has(name)) items.set(name, { name, x: 0, y: 0, above: [], below: [], ...(isDot(name) ? DOT : NODE) });
+    const size = isDot(name) ? DOT : NODE;
+    if (!items.has(name)) items.set(name, { name, above: [], below: [], ...size });
     if (name !== id) (items.get(name).members ??= []).push(tail(id));
   }
   for (const item of items.values()) {
     if (!item.members) continue;
     const own = edges.filter(({ source, target }) => isWithin(item, source) && isWithin(item, target));
-    const stripped = own.map((edge) => ({ whole: edge, ...edge, source: tail(edge.source), target: tail(edge.target) }));
-    item.inner = layout(item.members, stripped);
+    const inner = own.map((edge) => {
+      const { source, target } = edge;
+      return { original: edge, ...edge, source: tail(source), target: tail(target) };
+    });
+    item.inner = layout(item.members, inner);
     item.width = item.inner.width + 2 * BOX.side;
     item.height = item.inner.height + BOX.top + BOX.bottom;
   }
@@ -65,8 +71,9 @@ const isWithin = (item, id) => head(id) === item.name && id !== item.name;
 
 /** A link for each edge between items, from the upper one to the lower one. */
 function makeLinks(items, edges) {
+  const ends = (edge) => ({ upper: items.get(head(edge.source)), lower: items.get(head(edge.target)) });
   const links = edges
-    .map((edge) => ({ edge, chain: [], upper: items.get(head(edge.source)), lower: items.get(head(edge.target)) }))
+    .map((edge) => ({ edge, chain: [], ...ends(edge) }))
     .filter(({ upper, lower }) => upper !== lower || !upper.inner);
   const order = sortDown([...items.values()], links);
   for (const link of links) {
@@ -77,21 +84,22 @@ function makeLinks(items, edges) {
   return links;
 }
 
-/** Order the items along the edges from the start, then move those that make fewer edges go back. */
+/** Sort the items along the edges, then move single items while that leaves fewer edges going back. */
 function sortDown(items, links) {
   let order = [];
   const left = new Set(items);
   while (left.size) {
-    const into = (item) => links.filter(({ lower }) => lower === item);
-    const open = (item) => into(item).filter(({ upper }) => left.has(upper)).length;
-    const reached = [...left].filter((item) => into(item).length > open(item));
-    // Wait for what is reached already, then for the rest.
-    const waits = (item) => into(item).reduce((sum, { upper }) => sum + left.has(upper) + reached.includes(upper) * links.length, 0);
+    const before = (item) => links.filter(({ lower }) => lower === item).map(({ upper }) => upper);
+    const reached = [...left].filter((item) => before(item).some((each) => !left.has(each)));
+    // An item waits for its predecessors: above all for those that are reached, less for the others.
+    const cost = (each) => left.has(each) + reached.includes(each) * links.length;
+    const waits = (item) => before(item).reduce((sum, each) => sum + cost(each), 0);
     const next = (reached.length ? reached : [...left]).reduce((a, b) => (waits(b) < waits(a) ? b : a));
     order.push(next);
     left.delete(next);
   }
-  const countBack = (order) => links.filter(({ upper, lower }) => order.indexOf(upper) > order.indexOf(lower)).length;
+  const countBack = (order) =>
+    links.filter(({ upper, lower }) => order.indexOf(upper) > order.indexOf(lower)).length;
   for (const item of items) {
     for (const at of items.keys()) {
       const moved = order.filter((each) => each !== item).toSpliced(at, 0, item);
@@ -101,17 +109,15 @@ function sortDown(items, links) {
   return order;
 }
 
-/** The row of an item is the length of the longest path to it; one that nothing leads to goes far down. */
+/** Put each item below its predecessors, and an item without any right above its successors. */
 function assignRows(items, links) {
   const down = links.filter(({ upper, lower }) => upper !== lower);
-  const rowOf = (item) => {
-    const before = down.filter(({ lower }) => lower === item);
-    return (item.row ??= Math.max(-1, ...before.map(({ upper }) => rowOf(upper))) + 1);
-  };
+  const rowsOf = (from, to, item) => down.filter((link) => link[from] === item).map((link) => rowOf(link[to]));
+  const rowOf = (item) => (item.row ??= Math.max(-1, ...rowsOf("lower", "upper", item)) + 1);
   items.forEach(rowOf);
   for (const item of items.values()) {
-    const after = down.filter(({ upper }) => upper === item);
-    if (after.length && !down.some(({ lower }) => lower === item)) item.row = Math.min(...after.map(({ lower }) => lower.row)) - 1;
+    const after = rowsOf("upper", "lower", item);
+    if (item.row === 0 && after.length) item.row = Math.min(...after) - 1;
   }
 }
 
@@ -125,16 +131,17 @@ function makeRows(items, links) {
   };
   items.forEach(put);
   for (const { upper, lower, chain, edge } of links) {
-    for (let row = upper.row + 1; row < lower.row; row++) chain.push({ row, x: 0, y: 0, above: [], below: [], ...LINE });
+    const weight = edge.conditional ? WEIGHT.conditional : WEIGHT.fixed;
+    for (let row = upper.row + 1; row < lower.row; row++) chain.push({ row, above: [], below: [], ...LINE });
     chain.forEach(put);
     const stops = upper === lower ? [] : [upper, ...chain, lower];
-    for (let at = 1; at < stops.length; at++) connect(stops[at - 1], stops[at], edge.conditional ? 1 : 4);
+    for (let at = 1; at < stops.length; at++) connect(stops[at - 1], stops[at], weight);
   }
   return rows;
 }
 
 function connect(upper, lower, weight) {
-  if (!upper.name && !lower.name) weight = 8; // long edges run straight
+  if (!upper.name && !lower.name) weight = WEIGHT.passing;
   upper.below.push({ item: lower, weight });
   lower.above.push({ item: upper, weight });
 }
@@ -172,7 +179,9 @@ function countCrossings(rows) {
 /** Move each item towards its neighbours, as far as those in its row let it. */
 function placeAcross(rows) {
   const room = (a, b) => (a.width + b.width) / 2 + SPACE;
-  for (const row of rows) row.forEach((item, at) => (item.x = at ? row[at - 1].x + room(row[at - 1], item) : 0));
+  for (const row of rows) {
+    row.forEach((item, at) => (item.x = at ? row[at - 1].x + room(row[at - 1], item) : 0));
+  }
   for (let sweep = 0; sweep < 8 * SWEEPS; sweep++) {
     for (const row of sweep % 2 ? rows.toReversed() : rows) {
       const wanted = row.map((item) => mean([...item.above, ...item.below], ({ x }) => x) ?? item.x);
@@ -203,11 +212,11 @@ function placeDown(rows) {
     const height = Math.max(...row.map((item) => item.height));
     for (const item of row) Object.assign(item, { y: y + height / 2, top: y, bottom: y + height });
     const sideways = row.flatMap((item) => item.below.map((link) => Math.abs(link.item.x - item.x)));
-    y += height + GAP + Math.min(36, Math.max(0, ...sideways) / 5);
+    y += height + GAP + Math.min(MAX_EXTRA_GAP, Math.max(0, ...sideways) / 5);
   }
 }
 
-/** Choose where each link leaves and enters an item: towards the other end, apart from other links. */
+/** Choose where links leave and enter the items: towards their other ends, but apart. */
 function placePorts(items, links) {
   for (const item of items.values()) {
     for (const [end, port] of [["upper", "exit"], ["lower", "entry"]]) {
@@ -231,7 +240,8 @@ function innerEnd(item, { edge }) {
   if (!item.inner) return null;
   const id = head(edge.source) === item.name ? edge.source : edge.target;
   const node = item.inner.nodes.find((each) => each.id === tail(id));
-  return node && { x: node.x - item.inner.width / 2, y: BOX.top + node.y - item.height / 2, height: node.height };
+  const [x, y] = node ? [node.x - item.inner.width / 2, BOX.top + node.y - item.height / 2] : [];
+  return node && { x, y, height: node.height };
 }
 
 function towards(item, link, end) {
@@ -251,18 +261,18 @@ function run(link) {
     [link.entry, lower.top],
     ...endPoints(link, lower, link.entry, -1).reverse(),
   ];
-  const moving = points.filter(([x, y], at) => !at || x !== points[at - 1][0] || y !== points[at - 1][1]);
-  return isBack ? moving.reverse() : moving;
+  const distinct = points.filter(([x, y], at) => !at || x !== points[at - 1][0] || y !== points[at - 1][1]);
+  return isBack ? distinct.reverse() : distinct;
 }
 
-/** Where a link ends at an item's lower (1) or upper (-1) side; one that goes back ends at a box's border. */
+/** Where a link ends at the lower (1) or upper (-1) side of an item; a back edge ends at a box's border. */
 function endPoints(link, item, x, side) {
   const border = [x, item.y + (side * item.height) / 2];
   const inner = innerEnd(item, link);
   return inner && !link.isBack ? [[x, item.y + inner.y + (side * inner.height) / 2], border] : [border];
 }
 
-/** @returns {Layout} with the inner layouts in their boxes, moved so that it begins at 0 */
+/** @returns {Layout} with the inner layouts in their boxes, moved to start at 0 */
 function collect(items, links) {
   const found = { nodes: [], boxes: [], routes: [] };
   for (const item of items.values()) {
@@ -275,7 +285,9 @@ function collect(items, links) {
     found.boxes.push(...inner.boxes.map(moved));
     found.routes.push(...inner.routes.map(({ edge, points }) => ({ edge, points: shifted(points, dx, dy) })));
   }
-  for (const link of links) found.routes.push({ edge: link.edge.whole ?? link.edge, points: loop(link) ?? run(link) });
+  for (const link of links) {
+    found.routes.push({ edge: link.edge.original ?? link.edge, points: loop(link) ?? run(link) });
+  }
   const shapes = [...found.nodes, ...found.boxes];
   const across = [
     ...shapes.flatMap(({ x, width }) => [x - width / 2, x + width / 2]),
