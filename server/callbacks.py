@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -28,6 +28,9 @@ LAST_EDGE = Steps.after_generate.__name__
 QUESTION = "asked"  # the state's key of the question as the user asked it
 EDIT = "UpdateState"  # suffix of LangGraph's name for an edit of the state
 USAGE = TypeAdapter(Usage)
+COUNTS: tuple[
+    Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"], ...
+] = ("retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens")
 STOPPED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -43,7 +46,7 @@ class _Running:
     after: Usage | None = None
     last_edge: UUID | None = None
     is_over: bool = False
-    is_edit: bool = False  # judged by its name, which a request can set
+    is_edit: bool = False  # by its name, which a request can set too
 
 
 class TurnWatcher(BaseCallbackHandler):
@@ -149,9 +152,7 @@ class TurnWatcher(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Record the error of a model call."""
-        running = self._running.pop(run_id, None)
-        if running is not None:
-            _close(running, run_id, error)
+        self.on_chain_error(error, run_id=run_id)
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         turn = running.turn
@@ -249,17 +250,6 @@ def _cause(error: BaseException) -> Cause:
 def _difference(before: Usage, after: Usage | None) -> Usage:
     """Return the cost in between; 0 where an edit lowered a count."""
     after = after or before
-
-    def used(
-        key: Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"],
-    ) -> int:
-        return max(0, after[key] - before[key])
-
     ms = {node: round(each - before["ms"].get(node, 0.0), 1) for node, each in after["ms"].items()}
-    return Usage(
-        retrieval_steps=used("retrieval_steps"),
-        llm_calls=used("llm_calls"),
-        prompt_tokens=used("prompt_tokens"),
-        completion_tokens=used("completion_tokens"),
-        ms={node: each for node, each in ms.items() if each > 0},
-    )
+    counts = {key: max(0, after[key] - before[key]) for key in COUNTS}
+    return cast(Usage, counts | {"ms": {node: each for node, each in ms.items() if each > 0}})

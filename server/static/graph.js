@@ -138,6 +138,7 @@ export class Drawing {
     const box = svg("rect", { x: left, y: top, width, height, rx: 12 });
     const shape = svg("g", {}, box, svg("text", { x: left + 12, y: top + 20 }, name(id)));
     shape.dataset.kind = "box";
+    shape.dataset.box = id;
     this.boxes.set(id, shape);
     this.element.append(shape);
   }

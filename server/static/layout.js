@@ -10,7 +10,7 @@ const BOX = { side: 16, top: 26, bottom: 12 }; // padding
 const PORT = 13; // between the ends of edges at a node
 const MARGIN = 6;
 const WEIGHT = { conditional: 1, fixed: 4, passing: 8 }; // how much an edge wants to be vertical
-const SWEEPS = 24;
+const SWEEPS = 24; // even: the last one goes up
 
 /**
  * `x` and `y` are the centre.
@@ -146,34 +146,21 @@ function connect(upper, lower, weight) {
   lower.above.push({ item: upper, weight });
 }
 
-/** Sort each row by the mean place of its neighbours above, then below, and so on; keep the best. */
+/** Sort each row by the mean place of its neighbours above, then below, and so on. */
 function sortRows(rows) {
-  let best = null;
   for (let sweep = 0; sweep < SWEEPS; sweep++) {
-    const isDown = sweep % 2 === 0;
-    for (const row of isDown ? rows : rows.toReversed()) {
-      for (const item of row) item.rank = mean(isDown ? item.above : item.below, (near) => near.at) ?? item.at;
+    const side = sweep % 2 ? "below" : "above";
+    for (const row of sweep % 2 ? rows.toReversed() : rows) {
+      for (const item of row) item.rank = mean(item[side], (near) => near.at) ?? item.at;
       row.sort((a, b) => a.rank - b.rank);
       row.forEach((item, at) => (item.at = at));
     }
-    const crossings = countCrossings(rows);
-    if (!best || crossings < best.crossings) best = { crossings, rows: rows.map((row) => [...row]) };
   }
-  best.rows.forEach((row, at) => (rows[at] = row));
 }
 
 function mean(links, measure) {
   const total = links.reduce((sum, { weight }) => sum + weight, 0);
   return total ? links.reduce((sum, { item, weight }) => sum + weight * measure(item), 0) / total : null;
-}
-
-function countCrossings(rows) {
-  let count = 0;
-  for (const row of rows) {
-    const pairs = row.flatMap((item) => item.below.map((link) => [item.at, link.item.at]));
-    for (const [a, b] of pairs) count += pairs.filter(([c, d]) => a < c && b > d).length;
-  }
-  return count;
 }
 
 /** Move each item towards its neighbours, as far as those in its row let it. */
