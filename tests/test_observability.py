@@ -186,7 +186,7 @@ async def test_a_failure_has_its_node_and_its_cause(question: str, error: str, c
         await watched.ask(question)
     turn = watched.turn()
     assert (turn.outcome, turn.error, turn.cause) == ("error", error, cause)
-    assert turn.failed_in == ("condense" if cause == "input" else "gate")
+    assert turn.failed_in == (BEFORE_GATE[0] if cause == "input" else "gate")
 
 
 async def test_an_invalid_context_is_a_failure() -> None:
@@ -412,7 +412,7 @@ async def test_failures_and_escalations_are_counted() -> None:
     unknowing = TalkingModel(say=lambda *_: "I don't know")
     await Watched("A", metrics.count, model=unknowing).ask(gate="off", escalate=1)
     more = grown(before)
-    assert more["hopgate_errors_total", "input", "condense"] == 1
+    assert more["hopgate_errors_total", "input", BEFORE_GATE[0]] == 1
     assert more["hopgate_turns_total", "undecided", "error", "undecided"] == 1
     assert more["hopgate_turns_total", "0.4", "unknown", "single"] == 1
     assert more["hopgate_escalations_total",] == 1

@@ -602,7 +602,7 @@ def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
     expect(turn.locator(".problem")).to_contain_text("nonsense")
     expect(turn.locator(".problem")).to_contain_text("openai:NAME")
     expect(shown.page.locator("[name=model]")).to_have_attribute("aria-invalid", "true")
-    expect(shown.page.locator("#drawing .failed")).to_have_attribute("data-node", "condense")
+    expect(shown.page.locator("#drawing .failed")).to_have_attribute("data-node", NAMES[1])
     shown.ask(model="openai:fake", index="/nowhere")
     expect(shown.page.locator("#settings [aria-invalid]")).to_have_count(1)
     expect(shown.page.locator("[name=index]")).to_have_attribute("aria-invalid", "true")
