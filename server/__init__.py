@@ -1,5 +1,5 @@
-"""What hopgate adds to a LangGraph server: its page, and what operators need.
+"""What hopgate adds to a LangGraph server: a page, authentication, limits and observability.
 
-A LangGraph server imports these modules by the names in langgraph.json, and brings starlette,
-which they need, with it. Nothing else in hopgate imports them.
+A LangGraph server imports these modules by the names in langgraph.json and installs starlette,
+which they need. No other package of hopgate imports them.
 """

@@ -1,11 +1,11 @@
-"""Authentication: who may use the server, and that nobody reaches what is another's.
+"""Authentication: who may use the server, and each user's access to their own data only.
 
-It works as it stands, and shows how to write your own. langgraph.json turns it on:
+Use it as it is, or as an example of your own. Turn it on in langgraph.json:
 
     "auth": {"path": "hopgate.server.auth:auth", "disable_studio_auth": true}
 
-Who the users are is in `HOPGATE_TOKENS` (`hopgate.server.tokens`); without it the server does not
-start. What no handler below allows is refused.
+`HOPGATE_TOKENS` names the users (`hopgate.server.tokens`); without it the server does not start.
+Everything that no handler below allows is refused.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from hopgate.server import tokens
 from hopgate.server.presets import CREATOR
 
 OWNER = "owner"
+REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 WRITES = ("create", "create_run", "update")
 
 Filter = dict[str, Any]
@@ -27,55 +28,55 @@ users = tokens.users()
 
 @auth.authenticate
 async def authenticate(authorization: str | None) -> str:
-    """Return the name of the user whose bearer token came with the request.
+    """Return the name of the user with the request's bearer token.
 
     Raises:
-        HTTPException: 401, the same for no token and a wrong one.
+        HTTPException: 401: the token is missing or wrong.
     """
     scheme, _, token = (authorization or "").partition(" ")
     user = users.get(tokens.digest(token.strip())) if scheme.lower() == "bearer" else None
     if user is None:
-        raise Auth.exceptions.HTTPException(401, "give a valid token: Authorization: Bearer …")
+        raise Auth.exceptions.HTTPException(401, REFUSAL)
     return user
 
 
 @auth.on
 async def deny(ctx: Request, value: Any) -> bool:
-    """Refuse what has no handler of its own."""
+    """Refuse everything without a handler of its own."""
     return False
 
 
 @auth.on.threads
 async def own_thread(ctx: Request, value: dict[str, Any]) -> Filter:
-    """Threads, with their states and runs, are their maker's."""
-    return _signed(ctx, value)
+    """Restrict threads, with their states and runs, to their owner."""
+    return _owned(ctx, value)
 
 
 @auth.on.crons
 async def own_cron(ctx: Request, value: dict[str, Any]) -> Filter:
-    """So are crons."""
-    return _signed(ctx, value)
+    """Restrict crons to their owner."""
+    return _owned(ctx, value)
 
 
 @auth.on.assistants
 async def own_or_shipped(ctx: Request, value: dict[str, Any]) -> Filter:
-    """Assistants are their maker's; those that ship can be read and run by all."""
-    mine = _signed(ctx, value)
+    """Restrict assistants to their owner; everyone can read and run those that ship."""
+    own = _owned(ctx, value)
     if ctx.action not in ("read", "search"):
-        return mine
-    return {"$or": [mine, {"created_by": "system"}, {"created_by": CREATOR}]}
+        return own
+    return {"$or": [own, {"created_by": "system"}, {"created_by": CREATOR}]}
 
 
 @auth.on.store
 async def own_namespace(ctx: Request, value: dict[str, Any]) -> None:
-    """Each user has a part of the store, and sees no other."""
+    """Restrict each user to a namespace of the store."""
     namespace = tuple(value.get("namespace") or ())
     if namespace[:1] != (ctx.user.identity,):
         value["namespace"] = (ctx.user.identity, *namespace)
 
 
-def _signed(ctx: Request, value: dict[str, Any]) -> Filter:
-    """Write the owner into what is made or changed, and let nobody claim another origin."""
+def _owned(ctx: Request, value: dict[str, Any]) -> Filter:
+    """Write the owner into what is created or changed; return the filter for the owner."""
     if ctx.action in WRITES:
         if value.get("metadata") is None:
             value["metadata"] = {}

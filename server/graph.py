@@ -1,6 +1,6 @@
-"""The graph that a LangGraph server serves: hopgate's, with what operators see of each turn."""
+"""The graph that a LangGraph server serves: hopgate's graph with logs, metrics and spans."""
 
 from hopgate.graphs import adaptive
-from hopgate.server.turns import watcher
+from hopgate.server.watch import watcher
 
 graph = adaptive.graph.with_config(callbacks=[watcher()])

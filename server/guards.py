@@ -1,4 +1,4 @@
-"""Guards: what is refused before the server looks at it."""
+"""Guards: middleware that refuses requests before the server handles them."""
 
 import os
 
@@ -9,72 +9,72 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hopgate.server.headers import SecurityHeaders
 
-AUTH = "LANGGRAPH_AUTH"  # set by the server where langgraph.json has `auth`
-DEVELOPERS = ("/internal", "/deploy")
+AUTH = "LANGGRAPH_AUTH"  # set by the server if langgraph.json has `auth`
+DEVELOPER_ROUTES = ("/internal", "/deploy")
 
 NOT_FOUND = 404
 TOO_LARGE = 413
-TOO_LARGE_CLOSE = 1009  # the same, for a WebSocket
+TOO_LARGE_CLOSE = 1009  # the close code of a WebSocket
 
 
 class BodyLimit:
-    """Refuses a request, or a WebSocket's message, with more bytes than the operator allows."""
+    """Refuses requests and WebSocket messages with more bytes than the operator allows."""
 
-    def __init__(self, app: ASGIApp, most: int | None) -> None:
-        """Wrap `app`; `most` is `body_bytes` of `HOPGATE_LIMITS`, None for any."""
+    def __init__(self, app: ASGIApp, max_bytes: int | None) -> None:
+        """Wrap `app`; `max_bytes` is `body_bytes` of `HOPGATE_LIMITS`, None for no limit."""
         self._app = app
-        self._most = most
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or one connection."""
-        if self._most is None or scope["type"] not in ("http", "websocket"):
+        """Serve one request or connection."""
+        if self._max_bytes is None or scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await self._app(scope, _messages(receive, send, self._most), send)
+            await self._app(scope, _limited(receive, send, self._max_bytes), send)
         else:
-            await self._answer(scope, receive, send, self._most)
+            await self._respond(scope, receive, send, self._max_bytes)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
-        """Serve a request, whose size may be declared or not."""
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, max_bytes: int) -> None:
+        """Serve a request, with or without a Content-Length."""
         refusal = _refusal(
-            TOO_LARGE, f"the request is too large: this server allows at most {most} bytes"
+            TOO_LARGE, f"the request is too large: this server allows at most {max_bytes} bytes"
         )
         declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdigit() and int(declared) > most:
+        if declared.isdigit() and int(declared) > max_bytes:
             await refusal(scope, receive, send)
             return
-        received, has_begun = 0, False
+        received, has_started = 0, False
 
         async def counted() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > most:
+            if received > max_bytes:
                 raise HTTPException(TOO_LARGE)
             return message
 
         async def answered(message: Message) -> None:
-            nonlocal has_begun
-            if received <= most or has_begun:
-                has_begun = True
+            nonlocal has_started
+            if received <= max_bytes or has_started:
+                has_started = True
                 await send(message)
 
         try:
             await self._app(scope, counted, answered)
         except Exception:
-            if received <= most or has_begun:
+            if received <= max_bytes or has_started:
                 raise
-        if received > most and not has_begun:  # whatever the app made of the exception
+        if received > max_bytes and not has_started:  # whatever the app did with the exception
             await refusal(scope, receive, send)
 
 
-def _messages(receive: Receive, send: Send, most: int) -> Receive:
-    """Close a WebSocket on a message that is too large."""
+def _limited(receive: Receive, send: Send, max_bytes: int) -> Receive:
+    """Close the WebSocket when a message is too large."""
 
     async def checked() -> Message:
         message = await receive()
         size = len((message.get("text") or "").encode()) or len(message.get("bytes") or b"")
-        if size > most:
+        if size > max_bytes:
             await send({"type": "websocket.close", "code": TOO_LARGE_CLOSE})
             return {"type": "websocket.disconnect", "code": TOO_LARGE_CLOSE}
         return message
@@ -87,21 +87,21 @@ def _refusal(status: int, detail: str) -> ASGIApp:
 
 
 class DeveloperRoutes:
-    """Hides `langgraph dev`'s own routes where users need a token, for these ask for none.
+    """Hides the developer routes of `langgraph dev` if users need a token.
 
-    They show any thread, delete everything and deploy the code.
+    These routes need no token, show any thread, delete everything and deploy the code.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap `app`."""
         self._app = app
-        self._is_guarded = bool(os.environ.get(AUTH))
+        self._has_users = bool(os.environ.get(AUTH))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or one connection."""
+        """Serve one request or connection."""
         path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
-        hidden = any(path == each or path.startswith(f"{each}/") for each in DEVELOPERS)
-        if self._is_guarded and scope["type"] == "http" and hidden:
+        hidden = any(path == each or path.startswith(f"{each}/") for each in DEVELOPER_ROUTES)
+        if self._has_users and scope["type"] == "http" and hidden:
             await _refusal(NOT_FOUND, "Not Found")(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -1,9 +1,9 @@
-"""Security headers: what a browser may do with what hopgate's own routes answer."""
+"""Security headers of hopgate's own routes."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Everything from this origin, nothing inline, and no text may become markup or code.
+# Everything from this origin, nothing inline, and no text becomes markup or code.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
@@ -22,7 +22,7 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds `HEADERS` to every response, and has it revalidated before it is shown again."""
+    """Adds `HEADERS` to every response, and makes browsers revalidate cached ones."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap `app`."""

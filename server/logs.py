@@ -1,4 +1,4 @@
-"""Logs: one line for every run of the graph, without a word of what was asked or answered."""
+"""Logs: one line for every run of the graph, without questions or answers."""
 
 import logging
 
@@ -8,7 +8,7 @@ log = logging.getLogger("hopgate")
 
 
 def write(turn: Turn) -> None:
-    """Log a run: a sentence for people, and fields for a structured log (`extra`)."""
+    """Log a run as one line of text, with fields for structured logs (`extra`)."""
     fields = {
         "outcome": turn.outcome,
         "run_id": str(turn.run_id),
@@ -34,6 +34,6 @@ def write(turn: Turn) -> None:
 
 
 def _word(value: object) -> str:
-    """Quote what would break the line up: a person can have written it into the state."""
+    """Quote a value that would break the line: edits can write anything into the state."""
     text = str(value)
     return text if text.isprintable() and " " not in text else repr(text)

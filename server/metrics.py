@@ -1,7 +1,7 @@
-"""Metrics: what α does, for Prometheus, without texts and with a bounded number of series.
+"""Metrics for Prometheus: decisions and cost by α, without texts and with few series.
 
-They are in the process's default registry too, so that the LangGraph server's own `/metrics` has
-them, also that of a worker that serves no pages.
+They are also in the process's default registry, so the LangGraph server's own `/metrics` shows
+them, even in a worker without web routes.
 """
 
 from typing import Any, get_args
@@ -14,27 +14,27 @@ from hopgate.nodes.state import StopReason, Verdict
 from hopgate.server.turns import Turn
 
 UNDECIDED = "undecided"
-OTHER = "other"  # a state that a person has edited can hold anything
+OTHER = "other"  # an edited state can hold anything
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 registry = CollectorRegistry()
 
 turns = Counter(
-    "hopgate_turns", "Runs by how they ended", ["outcome", "strategy", "alpha"], registry=registry
+    "hopgate_turns", "Runs by outcome", ["outcome", "strategy", "alpha"], registry=registry
 )
 seconds = Histogram(
-    "hopgate_turn_seconds", "How long runs took", ["strategy"], buckets=SECONDS, registry=registry
+    "hopgate_turn_seconds", "Duration of runs", ["strategy"], buckets=SECONDS, registry=registry
 )
 node_seconds = Counter("hopgate_node_seconds", "Time in each node", ["node"], registry=registry)
-gates = Counter("hopgate_gates", "What the gate said", ["verdict", "alpha"], registry=registry)
-routes = Counter("hopgate_routes", "What the router said", ["label", "alpha"], registry=registry)
-stops = Counter("hopgate_loop_stops", "Why the loop ended", ["reason"], registry=registry)
+gates = Counter("hopgate_gates", "Decisions of the gate", ["verdict", "alpha"], registry=registry)
+routes = Counter("hopgate_routes", "Decisions of the router", ["label", "alpha"], registry=registry)
+stops = Counter("hopgate_loop_stops", "Stop reasons of the loop", ["reason"], registry=registry)
 escalations = Counter(
-    "hopgate_escalations", "Answers in doubt that went one strategy deeper", registry=registry
+    "hopgate_escalations", "Answers in doubt, repeated with a deeper strategy", registry=registry
 )
-retrievals = Counter("hopgate_retrievals", "Searches", ["alpha"], registry=registry)
-calls = Counter("hopgate_model_calls", "Calls to the model", ["alpha"], registry=registry)
-tokens = Counter("hopgate_tokens", "Tokens of the model", ["kind", "alpha"], registry=registry)
+retrievals = Counter("hopgate_retrievals", "Retrieval steps", ["alpha"], registry=registry)
+calls = Counter("hopgate_model_calls", "Model calls", ["alpha"], registry=registry)
+tokens = Counter("hopgate_tokens", "Model tokens", ["kind", "alpha"], registry=registry)
 errors = Counter(
     "hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"], registry=registry
 )
@@ -47,7 +47,7 @@ for each in (
 
 
 def count(turn: Turn) -> None:
-    """Count a run: what it decided itself, and what it cost."""
+    """Count the decisions that a run made itself, and its cost."""
     decision, usage = turn.decision, turn.usage
     visited = [step.name for step in turn.steps if step.kind == "node"]
     alpha = _tenth(turn.alpha)
@@ -72,7 +72,7 @@ def count(turn: Turn) -> None:
 
 
 def text() -> bytes:
-    """Return hopgate's metrics, and no others, as Prometheus reads them."""
+    """Return hopgate's metrics alone, in the text format of Prometheus."""
     return generate_latest(registry)
 
 

@@ -1,7 +1,7 @@
-"""Presets: assistants with a saved α, which every server has from its start.
+"""Presets: assistants with a saved α, created when the server starts.
 
-langgraph.json knows no assistants, so the web app's lifespan makes them, through the client that
-speaks to its own server; that client is trusted, so this also works where users need a token.
+langgraph.json cannot define assistants, so the web app's lifespan creates them through the SDK's
+in-process client. The server trusts that client, so this also works where users need a token.
 """
 
 import logging
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 GRAPH = "hopgate"
 CREATOR = "hopgate"
-NAMESPACE = UUID("5f0c5e0e-7c0a-4b52-9a55-3b8f4d0f6f11")  # random; gives a preset its id for good
+NAMESPACE = UUID("5f0c5e0e-7c0a-4b52-9a55-3b8f4d0f6f11")  # random; keeps ids permanent
 
 
 class Preset(NamedTuple):
-    """An assistant that ships: its name, α and what it is for."""
+    """An assistant that ships: its name, its α and its description."""
 
     name: str
     alpha: float
@@ -32,31 +32,31 @@ class Preset(NamedTuple):
 
     @property
     def assistant_id(self) -> str:
-        """The same on every server and after every start."""
+        """Return the assistant's id, the same on every server."""
         return str(uuid5(NAMESPACE, self.name))
 
 
 PRESETS = (
-    Preset("cheapest", 0.0, "α = 0: retrieves only where the gate asks for it."),
-    Preset("most-reliable", 1.0, "α = 1: always retrieves, several times where in doubt."),
-    Preset("balanced", Context().alpha, "The default α: several retrievals where they pay."),
-)  # lists begin with the newest, so what takes the first has the default
+    Preset("cheapest", 0.0, "α = 0: retrieves only if the gate asks for it."),
+    Preset("most-reliable", 1.0, "α = 1: always retrieves, several times if in doubt."),
+    Preset("balanced", Context().alpha, "The default α: retrieves several times if it pays off."),
+)  # lists start with the newest: clients that take the first get the default
 
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    """Make the presets before the server answers."""
+    """Create the presets before the server answers requests."""
     try:
-        await make()
-    except Exception as error:  # a server without assistants serves all the same
-        log.warning("the presets could not be made: %s", type(error).__name__, exc_info=error)
+        await create()
+    except Exception as error:  # the server works without them
+        log.warning("the presets could not be created: %s", type(error).__name__, exc_info=error)
     yield
 
 
-async def make() -> None:
-    """Make the presets that are not there yet; one that a person has changed stays as it is.
+async def create() -> None:
+    """Create the presets that do not exist yet; changed ones stay as they are.
 
-    Those that `HOPGATE_LIMITS` refuses are left out.
+    Presets with an α that `HOPGATE_LIMITS` forbids are left out.
     """
     allowed = limits.from_environment()
     client = get_client(url=None, api_key=None)

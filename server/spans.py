@@ -1,7 +1,7 @@
-"""Spans: each run of the graph as an OpenTelemetry trace, its nodes and model calls in it.
+"""Spans: each run of the graph as an OpenTelemetry trace with its nodes and model calls.
 
-The instrumentations for LangChain write questions, prompts and answers into their spans unless
-told not to, and error texts, which may repeat a prompt, even then. These hold none, unless
+Other instrumentations for LangChain record questions, prompts and answers by default, and error
+texts, which may repeat a prompt, always. These spans hold no texts unless
 `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`.
 """
 
@@ -20,17 +20,17 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def observer(tracer: Tracer | None = None) -> Observer:
-    """Make an observer that writes each run as a trace, below the span that is current.
+    """Create an observer that writes each run as a trace below the current span.
 
     Args:
-        tracer: Where to; None is that of the provider that is set. Where none is, and the
+        tracer: Tracer to write to; None uses the global provider. If there is none and the
             environment names an OTLP endpoint, a provider that exports to it is set.
 
     Raises:
-        RuntimeError: An endpoint is named, and the exporter is not installed.
+        RuntimeError: An endpoint is named and the exporter is not installed.
     """
     if tracer is None:
-        _export_if_asked()
+        _export_if_configured()
         tracer = trace.get_tracer("hopgate", version("hopgate"))
     with_texts = os.environ.get(TEXTS, "").lower() == "true"
 
@@ -40,10 +40,10 @@ def observer(tracer: Tracer | None = None) -> Observer:
     return write
 
 
-def _export_if_asked() -> None:
-    """Export to the OTLP endpoint that the environment names, unless the app has set a provider."""
-    asked = any(os.environ.get(each) for each in ENDPOINTS)
-    if not asked or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+def _export_if_configured() -> None:
+    """Export to the OTLP endpoint in the environment, unless the app has set a provider."""
+    configured = any(os.environ.get(each) for each in ENDPOINTS)
+    if not configured or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -66,9 +66,9 @@ def _export_if_asked() -> None:
 
 
 def _write(turn: Turn, tracer: Tracer, with_texts: bool) -> None:
-    root = tracer.start_span("hopgate", start_time=turn.began)
+    root = tracer.start_span("hopgate", start_time=turn.started_at)
     if root.is_recording():
-        root.set_attributes(_attributes(turn))
+        root.set_attributes(_turn_attributes(turn))
         if with_texts:
             root.set_attributes({"hopgate.question": turn.question, "hopgate.answer": turn.answer})
     spans: dict[UUID | None, Span] = {turn.run_id: root}
@@ -77,23 +77,23 @@ def _write(turn: Turn, tracer: Tracer, with_texts: bool) -> None:
         kind = SpanKind.CLIENT if step.kind == "model" else SpanKind.INTERNAL
         name = f"chat {step.name}" if step.kind == "model" else step.name
         span = tracer.start_span(
-            name, context, kind, _of_step(step, with_texts), start_time=step.began
+            name, context, kind, _step_attributes(step, with_texts), start_time=step.started_at
         )
         spans[step.id] = span
     for step in reversed(turn.steps):
-        _end(spans[step.id], step.error, step.ended or turn.ended)
-    _end(root, turn.error, turn.ended)
+        _end(spans[step.id], step.error, step.ended_at or turn.ended_at)
+    _end(root, turn.error, turn.ended_at)
 
 
-def _end(span: Span, error: str | None, ended: int) -> None:
+def _end(span: Span, error: str | None, ended_at: int) -> None:
     if error:
         span.set_attribute("error.type", error)
         span.set_status(Status(StatusCode.ERROR))
-    span.end(ended)
+    span.end(ended_at)
 
 
-def _attributes(turn: Turn) -> dict[str, Any]:
-    """Return what the run decided and cost, as far as it got."""
+def _turn_attributes(turn: Turn) -> dict[str, Any]:
+    """Return the decisions and the cost of a run, as far as it went."""
     decision, usage = turn.decision, turn.usage
     gate, route = turn.part("gate"), turn.part("route")
     found: dict[str, Any] = {
@@ -119,7 +119,7 @@ def _attributes(turn: Turn) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def _of_step(step: Step, with_texts: bool) -> dict[str, Any]:
+def _step_attributes(step: Step, with_texts: bool) -> dict[str, Any]:
     if step.kind == "node":
         return {"hopgate.node": step.name}
     found: dict[str, Any] = {

@@ -1,9 +1,9 @@
-"""Tokens: the users of a server, known by the SHA-256 of their bearer tokens.
+"""Tokens: the users of a server, identified by the SHA-256 of their bearer tokens.
 
-`HOPGATE_TOKENS` names them: a JSON object, or the path of a JSON file, from each token's hash to
-its user's name. Hashes need no salt here: nobody guesses a token of 256 random bits.
+`HOPGATE_TOKENS` is a JSON object, or the path of a JSON file, that maps the hash of each token to
+the name of its user. The hashes need no salt: tokens are 256 random bits.
 
-`python -m hopgate.server.tokens NAME` makes a token and its entry.
+`python -m hopgate.server.tokens NAME` creates a token and its entry.
 """
 
 import hashlib
@@ -17,39 +17,39 @@ from hopgate.nodes.limits import json_variable
 VARIABLE = "HOPGATE_TOKENS"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[\w@-]{1,64}", re.ASCII)  # no period: it is a label in the store's namespaces
+_NAME = re.compile(r"[\w@-]{1,64}", re.ASCII)  # no period: names are store namespaces
 
 
 def digest(token: str) -> str:
-    """Return what is kept of a token: its SHA-256 in hex."""
+    """Return the SHA-256 of a token in hex."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def users() -> dict[str, str]:
-    """Read who may use the server.
+    """Read the users of the server from `HOPGATE_TOKENS`.
 
     Returns:
-        Names by the hashes of their tokens; a name may have several.
+        The name of the user for the hash of each token; a user may have several tokens.
 
     Raises:
-        ValueError: `HOPGATE_TOKENS` names nobody, or is not what it should be.
+        ValueError: `HOPGATE_TOKENS` is empty or malformed.
     """
     given = json_variable(VARIABLE)
     if not given:
         raise ValueError(
-            f"{VARIABLE} names no users; make a token with python -m hopgate.server.tokens NAME"
+            f"{VARIABLE} names no users; create a token with python -m hopgate.server.tokens NAME"
         )
     for key, name in given.items():
-        # The key is not shown: it may be a token that somebody forgot to hash.
+        # Never show the key: it may be a token that somebody forgot to hash.
         if not _DIGEST.fullmatch(key) or key == digest(""):
-            raise ValueError(f"{VARIABLE}: the key of {name!r} is no SHA-256 in lower-case hex")
+            raise ValueError(f"{VARIABLE}: the key of {name!r} is not a SHA-256 in lower-case hex")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"{VARIABLE}: a user is named {name!r}; use letters, digits, _, @, -")
     return given
 
 
 def main(arguments: list[str]) -> int:
-    """Make a token for a user, and print it with its entry for `HOPGATE_TOKENS`."""
+    """Create a token for a user, and print it with its entry for `HOPGATE_TOKENS`."""
     if len(arguments) != 1 or not _NAME.fullmatch(arguments[0]):
         sys.stderr.write("usage: python -m hopgate.server.tokens NAME (letters, digits, _, @, -)\n")
         return 2

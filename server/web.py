@@ -1,7 +1,7 @@
-"""The web routes beside the LangGraph server's own: all under `/hopgate`.
+"""The web routes that hopgate adds to the LangGraph server, all under `/hopgate`.
 
-langgraph.json names `app` as its `http.app`. The server takes its routes over, so what they all
-share (security headers) hangs on the routes, not on the app.
+langgraph.json names `app` as its `http.app`. The server copies the routes, so the security headers
+are middleware of the routes, not of the app.
 """
 
 from pathlib import Path
@@ -23,19 +23,19 @@ STATIC = Path(__file__).with_name("static")
 
 
 def to_page(_: Request) -> RedirectResponse:
-    """Add the slash that the page's relative addresses count on."""
+    """Redirect to the address with a slash, which the page's relative links need."""
     return RedirectResponse("hopgate/")
 
 
 def to_metrics(_: Request) -> Response:
-    """Give what α does, for Prometheus."""
+    """Return hopgate's metrics for Prometheus."""
     return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-# An editable install may lay links.
+# Editable installs may use links.
 files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
 
-# An app of its own, so that its refusals bear the headers too.
+# An app of its own, so that its error responses get the headers too.
 site = Starlette(
     routes=[Route("/metrics", to_metrics, include_in_schema=False), Mount("/", files)],
     middleware=[Middleware(SecurityHeaders)],
@@ -50,7 +50,7 @@ app = Starlette(
     ],
     middleware=[
         Middleware(DeveloperRoutes),
-        Middleware(BodyLimit, most=limits.from_environment().body_bytes),
+        Middleware(BodyLimit, max_bytes=limits.from_environment().body_bytes),
     ],
     lifespan=presets.lifespan,
 )

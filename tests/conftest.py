@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from commands import Ran, in_process
 from fake_openai import FakeOpenAI
+from langgraph_dev import Server, start
+from otlp import Collector
 from postgres import server
 
 # Read when langgraph, transformers and torch are imported, which no import above does.
@@ -57,6 +59,28 @@ def fake(_fake_server: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch) ->
 def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """Run a `hopgate` command in this process."""
     return in_process(capfd)
+
+
+@pytest.fixture(scope="session")
+def collector() -> Iterator[Collector]:
+    """The spans that `dev_server` exports."""
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
+def dev_server(
+    _fake_server: FakeOpenAI, collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A `langgraph dev`: `openai:fake` is the fake endpoint, `local:smollm2` the embedded model."""
+    env = {
+        "OPENAI_API_KEY": "sk-server",
+        "OPENAI_BASE_URL": _fake_server.base_url,
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.endpoint,
+        "OTEL_BSP_SCHEDULE_DELAY": "100",  # milliseconds
+    }
+    with start(tmp_path_factory.mktemp("server"), env=env) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

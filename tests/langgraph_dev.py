@@ -1,4 +1,4 @@
-"""A real `langgraph dev` for the tests: started on a free port, ended by its process group."""
+"""A real `langgraph dev` for the tests: started on a free port, stopped with its process group."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ STOP_SECONDS = 15
 
 
 class Server(NamedTuple):
-    """A running server: where it listens, what it prints, its process."""
+    """A running server: its address, its log and its process."""
 
     url: str
     log: Path
@@ -36,14 +36,14 @@ def start(
     jobs: int = 2,
     port: int = 0,
 ) -> Iterator[Server]:
-    """Run `langgraph dev`, blocking calls refused, until the context ends.
+    """Run `langgraph dev`, which refuses blocking calls, until the context ends.
 
     Args:
-        folder: Where it runs, keeps its threads and writes `log`; hopgate's home too.
+        folder: Its working folder, with its threads, its `log` and hopgate's home.
         config: Its langgraph.json.
-        env: Environment variables beside those of the tests.
-        jobs: How many runs it works on at once.
-        port: Where it listens; 0 is a free one.
+        env: Environment variables on top of those of the tests.
+        jobs: Maximum number of concurrent runs.
+        port: Port to listen on; 0 takes a free one.
     """
     port = port or free_port()
     command = [
@@ -72,7 +72,7 @@ def start(
 
 
 def stop(server: Server) -> None:
-    """End a server; one that has ended already is left in peace."""
+    """Stop a server, unless it has ended already."""
     if server.process.poll() is not None:
         return
     os.killpg(server.process.pid, signal.SIGTERM)
@@ -84,7 +84,7 @@ def stop(server: Server) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -98,5 +98,5 @@ def _wait(server: Server) -> None:
             if httpx.get(f"{server.url}/ok", timeout=1).is_success:
                 return
         except httpx.HTTPError:
-            time.sleep(0.2)
+            time.sleep(0.05)
     raise RuntimeError(f"langgraph dev did not start:\n{server.log.read_text()[-3000:]}")

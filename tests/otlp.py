@@ -1,4 +1,4 @@
-"""A FAKE collector on loopback, which keeps the spans that are exported to it over OTLP."""
+"""A FAKE collector on loopback that records the spans exported to it over OTLP."""
 
 import gzip
 import threading
@@ -13,7 +13,7 @@ class Collector:
 
     Attributes:
         spans: Every span so far.
-        services: The name of the service of each.
+        services: The service name of each span.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Collector:
         handler = type("Handler", (_Handler,), {"collector": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -33,10 +33,10 @@ class Collector:
 
     @property
     def endpoint(self) -> str:
-        """What OTEL_EXPORTER_OTLP_TRACES_ENDPOINT should be."""
+        """The value for OTEL_EXPORTER_OTLP_TRACES_ENDPOINT."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1/traces"
 
-    def keep(self, request: ExportTraceServiceRequest) -> None:
+    def record(self, request: ExportTraceServiceRequest) -> None:
         for each in request.resource_spans:
             names = {pair.key: pair.value.string_value for pair in each.resource.attributes}
             for scope in each.scope_spans:
@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers["Content-Encoding"] == "gzip":
             body = gzip.decompress(body)
-        self.collector.keep(ExportTraceServiceRequest.FromString(body))
+        self.collector.record(ExportTraceServiceRequest.FromString(body))
         self.send_response(200)
         self.end_headers()
 

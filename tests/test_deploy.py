@@ -1,6 +1,6 @@
-"""What `langgraph up` is given: langgraph.json, its Dockerfile, .env, the compose file.
+"""The input of `langgraph up`: langgraph.json, its Dockerfile, .env and the compose file.
 
-Docker itself is not needed here, and not tried.
+These tests need no Docker and build no image.
 """
 
 import ast
@@ -25,7 +25,7 @@ from hopgate.nodes.context import Context
 from hopgate.nodes.limits import Limits
 
 BIN = Path(sys.executable).parent
-SERVED = ("classifiers", "graphs", "models", "nodes", "retrievers", "server")
+SERVED = ("classifiers", "common", "graphs", "models", "nodes", "retrievers", "server")
 DECLARED: dict[str, Any] = json.loads(CONFIG.read_text(encoding="utf-8"))
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
@@ -33,7 +33,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encod
 
 @pytest.fixture(scope="module")
 def dockerfile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What `langgraph up` and `langgraph build` build."""
+    """The Dockerfile of `langgraph up` and `langgraph build`."""
     path = tmp_path_factory.mktemp("docker") / "Dockerfile"
     command = [str(BIN / "langgraph"), "dockerfile", "--config", str(CONFIG), str(path)]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
@@ -51,7 +51,7 @@ def test_the_configuration_is_valid_and_has_no_unknown_key() -> None:
     assert "warning" not in done.stdout + done.stderr
 
 
-def test_every_module_that_it_names_is_there() -> None:
+def test_every_object_that_it_names_exists() -> None:
     import importlib
 
     for target in (DECLARED["graphs"]["hopgate"]["path"], DECLARED["http"]["app"]):
@@ -81,8 +81,8 @@ def test_every_step_of_the_image_is_a_shell_command_that_parses(dockerfile: str)
         subprocess.run(["bash", "-n", "-c", step], check=True)
 
 
-def test_what_it_installs_by_name_is_what_is_installed_here(dockerfile: str) -> None:
-    """Also that no shell takes a `>` in a requirement for a file to write to."""
+def test_the_packages_it_installs_by_name_are_those_installed_here(dockerfile: str) -> None:
+    """A `>` in a requirement would redirect the shell's output to a file."""
     named = [
         word
         for step in steps(dockerfile)
@@ -107,7 +107,7 @@ def test_the_local_package_is_installed_and_nothing_secret_is_copied(dockerfile:
 
 
 def imported(folder: str) -> Iterator[str]:
-    """The top-level modules that a folder's code imports, wherever in a file it does."""
+    """The top-level modules that a folder's code imports, at any place in a file."""
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -117,7 +117,7 @@ def imported(folder: str) -> Iterator[str]:
 
 
 def closure(names: list[str]) -> set[str]:
-    """Distributions with all that they need, as installed here."""
+    """Distributions with their dependencies, as installed here."""
     found: set[str] = set()
     left = [canonicalize_name(name) for name in names]
     while left:
@@ -134,8 +134,8 @@ def closure(names: list[str]) -> set[str]:
     return found
 
 
-def test_the_image_has_whatever_the_graph_imports() -> None:
-    """But the extras that docs/retrieval.md leaves to whoever wants them."""
+def test_the_image_has_every_package_that_the_graph_imports() -> None:
+    """Except the optional extras in docs/retrieval.md."""
     extras = PROJECT["project"]["optional-dependencies"]
     stores, others = [
         [Requirement(each).name for name in names for each in extras[name]]
@@ -159,7 +159,7 @@ def test_the_image_has_whatever_the_graph_imports() -> None:
 
 @pytest.mark.parametrize("extra", ["cpu", "local"])
 def test_the_extras_that_serving_needs_are_named_by_their_packages(extra: str) -> None:
-    """Since a local path takes no extras."""
+    """A local path in langgraph.json takes no extras."""
     named = {Requirement(each).name for each in DECLARED["dependencies"] if each != "."}
     needed = PROJECT["project"]["optional-dependencies"][extra]
     assert {Requirement(each).name for each in needed} <= named
@@ -168,7 +168,7 @@ def test_the_extras_that_serving_needs_are_named_by_their_packages(extra: str) -
 # .env
 
 
-def test_the_example_s_environment_is_read_and_holds_no_secret() -> None:
+def test_the_example_environment_is_valid_and_has_no_secret() -> None:
     values = dotenv_values(ROOT / ".env.example")
     assert DECLARED["env"] == ".env"
     for name in ("LANGSMITH_API_KEY", "LANGGRAPH_CLOUD_LICENSE_KEY", "OPENAI_API_KEY"):
@@ -176,7 +176,7 @@ def test_the_example_s_environment_is_read_and_holds_no_secret() -> None:
     assert values["POSTGRES_PASSWORD"] == ""
 
 
-def test_the_example_s_limits_leave_no_door_to_the_server_s_files_open() -> None:
+def test_the_example_limits_give_no_access_to_the_server_s_files() -> None:
     limits = Limits.parse(json.loads(dotenv_values(ROOT / ".env.example")["HOPGATE_LIMITS"] or ""))
     assert limits.question_chars and limits.prompt_chars and limits.body_bytes
     for name in ("index", "router", "demos", "rerank", "model"):
@@ -201,7 +201,7 @@ def test_the_compose_file_follows_the_compose_specification() -> None:
 
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
-def test_a_service_is_pinned_checked_and_reached_from_this_machine_alone(name: str) -> None:
+def test_a_service_is_pinned_has_a_health_check_and_is_local(name: str) -> None:
     service = COMPOSE["services"][name]
     assert service["image"].startswith("${HOPGATE_IMAGE") or re.search(r":.*\d", service["image"])
     assert "latest" not in service["image"]
@@ -215,7 +215,7 @@ def test_a_service_is_pinned_checked_and_reached_from_this_machine_alone(name: s
         assert "healthcheck" in COMPOSE["services"][needed]
 
 
-def test_the_compose_file_holds_no_secret() -> None:
+def test_the_compose_file_has_no_secret() -> None:
     for service in COMPOSE["services"].values():
         for name, value in service.get("environment", {}).items():
             if re.search(r"PASSWORD|KEY|TOKEN|SECRET", name):
@@ -224,7 +224,7 @@ def test_the_compose_file_holds_no_secret() -> None:
                 assert login[1].startswith("${POSTGRES_PASSWORD:?")
 
 
-def test_what_the_server_reads_from_its_services_is_where_they_listen() -> None:
+def test_the_server_finds_its_services_at_their_addresses() -> None:
     services = COMPOSE["services"]
     environment = services["hopgate"]["environment"]
     assert "@postgres:5432/hopgate" in environment["DATABASE_URI"]

@@ -1,4 +1,4 @@
-"""The examples, each run as its docstring says: over HTTP, as a command, as a tool."""
+"""The examples, each run as its docstring says: over HTTP, as a command or as a tool."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ from hopgate import Context
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PASSWORD = "s3cret-1f6b"
-SLOW = 120  # seconds, for a machine that has much else to do
+SLOW = 120  # timeout in seconds, for a busy machine
 LIGHT = "In what year was Skerrane Light first lit?"
 
 
@@ -50,7 +50,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class App:
-    """The example as a process of its own, on loopback; it can be killed and started again."""
+    """The example in its own process on loopback; it can be killed and restarted."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.log = folder / "log"
@@ -74,7 +74,7 @@ class App:
                 httpx.get(f"{self.url}/openapi.json").raise_for_status()
                 return
             except httpx.HTTPError:
-                time.sleep(0.2)
+                time.sleep(0.05)
         raise RuntimeError(f"the example did not start:\n{self.log.read_text()[-3000:]}")
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
@@ -89,7 +89,7 @@ class App:
         assert response.headers["content-type"].startswith("text/event-stream")
         found = []
         for block in response.text.split("\n\n"):
-            if not block or block.startswith(":"):  # a sign of life
+            if not block or block.startswith(":"):  # a heartbeat
                 continue
             lines = dict(line.split(": ", 1) for line in block.splitlines())
             found.append({**json.loads(lines["data"]), "event": lines["event"]})
@@ -142,18 +142,18 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
     assert (result["answer"], result["decision"]["alpha"]) == ("It was first lit in 1858.", 0.2)
 
 
-def test_events_come_while_the_run_goes_on(fake: FakeOpenAI, app: App, thread: str) -> None:
-    fake.answers(by_task(gate="[No]", direct=Reply("Tokyo", delay=1)))
+def test_events_are_streamed_during_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
+    fake.answers(by_task(gate="[No]", direct=Reply("Tokyo", delay=0.5)))
     asked = {"thread": thread, "question": "What is the capital of Japan?"}
     with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW) as response:
         lines = response.iter_lines()
         assert next(lines) == "event: gate"
-        began = time.monotonic()
+        started = time.monotonic()
         assert "event: result" in lines
-    assert time.monotonic() - began > 0.7
+    assert time.monotonic() - started > 0.3
 
 
-def test_two_conversations_at_once_do_not_mix(fake: FakeOpenAI, app: App) -> None:
+def test_concurrent_conversations_do_not_mix(fake: FakeOpenAI, app: App) -> None:
     capitals = {"Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
 
     def direct(asked: str) -> str:
@@ -212,18 +212,20 @@ def test_bad_input_is_refused_with_the_field_and_costs_nothing(
     assert httpx.get(f"{app.url}/threads/{thread}").status_code == 404
 
 
-def test_a_client_that_leaves_ends_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
-    fake.answers(by_task(gate=Reply("[No]", delay=1), direct="Tokyo", condense="Where is Tokyo?"))
+def test_a_client_that_leaves_cancels_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
+    fake.answers(by_task(gate=Reply("[No]", delay=0.5), direct="Tokyo", condense="Where is Tokyo?"))
     asked = {"thread": thread, "question": "Where is Tokyo?"}
     with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW):
         wait_for(lambda: len(fake.requests) == 1)
-    time.sleep(2)
+    time.sleep(1)  # longer than the reply takes, after which the run would go on
     assert len(fake.requests) == 1
     assert app.history(thread) == [("human", "Where is Tokyo?")]
     assert app.ask(thread, "Where is Tokyo?")[-1]["answer"] == "Tokyo"
 
 
-def test_a_model_that_refuses_is_told_in_one_line(fake: FakeOpenAI, app: App, thread: str) -> None:
+def test_an_error_of_the_model_is_streamed_in_one_line(
+    fake: FakeOpenAI, app: App, thread: str
+) -> None:
     fake.says(Reply(status=401, error="no such key sk-app-1f6b0c9d2e"))
     (error,) = app.ask(thread, LIGHT)
     assert error["event"] == "error"
@@ -236,19 +238,19 @@ def test_a_conversation_outlives_a_killed_app_and_another_model(
 ) -> None:
     fake.answers(by_task(gate="[No]", direct="Tokyo"))
     app.ask(thread, "What is the capital of Japan?")
-    fake.answers(by_task(condense="What is the capital of Italy?", gate=Reply("[No]", delay=5)))
+    fake.answers(by_task(condense="What is the capital of Italy?", gate=Reply("[No]", delay=60)))
     asked = {"thread": thread, "question": "And of Italy?"}
     with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW):
         wait_for(lambda: len(fake.requests) == 4)
         assert app.stop(signal.SIGKILL) == -signal.SIGKILL
-    embedded = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
-    again = App(tmp_path, app.env | embedded)
+    fake.answers(by_task(condense="What is the capital of Italy?", gate="[No]", direct="Rome"))
+    again = App(tmp_path, app.env | {"OPENAI_MODEL": "other"})
     try:
         before = [("human", "What is the capital of Japan?"), ("ai", "Tokyo")]
         assert again.history(thread) == [*before, ("human", "And of Italy?")]
         *_, answer, result = again.ask(thread, "What is the capital of Italy?", alpha=0)
-        assert (answer["event"], result["decision"]["model"]) == ("answer", "local:smollm2")
-        assert again.history(thread)[-1] == ("ai", answer["text"])
+        assert (answer["text"], result["decision"]["model"]) == ("Rome", "openai:other")
+        assert again.history(thread)[-1] == ("ai", "Rome")
     finally:
         again.stop()
     for each in (app, again):
@@ -316,7 +318,7 @@ def written(path: Path) -> dict[str, str]:
     return {row["id"]: row["answer"] for row in rows}
 
 
-def test_a_batch_that_was_killed_asks_only_what_is_left(
+def test_a_killed_batch_asks_only_the_remaining_questions(
     fake: FakeOpenAI, questions: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
@@ -338,7 +340,7 @@ def test_a_batch_that_was_killed_asks_only_what_is_left(
     before = written(out)
     assert sorted(before.values()) == sorted(answered)
     with out.open("a") as file:
-        file.write('{"id": "Spain", "ans')  # as a kill in the middle of a write leaves it
+        file.write('{"id": "Spain", "ans')  # as a kill during a write leaves it
     fake.requests.clear()
     fake.answers(by_task(gate="[No]", direct=capital))
     assert batch(questions, out) == 0
@@ -369,7 +371,7 @@ def test_a_question_that_fails_does_not_stop_the_rest_and_is_tried_again(
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_no_more_questions_are_asked_at_once_than_allowed(
+def test_concurrency_is_limited(
     fake: FakeOpenAI, questions: Path, tmp_path: Path, concurrency: int
 ) -> None:
     open_now, most = set[str](), 0
@@ -378,7 +380,7 @@ def test_no_more_questions_are_asked_at_once_than_allowed(
         nonlocal most
         open_now.add(asked)
         most = max(most, len(open_now))
-        return Reply("[No]", delay=0.3)
+        return Reply("[No]", delay=0.1)
 
     def direct(asked: str) -> Reply | str:
         open_now.pop()
@@ -390,9 +392,7 @@ def test_no_more_questions_are_asked_at_once_than_allowed(
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '"x"'])
-def test_a_row_that_is_no_question_is_named_by_its_line(
-    questions: Path, tmp_path: Path, line: str
-) -> None:
+def test_a_malformed_row_is_named_by_its_line(questions: Path, tmp_path: Path, line: str) -> None:
     with questions.open("a") as file:
         file.write(line)
     with pytest.raises(ValueError, match=r"questions\.jsonl:5: needs `id` and `question`"):
@@ -476,7 +476,7 @@ async def test_an_agent_looks_up_with_hopgate_and_keeps_its_own_conversation(
     assert len(state["messages"]) == 7
 
 
-async def test_what_goes_wrong_in_the_tool_is_told_to_the_agent(fake: FakeOpenAI) -> None:
+async def test_errors_of_the_tool_reach_the_agent(fake: FakeOpenAI) -> None:
     fake.answers(agent_says(calls_tool(""), "I could not look it up."))
     agent = load("react_agent").build_agent()
     state = await agent.ainvoke({"messages": [("user", "When?")]})
@@ -489,13 +489,13 @@ async def test_the_tool_answers_with_the_embedded_model(
     embedded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("react_agent")
-    monkeypatch.setattr(example, "SETTINGS", Context(strategy="single", top_k=1))
+    monkeypatch.setattr(example, "SETTINGS", Context(strategy="single", gate="always", top_k=1))
     found = await example.look_up.ainvoke({"question": LIGHT})
     assert "1858" in found["answer"]
     assert found["sources"][0]["title"] == "Skerrane Light"
 
 
-# One's own retriever and model
+# Your own retriever and model
 
 
 def test_own_parts_answer_from_their_own_notes(

@@ -326,7 +326,8 @@ async def test_a_body_is_read_up_to_the_limit_whether_its_size_is_declared_or_no
     sizes: list[int], status: int, streamed: bool
 ) -> None:
     app = Starlette(
-        routes=[Route("/", count, methods=["POST"])], middleware=[Middleware(BodyLimit, most=100)]
+        routes=[Route("/", count, methods=["POST"])],
+        middleware=[Middleware(BodyLimit, max_bytes=100)],
     )
     body: Any = chunks(sizes) if streamed else b"x" * sum(sizes)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:

@@ -1,4 +1,4 @@
-"""What an operator sees of each run: one turn, told to logs, metrics and spans, without texts."""
+"""What an operator sees of each run: one turn in logs, metrics and spans, without texts."""
 
 import asyncio
 import logging
@@ -18,9 +18,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hopgate import Context, build_graph
 from hopgate.server import logs, metrics, spans
-from hopgate.server.turns import Turn, TurnWatcher, watcher
+from hopgate.server.callbacks import TurnWatcher
+from hopgate.server.turns import Turn
+from hopgate.server.watch import watcher
 
-# Words that occur in texts alone.
+NAMES = list(build_graph().get_graph().nodes)
+BEFORE_GATE = NAMES[NAMES.index("__start__") + 1 : NAMES.index("gate")]
+
+# Words that occur only in texts.
 QUESTION = "Where was the designer of Quetzalmoor born?"
 PASSAGE = hit("Zanderfell", "Quetzalmoor was drawn by Ypsilanta Vorne.")
 THOUGHT = "The designer was Ypsilanta Vorne."
@@ -29,16 +34,16 @@ TEXTS = ("Quetzalmoor", "Zanderfell", "Ypsilanta", "Xylander", "paragraphs")
 THREAD: Any = {"configurable": {"thread_id": "thread-1"}}
 
 
-def say(_: int, asked: str) -> str:
-    if "determine whether" in asked:
+def say(_: int, prompt: str) -> str:
+    if "determine whether" in prompt:
         return "[Yes]"
-    if "go on with the reasoning" in asked:
-        return f"So the answer is: {ANSWER}." if THOUGHT in asked else THOUGHT
+    if "go on with the reasoning" in prompt:
+        return f"So the answer is: {ANSWER}." if THOUGHT in prompt else THOUGHT
     return ANSWER
 
 
 class Watched:
-    """A graph whose turns are kept."""
+    """A graph that records its turns."""
 
     def __init__(self, label: str = "C", *observers: Any, **given: Any) -> None:
         self.turns: list[Turn] = []
@@ -55,7 +60,7 @@ class Watched:
         return await self.graph.ainvoke(asked, THREAD, context=context, interrupt_after=stop)
 
     def turn(self) -> Turn:
-        """The only one so far; nothing is left of it in the watcher."""
+        """The only turn so far; the watcher holds nothing of it any more."""
         (turn,) = self.turns
         assert self.watcher._running == {}
         return turn
@@ -75,7 +80,7 @@ def added(*turns: Turn) -> dict[str, int]:
 # Turns
 
 
-async def test_a_turn_tells_what_was_decided_and_what_it_cost() -> None:
+async def test_a_turn_has_the_decisions_and_the_cost_of_the_run() -> None:
     watched = Watched()
     result = await watched.ask(alpha=0.7)
     turn = watched.turn()
@@ -83,26 +88,26 @@ async def test_a_turn_tells_what_was_decided_and_what_it_cost() -> None:
     assert turn.decision == result["decision"]
     assert turn.usage == result["usage"]
     assert (turn.error, turn.cause, turn.failed_in) == (None, None, None)
-    assert turn.ms == pytest.approx((turn.ended - turn.began) / 1e6, rel=0.5, abs=50)
+    assert turn.ms == pytest.approx((turn.ended_at - turn.started_at) / 1e6, rel=0.5, abs=50)
 
 
-async def test_its_steps_are_the_nodes_and_calls_in_order_and_nested() -> None:
+async def test_steps_are_nodes_and_calls_nested_and_in_order() -> None:
     watched = Watched()
     await watched.ask()
     names = {step.id: step.name for step in watched.turn().steps}
     seen = [(step.name, names.get(step.parent)) for step in watched.turn().steps]  # type: ignore[arg-type]
     loop = [("retrieve", "multihop"), ("reason", "multihop"), ("model", "reason")]
     assert seen == [
-        ("condense", None),
+        *((node, None) for node in BEFORE_GATE),
         *[("gate", None), ("model", "gate")],
         ("route", None),
         *[("multihop", None), *loop, *loop],
         *[("generate", None), ("model", "generate")],
     ]
-    assert all(step.began <= (step.ended or 0) for step in watched.turn().steps)
+    assert all(step.started_at <= (step.ended_at or 0) for step in watched.turn().steps)
 
 
-async def test_the_model_s_calls_add_up_to_the_usage() -> None:
+async def test_model_calls_add_up_to_the_usage() -> None:
     watched = Watched()
     await watched.ask()
     calls = [step for step in watched.turn().steps if step.kind == "model"]
@@ -112,20 +117,20 @@ async def test_the_model_s_calls_add_up_to_the_usage() -> None:
     assert sum(call.completion_tokens for call in calls) == usage["completion_tokens"] > 0
 
 
-async def test_an_unknown_answer_is_an_outcome_of_its_own() -> None:
+async def test_i_don_t_know_is_its_own_outcome() -> None:
     watched = Watched("A", model=TalkingModel(say=lambda *_: "I don't know"))
     await watched.ask(gate="off")
     assert watched.turn().outcome == "unknown"
 
 
-async def test_the_alpha_is_known_where_the_gate_says_no() -> None:
+async def test_alpha_is_known_if_the_gate_says_no() -> None:
     watched = Watched(model=TalkingModel(say=lambda *_: "[No]"))
     await watched.ask(alpha=0.2)
     assert (watched.turn().alpha, watched.turn().decision["strategy"]) == (0.2, "none")
 
 
-@pytest.mark.parametrize("after", ["condense", "gate", "route", "multihop"])
-async def test_a_pause_and_going_on_are_two_runs_that_add_up(after: str) -> None:
+@pytest.mark.parametrize("after", [*BEFORE_GATE, "gate", "route", "multihop"])
+async def test_a_pause_and_its_resume_are_two_runs_that_add_up(after: str) -> None:
     watched = Watched()
     await watched.ask(interrupt_after=[after])
     result = await watched.ask(None)
@@ -138,7 +143,7 @@ async def test_a_pause_and_going_on_are_two_runs_that_add_up(after: str) -> None
     )
 
 
-async def test_so_are_a_failure_inside_the_loop_and_going_on_from_it() -> None:
+async def test_a_failure_in_the_loop_and_its_resume_are_two_runs_that_add_up() -> None:
     down = [True]
 
     def breaking(number: int, asked: str) -> str:
@@ -160,7 +165,7 @@ async def test_so_are_a_failure_inside_the_loop_and_going_on_from_it() -> None:
     assert watched.watcher._running == {}
 
 
-async def test_a_second_escalated_search_counts_once() -> None:
+async def test_escalations_are_counted_once_each() -> None:
     watched = Watched("A", model=TalkingModel(say=lambda *_: "I don't know"))
     result = await watched.ask(gate="off", escalate=3)
     turn = watched.turn()
@@ -172,9 +177,7 @@ async def test_a_second_escalated_search_counts_once() -> None:
 @pytest.mark.parametrize(
     ("question", "error", "cause"), [("", "ValueError", "input"), ("x", "ModelError", "model")]
 )
-async def test_a_failure_names_its_node_and_what_it_lies_with(
-    question: str, error: str, cause: str
-) -> None:
+async def test_a_failure_has_its_node_and_its_cause(question: str, error: str, cause: str) -> None:
     def down(*_: Any) -> str:
         raise ConnectionError(f"cannot answer {QUESTION}")
 
@@ -183,10 +186,10 @@ async def test_a_failure_names_its_node_and_what_it_lies_with(
         await watched.ask(question)
     turn = watched.turn()
     assert (turn.outcome, turn.error, turn.cause) == ("error", error, cause)
-    assert turn.failed_in == ("condense" if cause == "input" else "gate")
+    assert turn.failed_in == (BEFORE_GATE[0] if cause == "input" else "gate")
 
 
-async def test_a_context_that_is_refused_is_a_failure_too() -> None:
+async def test_an_invalid_context_is_a_failure() -> None:
     watched = Watched()
     with pytest.raises(ValueError, match="alpha"):
         await watched.graph.ainvoke({"question": QUESTION}, THREAD, context={"alpha": 3})
@@ -211,7 +214,7 @@ async def test_a_cancelled_run_is_no_failure() -> None:
     assert watched.turn().usage["llm_calls"] == 1  # the gate's
 
 
-async def test_a_stream_that_is_left_is_cancelled() -> None:
+async def test_a_closed_stream_is_cancelled() -> None:
     watched = Watched()
     stream = watched.graph.astream({"question": QUESTION}, THREAD, stream_mode="updates")
     async for _ in stream:
@@ -220,7 +223,7 @@ async def test_a_stream_that_is_left_is_cancelled() -> None:
     assert watched.turn().outcome == "cancelled"
 
 
-async def test_an_edit_of_the_state_is_no_turn_and_nor_is_nothing_to_go_on_with() -> None:
+async def test_neither_an_edit_of_the_state_nor_an_empty_resume_is_a_turn() -> None:
     watched = Watched()
     await watched.ask()
     await watched.graph.aupdate_state(THREAD, {"decision": {"strategy": "none"}}, as_node="route")
@@ -231,15 +234,15 @@ async def test_an_edit_of_the_state_is_no_turn_and_nor_is_nothing_to_go_on_with(
     assert watched.watcher._running == {}
 
 
-async def test_a_run_is_seen_whatever_the_request_calls_it() -> None:
-    """A request may name its run; edits of the state are told apart by a name."""
+async def test_a_run_is_seen_whatever_its_name() -> None:
+    """A request can name its run; edits of the state are recognised by their name."""
     watched = Watched()
     await watched.graph.ainvoke({"question": QUESTION}, THREAD | {"run_name": "UpdateState"})
     assert watched.turn().outcome == "answered"
 
 
 @pytest.mark.parametrize("edit", [{"usage": "junk"}, {"usage": {"llm_calls": "7"}}])
-async def test_a_run_that_fails_over_an_edited_state_is_a_failure(edit: dict[str, Any]) -> None:
+async def test_a_run_that_fails_on_an_edited_state_is_a_failure(edit: dict[str, Any]) -> None:
     watched = Watched("A")
     await watched.ask(interrupt_after=["route"])
     await watched.graph.aupdate_state(THREAD, edit)
@@ -249,7 +252,7 @@ async def test_a_run_that_fails_over_an_edited_state_is_a_failure(edit: dict[str
     assert watched.turns[1].failed_in == "retrieve"
 
 
-async def test_inside_another_graph_a_turn_is_one_still() -> None:
+async def test_a_run_inside_another_graph_is_one_turn() -> None:
     class Outer(TypedDict):
         asked: str
         answer: str
@@ -269,7 +272,7 @@ async def test_inside_another_graph_a_turn_is_one_still() -> None:
     assert watched.turn().usage["llm_calls"] == 4
 
 
-async def test_turns_at_once_do_not_mix() -> None:
+async def test_concurrent_turns_do_not_mix() -> None:
     watched = Watched("A", model=TalkingModel(say=lambda _, asked: asked, tokens_per_byte=0.25))
 
     async def ask(number: int) -> Any:
@@ -286,7 +289,7 @@ async def test_turns_at_once_do_not_mix() -> None:
     assert watched.watcher._running == {}
 
 
-async def test_an_observer_that_fails_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_observer_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Turn) -> None:
         raise KeyError("disk full")
 
@@ -296,7 +299,7 @@ async def test_an_observer_that_fails_breaks_nothing(caplog: pytest.LogCaptureFi
     assert "an observer failed: KeyError" in caplog.text
 
 
-def test_who_only_imports_the_graph_pays_for_none_of_this() -> None:
+def test_importing_the_graph_loads_none_of_this() -> None:
     code = (
         "import sys, hopgate; hopgate.graph\n"
         "sys.exit([m for m in ('hopgate.server', 'prometheus_client') if m in sys.modules] or 0)"
@@ -307,7 +310,7 @@ def test_who_only_imports_the_graph_pays_for_none_of_this() -> None:
 # Logs
 
 
-async def test_a_run_is_one_line_with_fields_and_without_texts(
+async def test_a_run_is_one_log_line_with_fields_and_without_texts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "hopgate")
@@ -326,7 +329,7 @@ async def test_a_run_is_one_line_with_fields_and_without_texts(
     assert not any(text in f"{line}{fields}" for text in TEXTS)
 
 
-async def test_a_failed_run_is_a_warning_that_names_the_error_alone(
+async def test_a_failed_run_is_a_warning_with_only_the_class_of_the_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def down(*_: Any) -> str:
@@ -340,7 +343,7 @@ async def test_a_failed_run_is_a_warning_that_names_the_error_alone(
     assert not any(text in f"{vars(record)}" for text in TEXTS)
 
 
-async def test_what_a_person_writes_into_the_state_forges_no_line(
+async def test_an_edited_state_cannot_forge_a_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "hopgate")
@@ -358,7 +361,7 @@ async def test_what_a_person_writes_into_the_state_forges_no_line(
 
 
 def values() -> dict[tuple[str, ...], float]:
-    """Every sample but the histogram's buckets, by its name and label values."""
+    """Every sample except histogram buckets, by name and label values."""
     families = text_string_to_metric_families(metrics.text().decode())
     return {
         (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
@@ -373,7 +376,7 @@ def grown(before: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
     return {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key)}
 
 
-async def test_metrics_tell_what_alpha_does() -> None:
+async def test_metrics_show_the_effect_of_alpha() -> None:
     before, watched = values(), Watched("C", metrics.count)
     result = await watched.ask(alpha=0.68)
     more = grown(before)
@@ -409,14 +412,14 @@ async def test_failures_and_escalations_are_counted() -> None:
     unknowing = TalkingModel(say=lambda *_: "I don't know")
     await Watched("A", metrics.count, model=unknowing).ask(gate="off", escalate=1)
     more = grown(before)
-    assert more["hopgate_errors_total", "input", "condense"] == 1
+    assert more["hopgate_errors_total", "input", BEFORE_GATE[0]] == 1
     assert more["hopgate_turns_total", "undecided", "error", "undecided"] == 1
     assert more["hopgate_turns_total", "0.4", "unknown", "single"] == 1
     assert more["hopgate_escalations_total",] == 1
 
 
-async def test_what_a_person_writes_into_the_state_becomes_no_label() -> None:
-    """Labels from outside would hold texts, and their number would have no end."""
+async def test_an_edited_state_adds_no_labels() -> None:
+    """They would contain texts, and their number would be unbounded."""
     watched = Watched("C", metrics.count)
     await watched.ask(interrupt_after=["route"])
     gate = {"answer": QUESTION, "retrieve": True}
@@ -483,7 +486,7 @@ async def test_a_run_is_a_trace_of_nodes_and_calls(exporter: InMemorySpanExporte
     assert (call["gen_ai.operation.name"], call["gen_ai.usage.output_tokens"]) == ("chat", 1)
 
 
-async def test_spans_hold_no_texts_not_even_those_of_errors(exporter: InMemorySpanExporter) -> None:
+async def test_spans_have_no_texts_not_even_of_errors(exporter: InMemorySpanExporter) -> None:
     def down(number: int, asked: str) -> str:
         if ANSWER in asked:
             raise ConnectionError(f"refused: {ANSWER}")
@@ -500,7 +503,7 @@ async def test_spans_hold_no_texts_not_even_those_of_errors(exporter: InMemorySp
     assert not failed.status.is_ok
 
 
-async def test_spans_hold_texts_where_the_operator_asks_for_them(
+async def test_spans_have_texts_if_the_operator_wants_them(
     exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(spans.TEXTS, "true")
@@ -514,7 +517,7 @@ async def test_spans_hold_texts_where_the_operator_asks_for_them(
     assert "Ypsilanta Vorne" in str(reader["gen_ai.input.messages"])
 
 
-async def test_a_trace_hangs_below_the_app_s_own_span(exporter: InMemorySpanExporter) -> None:
+async def test_a_trace_is_a_child_of_the_app_s_span(exporter: InMemorySpanExporter) -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("app")
@@ -525,7 +528,9 @@ async def test_a_trace_hangs_below_the_app_s_own_span(exporter: InMemorySpanExpo
     assert root.parent and root.parent.span_id == request.get_span_context().span_id
 
 
-async def test_the_server_s_watcher_has_all_three(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_server_s_watcher_has_logs_metrics_and_spans(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "hopgate")
     before = values()
     given = {"model": TalkingModel(say=say), "retriever": FixedRetriever([LIGHT])}

@@ -1,4 +1,4 @@
-"""The page, in a real Chromium, on a real `langgraph dev`."""
+"""The page, in a real Chromium, served by a real `langgraph dev`."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from fake_openai import FakeOpenAI
 from langgraph_dev import CONFIG, Server, free_port, start, stop
 from pydantic import TypeAdapter
 
-from hopgate import Context
+from hopgate import Context, graph
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import build_from_passages
 from hopgate.server.tokens import digest
@@ -40,7 +40,7 @@ expect.set_options(timeout=SECONDS * 1000)
 
 
 class Shown(NamedTuple):
-    """A page that is open, and what it does."""
+    """An open page, with its requests and errors."""
 
     page: Page
     watch: Watch
@@ -66,7 +66,7 @@ class Shown(NamedTuple):
     def ask(self, question: str = QUESTION, **settings: Any) -> Locator:
         """Ask, wait for the end, and return the turn."""
         turn = self.put(question, **settings)
-        expect(turn).to_have_class(re.compile(r"\bover\b"))
+        expect(turn).to_have_class(re.compile(r"\bfinished\b"))
         return turn
 
     def put(self, question: str, **settings: Any) -> Locator:
@@ -78,53 +78,49 @@ class Shown(NamedTuple):
         return turns.nth(count)
 
     def lit(self) -> list[str]:
-        """The nodes that the path went through, as the drawing shows them."""
+        """The highlighted nodes of the drawing."""
         shapes = self.page.locator("#drawing [data-node].done")
         names: list[str] = shapes.evaluate_all("all => all.map(each => each.dataset.node)")
         return names
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+        """The number of pixels by which the page is wider than the window."""
         return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
 @contextmanager
 def routed(page: Page, url: str, handler: Callable[[Route], Any]) -> Iterator[None]:
-    """Let a handler answer instead of the server."""
+    """Let a handler answer requests to an address instead of the server."""
     page.route(url, handler)
     yield
     page.unroute(url)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def window() -> Iterator[Shown]:
-    """One window for all tests; each begins on a blank page."""
+    """One browser window for all tests; each test starts on a blank page."""
     with chromium() as browser:
         page = browser.new_page()
         yield Shown(page, Watch(page))
 
 
-@pytest.fixture(scope="module")
-def server(
-    window: Shown, _fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """`openai:fake` reaches the fake endpoint, `local:smollm2` the real embedded model."""
-    env = {"OPENAI_API_KEY": "sk-server", "OPENAI_BASE_URL": _fake_server.base_url}
-    with start(tmp_path_factory.mktemp("page"), env=env) as started:
-        yield started
+@pytest.fixture
+def server(window: Shown, dev_server: Server) -> Server:
+    """The server of the page, if there is a browser to open it."""
+    return dev_server
 
 
 @pytest.fixture
 def shown(window: Shown, server: Server, fake: FakeOpenAI) -> Iterator[Shown]:
-    """The page; no test leaves a request elsewhere, an error or a warning behind."""
+    """The page; a test must cause no error, no warning and no request to another address."""
     fake.answers(by_task(**REPLIES))
     window.open(f"{server.url}/hopgate/")
     yield window
-    assert window.watch.troubles == []
+    assert window.watch.problems == []
     assert all(each.startswith(f"{server.url}/") for each in window.watch.requests)
 
 
-def test_the_settings_are_the_server_s(shown: Shown) -> None:
+def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
     fields = TypeAdapter(Context).json_schema()["properties"]
     controls = shown.page.locator("#settings [name]")
     expect(controls).to_have_count(len(fields))
@@ -148,7 +144,7 @@ def test_the_settings_are_the_server_s(shown: Shown) -> None:
     expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])
 
 
-def test_a_preset_turns_its_settings(shown: Shown) -> None:
+def test_a_preset_sets_its_settings(shown: Shown) -> None:
     shown.page.get_by_label("Preset").select_option("most-reliable")
     expect(shown.page.locator("[name=alpha]")).to_have_value("1")
     expect(shown.page.locator("#settings .chosen")).to_have_text("1 change")
@@ -156,12 +152,12 @@ def test_a_preset_turns_its_settings(shown: Shown) -> None:
     expect(shown.page.locator("[name=alpha]")).to_have_value("0.4")
 
 
-def test_a_setting_that_is_emptied_is_at_its_default(shown: Shown) -> None:
+def test_an_empty_setting_has_its_default(shown: Shown) -> None:
     shown.set(top_k="", model="")
     expect(shown.page.locator("#settings .chosen")).to_have_text("defaults")
 
 
-def test_the_settings_stay_open_while_the_page_is_filled(shown: Shown, server: Server) -> None:
+def test_the_settings_stay_open_while_the_page_loads(shown: Shown, server: Server) -> None:
     held: list[Route] = []
     with routed(shown.page, "**/assistants/search", lambda route: held.append(route)):
         shown.open(f"{server.url}/hopgate/", width=375)
@@ -170,29 +166,118 @@ def test_the_settings_stay_open_while_the_page_is_filled(shown: Shown, server: S
         expect(shown.page.locator("[name=alpha]")).to_be_visible()
 
 
-def test_every_node_and_edge_of_the_graph_is_drawn_in_a_place_of_its_own(
+RECTANGLES = """all => all.map(each => each.getBBox())
+    .map(({ x, y, width, height }) => [x, y, x + width, y + height])"""
+
+
+def overlap(a: list[float], b: list[float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def assert_drawn(drawing: Locator, graph: Any) -> None:
+    """Check that a drawing shows the nodes and edges of a graph, apart and inside the picture."""
+    nodes, edges = drawing.locator("[data-node]"), drawing.locator("[data-edge]")
+    expect(nodes).to_have_count(len(graph["nodes"]))
+    expect(edges).to_have_count(len(graph["edges"]))
+    ids = nodes.evaluate_all("all => all.map(each => each.dataset.node)")
+    assert {*ids} == {node["id"] for node in graph["nodes"]}
+    ends = edges.evaluate_all("all => all.map(each => each.dataset.edge)")
+    assert {*ends} == {f"{edge['source']} {edge['target']}" for edge in graph["edges"]}
+    assert all(edges.locator("path").evaluate_all("all => all.map(e => e.getTotalLength() > 5)"))
+    places = nodes.locator("rect, circle").evaluate_all(RECTANGLES)
+    assert not any(overlap(a, b) for a, b in combinations(places, 2))
+    _, _, width, height = map(float, (drawing.get_attribute("viewBox") or "").split())
+    lines = edges.locator("path").evaluate_all(RECTANGLES)
+    for left, top, right, bottom in [*places, *lines]:
+        assert left >= 0 and top >= 0 and right <= width and bottom <= height
+    boxes = drawing.locator(".box")
+    names = boxes.evaluate_all("all => all.map(each => each.dataset.box)")
+    for name, box in zip(names, boxes.locator("rect").evaluate_all(RECTANGLES), strict=True):
+        assert {node for node, place in zip(ids, places, strict=True) if overlap(box, place)} == {
+            node for node in ids if node.startswith(f"{name}:")
+        }
+
+
+def test_every_node_and_edge_of_the_graph_is_drawn(shown: Shown, server: Server) -> None:
+    graph = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
+    expect(shown.page.locator("#drawing .box")).to_have_count(1)
+    assert_drawn(shown.page.locator("#drawing svg"), graph)
+
+
+def fake_graph(*paths: str) -> dict[str, Any]:
+    """A FAKE description of a graph, as the server would send it."""
+    edges = [pair for path in paths for pair in pairwise(path.split())]
+    names = dict.fromkeys(name for edge in edges for name in edge)
+    return {
+        "nodes": [{"id": name} for name in names],
+        "edges": [{"source": source, "target": target} for source, target in edges],
+    }
+
+
+def extended(graph: dict[str, Any]) -> dict[str, Any]:
+    """The FAKE description of the server's graph with a node more before and inside the loop."""
+    added = fake_graph("gate translate route", "multihop:reason multihop:verify multihop:__end__")
+    known = {node["id"] for node in graph["nodes"]}
+    return {
+        "nodes": graph["nodes"] + [node for node in added["nodes"] if node["id"] not in known],
+        "edges": graph["edges"] + added["edges"],
+    }
+
+
+FAKE_GRAPHS = {
+    "a chain": fake_graph("__start__ only __end__"),
+    "a cycle": fake_graph("__start__ a b c __end__", "c a", "b b"),
+    "edges past a row": fake_graph("__start__ a b c d __end__", "__start__ d", "a __end__"),
+    "a way back into a loop": fake_graph(
+        "__start__ a loop:__start__ loop:x loop:__end__ b __end__", "b loop:__start__", "b a"
+    ),
+    "a loop without ends": fake_graph("__start__ loop:x loop:y loop:x", "loop:y __end__"),
+    "loops in a loop": fake_graph(
+        "__start__ out:__start__ out:in:__start__ out:in:x out:in:__end__ out:y out:__end__",
+        "out:__end__ __end__",
+        "out:y out:in:__start__",
+    ),
+}
+DRAW = """async (graph) => {
+    const { Drawing } = await import(new URL("graph.js", location.href));
+    document.querySelector("#drawing").replaceChildren(new Drawing(graph).element);
+}"""
+
+
+@pytest.mark.parametrize("name", ["more nodes", *FAKE_GRAPHS])
+def test_any_graph_is_drawn(shown: Shown, server: Server, name: str) -> None:
+    served = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
+    graph = FAKE_GRAPHS.get(name) or extended(served)
+    shown.page.evaluate(DRAW, graph)
+    assert_drawn(shown.page.locator("#drawing svg"), graph)
+
+
+def test_a_run_through_a_node_unknown_to_the_page_is_highlighted(
     shown: Shown, server: Server
 ) -> None:
+    """The description is a FAKE: it renames a node of the server's graph, and the stream too."""
     graph = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
-    nodes = shown.page.locator("#drawing [data-node]")
-    expect(nodes).to_have_count(len(graph["nodes"]))
-    assert {node["id"] for node in graph["nodes"]} == set(
-        nodes.evaluate_all("all => all.map(each => each.dataset.node)")
-    )
-    edges = shown.page.locator("#drawing [data-edge]")
-    expect(edges).to_have_count(len(graph["edges"]))
-    ways = edges.locator("path").evaluate_all("all => all.map(each => each.getAttribute('d'))")
-    assert not any("L" in way for way in ways)  # a straight line is for an edge without a way
-    boxes = nodes.evaluate_all(
-        "all => all.map(each => each.getBBox()).map(b => [b.x, b.y, b.x + b.width, b.y + b.height])"
-    )
-    assert not any(
-        a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-        for a, b in combinations(boxes, 2)
-    )
+    renamed = json.loads(json.dumps(graph).replace('"route"', '"triage"'))
+
+    def rename(route: Route) -> None:
+        body = route.fetch().text().replace('"name":"route"', '"name":"triage"')
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    with (
+        routed(shown.page, "**/graph?xray=true", lambda route: route.fulfill(json=renamed)),
+        routed(shown.page, "**/runs/stream", rename),
+    ):
+        shown.page.reload()
+        shown.ask(model="openai:fake", strategy="single")
+    assert {"gate", "triage", "retrieve"} < {*shown.lit()}
+    lit = shown.page.locator("#drawing .edge.lit")
+    ends = lit.evaluate_all("all => all.map(each => each.dataset.edge)")
+    assert {"gate triage", "triage retrieve"} < {*ends}
 
 
-DIRECT = ["__start__ condense", "condense gate"]
+# Up to the gate, every run takes the same edges.
+NAMES = list(graph.get_graph().nodes)
+DIRECT = [" ".join(pair) for pair in pairwise(NAMES[: NAMES.index("gate") + 1])]
 ASKED = [*DIRECT, "gate route"]
 END = ["generate __end__"]
 INTO_LOOP = [*ASKED, "route multihop:__start__"]
@@ -231,17 +316,19 @@ OUT_OF_LOOP = ["multihop:__end__ generate", *END]
     ],
     ids=["gate says no", "none", "single", "multi", "decompose"],
 )
-def test_the_path_lights_up(shown: Shown, settings: dict[str, str], path: list[str]) -> None:
+def test_the_path_of_a_run_is_highlighted(
+    shown: Shown, settings: dict[str, str], path: list[str]
+) -> None:
     shown.ask(model="openai:fake", **settings)
     assert set(shown.lit()) == {name for edge in path for name in edge.split()}
     edges = shown.page.locator("#drawing .edge.lit")
     assert set(edges.evaluate_all("all => all.map(each => each.dataset.edge)")) == set(path)
     expect(shown.page.locator("#drawing svg")).to_have_attribute(
-        "aria-label", re.compile("^Path so far: condense, gate, .*generate$")
+        "aria-label", re.compile("^Path so far: .*condense, gate, .*generate$")
     )
 
 
-def test_an_answer_in_doubt_is_taken_back_on_the_way_deeper(shown: Shown, fake: FakeOpenAI) -> None:
+def test_escalating_replaces_an_answer_in_doubt(shown: Shown, fake: FakeOpenAI) -> None:
     fake.answers(by_task(**REPLIES | {"gate": "[No]", "direct": "I don't know"}))
     turn = shown.ask(model="openai:fake", gate="ta-are", escalate=1)
     expect(turn.locator(".step.escalate .verdict")).to_have_text("none → single")
@@ -264,7 +351,7 @@ def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) ->
     expect(shown.page.locator("#drawing .busy")).to_have_attribute("data-node", "multihop:reason")
     expect(turn.locator(".answer")).to_be_empty()
     go_on.set()
-    expect(turn).to_have_class(re.compile(r"\bover\b"))
+    expect(turn).to_have_class(re.compile(r"\bfinished\b"))
 
     heads = turn.locator(".step .head b")
     expect(heads).to_have_text(["Gate", "Route", "Hop 1", "Hop 2", "Stop"])
@@ -284,7 +371,7 @@ def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) ->
         ["2 retrievals", "4 model calls", "44 + 12 tokens", re.compile("m?s$"), "openai:fake"]
     )
     nodes = [text.split()[0] for text in turn.locator(".legend li").all_text_contents()]
-    assert nodes == ["condense", "gate", "route", "retrieve", "reason", "generate"]
+    assert nodes[nodes.index("gate") :] == ["gate", "route", "retrieve", "reason", "generate"]
 
 
 def test_a_citation_opens_its_passage(shown: Shown) -> None:
@@ -303,7 +390,7 @@ def test_a_citation_opens_its_passage(shown: Shown) -> None:
     expect(turn.locator(".passages .passage .text:visible")).to_have_count(1)
 
 
-def test_a_conversation_goes_on_until_a_new_one(shown: Shown, fake: FakeOpenAI) -> None:
+def test_a_conversation_continues_until_a_new_one_starts(shown: Shown, fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="In 1858", condense="When was Skerrane Light lit?"))
     shown.ask("What is Skerrane Light?", model="openai:fake", strategy="none")
     turn = shown.ask("And when was it lit?")
@@ -323,27 +410,27 @@ def test_a_question_can_be_cancelled_and_the_next_one_asked(shown: Shown, fake: 
     turn = shown.put("Who?", model="openai:fake", strategy="none")
     expect(shown.page.locator("#drawing .busy")).to_have_attribute("data-node", "generate")
     shown.page.get_by_role("button", name="Cancel").click()
-    expect(turn.locator(".trouble")).to_contain_text("Cancelled")
+    expect(turn.locator(".problem")).to_contain_text("Cancelled")
     expect(shown.page.locator("#drawing .busy")).to_have_count(0)
     go_on.set()
     fake.answers(by_task(direct="In time"))
     expect(shown.ask("Who now?").locator(".answer")).to_have_text("In time")
 
 
-def test_a_slow_server_can_be_left_and_a_broken_one_is_quoted(shown: Shown) -> None:
+def test_a_slow_request_can_be_cancelled_and_an_error_of_a_proxy_is_shown(shown: Shown) -> None:
     held: list[Route] = []
     with routed(shown.page, "**/threads", lambda route: held.append(route)):
         turn = shown.put("Who?", strategy="none")
         shown.page.get_by_role("button", name="Cancel").click()
-        expect(turn.locator(".trouble")).to_contain_text("Cancelled")
+        expect(turn.locator(".problem")).to_contain_text("Cancelled")
         assert len(held) == 1
     gateway = {"status": 502, "json": {"error": "bad gateway"}}
     with routed(shown.page, "**/threads", lambda route: route.fulfill(**gateway)):
-        expect(shown.ask("Who?").locator(".trouble")).to_contain_text("bad gateway")
-    assert "502" in shown.watch.troubles.pop()  # the browser's own word
+        expect(shown.ask("Who?").locator(".problem")).to_contain_text("bad gateway")
+    assert "502" in shown.watch.problems.pop()  # the browser's own message
 
 
-def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
+def test_five_values_of_alpha_are_compared_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
     go_on = threading.Event()
 
     def last(text: str) -> Callable[[str], str]:
@@ -363,11 +450,11 @@ def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
     go_on.set()
     expect(columns.locator("details")).to_have_count(5)
     expect(columns.locator("h2")).to_have_text([f"α = {each}" for each in "0¼½¾1"])
-    none, single, *multi = columns.locator(".way").all_text_contents()
+    none, single, *multi = columns.locator(".path").all_text_contents()
     assert none == "gate → route → generate"
     assert single == "gate → route → retrieve → generate"
     assert multi == ["gate → route → retrieve → reason → generate"] * 3
-    assert columns.locator(".edge.lit").count() == 5 + 6 + 3 * 9
+    assert columns.locator(".edge.lit").count() == 5 * len(DIRECT) + 3 + 4 + 3 * 7
     expect(columns.locator("> div > .probabilities > li")).to_have_count(15)
     lissmere = "She was born in Lissmere."
     expect(columns.locator(".answer")).to_have_text(["Nobody knows", *[lissmere] * 4])
@@ -379,7 +466,7 @@ def test_five_alphas_stand_side_by_side(shown: Shown, fake: FakeOpenAI) -> None:
         ["1", "1", "14"],
         *[["1", "2", "28"]] * 3,
     ]
-    assert not any(each.endswith("/threads") for each in shown.watch.requests)  # nothing is kept
+    assert not any(each.endswith("/threads") for each in shown.watch.requests)  # nothing is saved
     shown.page.set_viewport_size({"width": 375, "height": 900})
     columns.locator("summary").evaluate_all("all => all.forEach(summary => summary.click())")
     assert shown.overflow() == 0
@@ -399,7 +486,7 @@ def test_a_comparison_can_be_cancelled_and_a_column_asked_again(
     expect(columns.locator('.busy[data-node="generate"]')).to_have_count(2)
     shown.page.get_by_role("button", name="Cancel").click()
     go_on.set()
-    expect(columns.locator(".trouble b")).to_have_text(["Cancelled"] * 5)
+    expect(columns.locator(".problem b")).to_have_text(["Cancelled"] * 5)
     compare = shown.page.get_by_role("button", name="Compare")
     expect(compare).to_be_visible()
     go_on.clear()
@@ -409,18 +496,18 @@ def test_a_comparison_can_be_cancelled_and_a_column_asked_again(
     expect(shown.page.get_by_role("button", name="Cancel")).to_be_visible()
     go_on.set()
     expect(columns.first.locator(".answer")).to_have_text("True")
-    expect(columns.first.locator(".way")).to_have_text("gate → route → generate")
-    expect(columns.locator(".trouble")).to_have_count(4)
+    expect(columns.first.locator(".path")).to_have_text("gate → route → generate")
+    expect(columns.locator(".problem")).to_have_count(4)
 
 
-def test_everything_can_be_done_with_the_keyboard(shown: Shown) -> None:
+def test_the_keyboard_is_enough(shown: Shown) -> None:
     keyboard = shown.page.keyboard
     focused = shown.page.locator("*:focus")
     shown.set(model="openai:fake", strategy="single")
     shown.page.get_by_label("Question", exact=True).focus()
     keyboard.type(QUESTION)
     keyboard.press("Enter")
-    expect(shown.page.locator(".turn")).to_have_class(re.compile(r"\bover\b"))
+    expect(shown.page.locator(".turn")).to_have_class(re.compile(r"\bfinished\b"))
     expect(focused).to_have_id("question")
     keyboard.press("Shift+Tab")
     expect(focused).to_have_attribute("aria-expanded", "false")
@@ -435,10 +522,12 @@ def test_everything_can_be_done_with_the_keyboard(shown: Shown) -> None:
     for _ in range(60):
         keyboard.press("Tab")
         seen.append(shown.page.evaluate(FOCUSED))
-    assert all(a != b for a, b in pairwise(seen))  # nothing holds the focus
+    assert all(a != b for a, b in pairwise(seen))  # no focus trap
     names = [name for name, _ in seen]
-    assert {"Ask", "Compare α", "alpha", "gate", "index", "question", "anew"} <= {*names}
-    assert names.index("alpha", 1) > names.index("question")  # round again
+    assert {"Ask", "Compare α", "alpha", "gate", "index", "question", "new-conversation"} <= {
+        *names
+    }
+    assert names.index("alpha", 1) > names.index("question")  # the focus has gone round
     assert all(outlined for _, outlined in seen)
 
 
@@ -450,7 +539,7 @@ FOCUSED = """(() => {
 })()"""
 
 
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(
+def test_a_phone_needs_no_sideways_scrolling(
     shown: Shown, server: Server, fake: FakeOpenAI
 ) -> None:
     fake.answers(by_task(**REPLIES | {"answer": f"{'Lissmere' * 60} [1]."}))
@@ -489,7 +578,7 @@ ATTACKS = [
 MADE = "script, img, iframe, a, object, embed, style, link, form, input, svg:not(.graph), h3"
 
 
-def test_what_others_wrote_is_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_path: Path) -> None:
+def test_untrusted_texts_are_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_path: Path) -> None:
     passages = [make_passage(f"MALLORY {each}", f"MALLORY {each}", each) for each in ATTACKS]
     build_from_passages(passages, tmp_path / "index")
     said = "\n".join(ATTACKS)
@@ -503,7 +592,7 @@ def test_what_others_wrote_is_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_
     for place in (".passages .source", ".thought", ".answer", ".card > h2", ".citations .passage"):
         assert "<" in turn.locator(place).first.inner_text(), place
     turn = shown.ask(said, model=ATTACKS[2])
-    expect(turn.locator(".trouble")).to_contain_text(ATTACKS[2])
+    expect(turn.locator(".problem")).to_contain_text(ATTACKS[2])
 
     assert shown.page.locator("#turns").locator(MADE).count() == 0
     assert shown.page.evaluate("window.pwned") is None
@@ -511,10 +600,10 @@ def test_what_others_wrote_is_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_
 
 def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
     turn = shown.ask(model="nonsense")
-    expect(turn.locator(".trouble")).to_contain_text("nonsense")
-    expect(turn.locator(".trouble")).to_contain_text("openai:NAME")
+    expect(turn.locator(".problem")).to_contain_text("nonsense")
+    expect(turn.locator(".problem")).to_contain_text("openai:NAME")
     expect(shown.page.locator("[name=model]")).to_have_attribute("aria-invalid", "true")
-    expect(shown.page.locator("#drawing .failed")).to_have_attribute("data-node", "condense")
+    expect(shown.page.locator("#drawing .failed")).to_have_attribute("data-node", NAMES[1])
     shown.ask(model="openai:fake", index="/nowhere")
     expect(shown.page.locator("#settings [aria-invalid]")).to_have_count(1)
     expect(shown.page.locator("[name=index]")).to_have_attribute("aria-invalid", "true")
@@ -527,12 +616,12 @@ def test_the_embedded_model_answers_word_by_word(shown: Shown) -> None:
     shown.set(model="local:smollm2")
     shown.page.evaluate(GROWTH)
     shown.page.get_by_role("button", name="What is the capital of Japan?").click()
-    turn = shown.page.locator(".turn.over")
+    turn = shown.page.locator(".turn.finished")
     expect(turn.locator(".answer")).to_contain_text("Tokyo")
     expect(turn.locator(".step.gate .verdict")).to_have_text("no, answer directly")
     expect(turn.locator(".scale")).to_contain_text("P(Yes)")
     expect(turn.locator(".warning")).to_contain_text("tiny model")
-    assert set(shown.lit()) == {"__start__", "condense", "gate", "generate", "__end__"}
+    assert set(shown.lit()) == {*NAMES[: NAMES.index("gate") + 1], "generate", "__end__"}
     assert int(shown.page.evaluate("window.grown")) > 1
 
 
@@ -563,7 +652,7 @@ def test_every_route_has_its_security_headers(server: Server, path: str) -> None
         assert policy["require-trusted-types-for"] == "'script'"
 
 
-def test_files_are_served_fresh_and_only_those_of_the_page(server: Server) -> None:
+def test_only_the_page_s_files_are_served_and_browsers_revalidate_them(server: Server) -> None:
     url = f"{server.url}/hopgate"
     page = httpx.get(url, follow_redirects=True)
     assert str(page.url) == f"{url}/"
@@ -576,7 +665,7 @@ def test_files_are_served_fresh_and_only_those_of_the_page(server: Server) -> No
         assert httpx.get(httpx.URL(f"{url}/", raw_path=f"/hopgate{path}".encode())).is_error
 
 
-def test_the_files_name_no_other_place(server: Server) -> None:
+def test_the_files_refer_to_no_other_site(server: Server) -> None:
     files = sorted((CONFIG.parent / "server/static").iterdir())
     assert len(files) > 5
     for file in files:
@@ -592,7 +681,7 @@ TOKEN = "a-token-of-nobody-else"
 
 @pytest.fixture(scope="module")
 def guarded(window: Shown, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with users, limits and a prefix, whose model is down."""
+    """A server with users, limits and a prefix; its model is down."""
     folder = tmp_path_factory.mktemp("guarded")
     settings = json.loads(CONFIG.read_text(encoding="utf-8"))
     settings["http"] |= {"mount_prefix": "/lab"}
@@ -621,17 +710,17 @@ def signed_in(window: Shown, guarded: Server) -> Shown:
     return window
 
 
-def test_a_server_with_users_is_given_the_token_and_nobody_else(signed_in: Shown) -> None:
-    kept = "[localStorage.length, sessionStorage.length, document.cookie].join()"
-    assert signed_in.page.evaluate(kept) == "0,0,"
+def test_only_the_server_gets_the_token(signed_in: Shown) -> None:
+    stored = "[localStorage.length, sessionStorage.length, document.cookie].join()"
+    assert signed_in.page.evaluate(stored) == "0,0,"
     assert TOKEN not in " ".join(signed_in.watch.requests)
     assert TOKEN not in signed_in.page.content()
     signed_in.page.reload()
     field = signed_in.page.get_by_label("Token", exact=True)
     field.fill("not-this-one")
     signed_in.page.keyboard.press("Enter")
-    expect(signed_in.page.locator("#sign-in .words")).to_contain_text("That token was refused")
-    field.fill(f"token: {TOKEN}…")  # what no header can hold
+    expect(signed_in.page.locator("#sign-in .message")).to_contain_text("That token was refused")
+    field.fill(f"token: {TOKEN}…")  # no header can hold this
     signed_in.page.keyboard.press("Enter")
     expect(field).to_be_visible()
     assert field.evaluate("field => field.validity.patternMismatch")
@@ -641,7 +730,7 @@ def test_a_server_with_users_is_given_the_token_and_nobody_else(signed_in: Shown
     expect(field).to_be_hidden()
 
 
-def test_requests_at_once_ask_for_a_new_token_once(signed_in: Shown) -> None:
+def test_concurrent_requests_ask_for_a_new_token_once(signed_in: Shown) -> None:
     def answer(route: Route) -> None:
         if route.request.headers["authorization"] == "Bearer new":
             route.fulfill(body='event: error\ndata: {"error": "ModelError", "message": "down"}\n\n')
@@ -655,27 +744,27 @@ def test_requests_at_once_ask_for_a_new_token_once(signed_in: Shown) -> None:
         page.keyboard.press("Enter")
         page.get_by_label("Token", exact=True).fill("new")
         page.keyboard.press("Enter")
-        expect(page.locator(".column .trouble b")).to_have_text(["The model did not answer"] * 5)
+        expect(page.locator(".column .problem b")).to_have_text(["The model did not answer"] * 5)
 
 
-def test_a_setting_beyond_the_operator_s_limits_is_marked(signed_in: Shown) -> None:
+def test_a_setting_above_the_operator_s_limits_is_marked(signed_in: Shown) -> None:
     turn = signed_in.ask(alpha=0.9)
-    expect(turn.locator(".trouble")).to_contain_text("alpha is 0.9: this server allows at most 0.5")
+    expect(turn.locator(".problem")).to_contain_text("alpha is 0.9: this server allows at most 0.5")
     expect(signed_in.page.locator("[name=alpha]")).to_have_attribute("aria-invalid", "true")
 
 
 def test_a_model_that_is_down_is_named_with_its_endpoint(signed_in: Shown, guarded: Server) -> None:
     turn = signed_in.ask(model="openai:far", strategy="none")
-    trouble = turn.locator(".trouble")
-    expect(trouble).to_contain_text("The model did not answer")
-    expect(trouble).to_contain_text(re.compile(r"openai:far at http://127\.0\.0\.1:\d+/v1"))
+    problem = turn.locator(".problem")
+    expect(problem).to_contain_text("The model did not answer")
+    expect(problem).to_contain_text(re.compile(r"openai:far at http://127\.0\.0\.1:\d+/v1"))
     expect(signed_in.page.locator("#drawing .failed")).to_have_attribute("data-node", "generate")
 
 
-def test_a_server_that_is_down_is_missed(signed_in: Shown, guarded: Server) -> None:
-    """Runs last: it ends the server."""
+def test_a_server_that_is_down_is_reported(signed_in: Shown, guarded: Server) -> None:
+    """Runs last: it stops the server."""
     stop(guarded)
     turn = signed_in.ask()
-    expect(turn.locator(".trouble")).to_contain_text("The server does not answer")
+    expect(turn.locator(".problem")).to_contain_text("The server does not answer")
     expect(turn.get_by_role("button", name="Ask again")).to_be_visible()
     expect(signed_in.page.locator("#server")).to_have_text("no answer")

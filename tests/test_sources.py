@@ -8,8 +8,7 @@ from tiny_models import save_cross_encoder
 
 from hopgate.nodes.context import Context
 from hopgate.nodes.generate import read_answer
-from hopgate.nodes.retrieve import search
-from hopgate.nodes.runtime import Resources
+from hopgate.nodes.runtime import NodeRuntime, Resources
 from hopgate.retrievers.base import Hit
 from hopgate.retrievers.building import build_index
 from hopgate.retrievers.index import load_index
@@ -81,8 +80,8 @@ async def test_what_cannot_be_used_is_refused_before_anything_is_paid_for(folder
 
 
 async def test_citations_say_where_a_passage_stands(folder: Path) -> None:
-    retriever = await Resources().load_retriever(Context(index=str(folder / "index"), mode="bm25"))
-    (hit,) = await search(retriever, "When was it first lit?", 1)
+    runtime = NodeRuntime(Context(index=str(folder / "index"), mode="bm25"))
+    (hit,) = await runtime.search("When was it first lit?", 1)
     assert (hit["source"], hit["section"]) == ("light.md", "History")
     answer = read_answer("It was lit in 1811 [1].", [hit])
     assert answer.citations == [

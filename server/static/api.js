@@ -1,9 +1,9 @@
-/** The LangGraph server's own API: JSON, and streams of server-sent events. */
+/** The LangGraph server's API: JSON, and streams of server-sent events. */
 
-// The page is at …/hopgate/, behind whatever prefix the server is mounted at.
+// The page is at …/hopgate/, whatever prefix the server is mounted at.
 const BASE = new URL("..", location.href);
 
-/** The server answered, and said no. */
+/** The server answered with an error. */
 export class Refused extends Error {
   /** @param {number} status @param {string} detail */
   constructor(status, detail) {
@@ -12,20 +12,20 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered, or the line broke. */
+/** No answer, or the connection broke. */
 export class Unreachable extends Error {}
 
-/** What the page does when a server is reached or not, or wants a token. */
+/** Called when the server answers or does not, and when it needs a token. */
 export const hooks = {
   /** @param {boolean} _reached */
-  onReach: (_reached) => {},
-  /** @param {string} _why empty at first @returns {Promise<string | null>} a token; null to give up */
+  onConnection: (_reached) => {},
+  /** @param {string} _why empty the first time @returns {Promise<string | null>} a token, or null to give up */
   askToken: async (_why) => null,
 };
 
 let token = ""; // in memory only
-/** @type {Promise<boolean> | null} the question for a token that is open */
-let asking = null;
+/** @type {Promise<boolean> | null} the open request for a token */
+let pendingToken = null;
 
 /**
  * @param {string} path relative to the server's root
@@ -49,29 +49,29 @@ async function request(path, { body, signal } = {}) {
   return request(path, { body, signal });
 }
 
-/** Ask who it is, once for all requests that wait for it. @param {string} why */
+/** Ask for a token, once for all requests that wait for it. @param {string} why */
 function signIn(why) {
-  asking ??= hooks.askToken(why).then((given) => {
+  pendingToken ??= hooks.askToken(why).then((given) => {
     token = given ?? token;
-    asking = null;
+    pendingToken = null;
     return given !== null;
   });
-  return asking;
+  return pendingToken;
 }
 
 /**
- * Do something on the network; what goes wrong there is Unreachable.
+ * Use the network; any failure there is raised as Unreachable.
  * @template T
  * @param {() => Promise<T>} act
  */
 async function reach(act) {
   try {
     const done = await act();
-    hooks.onReach(true);
+    hooks.onConnection(true);
     return done;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    hooks.onReach(false);
+    hooks.onConnection(false);
     throw new Unreachable(`No answer from ${BASE}`);
   }
 }
@@ -82,7 +82,7 @@ async function detailOf(response) {
   try {
     const { detail } = JSON.parse(text);
     if (typeof detail === "string") return detail;
-  } catch {} // a proxy's page, not the server's JSON
+  } catch {} // not JSON: perhaps a proxy's error page
   return text.slice(0, 300) || response.statusText || `status ${response.status}`;
 }
 
@@ -121,7 +121,7 @@ export async function* stream(path, body, signal) {
 }
 
 /**
- * Read one block of an event stream; a comment (a heartbeat) is none.
+ * Read one block of an event stream; null for a comment (a heartbeat).
  * @param {string} block
  * @returns {Part | null}
  */

@@ -1,47 +1,47 @@
-/** One question at five settings of the dial, side by side. */
+/** One question at five values of α, side by side. */
 
 import { Drawing } from "./graph.js";
 import { duration, el, find } from "./dom.js";
 import { ask, Record } from "./run.js";
 import { probabilities, Trace } from "./trace.js";
 
-export const ALPHAS = [0, 0.25, 0.5, 0.75, 1];
+const ALPHAS = [0, 0.25, 0.5, 0.75, 1];
 const NAMES = { 0.25: "¼", 0.5: "½", 0.75: "¾" };
 const AT_ONCE = 2;
 
-/** Asks at every α, two at a time; a column that failed may be asked again. */
+/** Asks the question at every α, two at a time; a column that failed can be asked again. */
 export class Comparison {
   /**
    * @param {HTMLElement} place
-   * @param {(busy: boolean) => void} onBusy told when the work begins and ends
+   * @param {(busy: boolean) => void} onBusy called when the comparison starts and ends
    */
   constructor(place, onBusy) {
     this.place = place;
     this.onBusy = onBusy;
     /** @type {Column[]} */
     this.waiting = [];
-    /** @type {AbortController | null} of the work that is going on */
+    /** @type {AbortController | null} of the comparison that runs */
     this.now = null;
   }
 
   /**
    * @param {string} question
    * @param {object} context the other settings
-   * @param {any} graph the server's drawing
+   * @param {any} graph the nodes and edges to draw
    */
   start(question, context, graph) {
-    const again = (column) => this.put(column);
+    const again = (column) => this.queue(column);
     const columns = ALPHAS.map((alpha) => new Column(question, { ...context, alpha }, graph, again));
     this.place.replaceChildren(...columns.map((column) => column.element));
-    this.put(...columns);
+    this.queue(...columns);
   }
 
   cancel() {
     this.now?.abort();
   }
 
-  /** Have columns asked, by those who are at work if some are. */
-  async put(...columns) {
+  /** Queue columns, and start the workers unless they run already. */
+  async queue(...columns) {
     this.waiting.push(...columns);
     for (const column of columns) column.reset();
     if (this.now) return;
@@ -61,10 +61,11 @@ class Column {
   constructor(question, context, graph, again) {
     this.question = question;
     this.context = context;
+    this.graph = graph;
     this.again = () => again(this);
     const { alpha } = context;
     this.drawing = new Drawing(graph);
-    this.path = el("p", { class: "way" });
+    this.path = el("p", { class: "path" });
     this.route = el("div", {});
     this.answer = el("div", { class: "answer", dir: "auto" });
     this.figures = el("dl", {});
@@ -75,7 +76,7 @@ class Column {
     this.element = el("article", about, ...parts);
   }
 
-  /** Forget an earlier try. */
+  /** Clear the last try. */
   reset() {
     if (this.why.contains(document.activeElement)) this.element.focus();
     this.drawing.reset();
@@ -90,11 +91,11 @@ class Column {
     let failure = null;
     this.path.textContent = "working";
     try {
-      for await (const happening of ask(question, context, { signal })) {
-        for (const each of [record, this.drawing, trace]) each.take(happening);
-        this.path.textContent = way(this.drawing.path);
-        if (happening.kind === "token") this.answer.append(happening.text);
-        if (happening.kind === "told") this.tell(happening.event);
+      for await (const event of ask(question, context, { signal })) {
+        for (const each of [record, this.drawing, trace]) each.take(event);
+        this.path.textContent = this.decisions();
+        if (event.kind === "token") this.answer.append(event.text);
+        if (event.kind === "custom") this.show(event.data);
       }
     } catch (error) {
       failure = error;
@@ -102,7 +103,14 @@ class Column {
     this.finish(record, trace, failure);
   }
 
-  tell(event) {
+  /** The path from the first node that decides. */
+  decisions() {
+    const decides = (node) => this.graph.edges.some((edge) => edge.source === node && edge.conditional);
+    const path = this.drawing.path.slice(Math.max(0, this.drawing.path.findIndex(decides)));
+    return path.map((node) => node.split(":").pop()).join(" → ");
+  }
+
+  show(event) {
     if (event.event === "route") this.route.replaceChildren(probabilities(event) ?? "");
     if (event.event === "answer") this.answer.replaceChildren(event.text);
     if (event.event === "escalate") this.answer.replaceChildren();
@@ -113,19 +121,13 @@ class Column {
     if (record.answered && !failure) this.drawing.finish();
     this.figures.replaceChildren(...figures(record.usage));
     trace.finish(failure, this.again);
-    trace.answer.remove(); // it stands above
-    const trouble = find(".trouble", trace.element);
+    trace.answer.remove(); // shown above
+    const problem = find(".problem", trace.element);
     this.why.replaceChildren(
-      ...(trouble ? [trouble] : []),
-      el("details", {}, el("summary", {}, "Why, and from where"), trace.element),
+      ...(problem ? [problem] : []),
+      el("details", {}, el("summary", {}, "Decisions and sources"), trace.element),
     );
   }
-}
-
-/** @param {string[]} path */
-function way(path) {
-  const names = path.map((node) => node.split(":").pop());
-  return names.join(" → ").replace(/^condense → /, "");
 }
 
 /** @returns {Node[]} */

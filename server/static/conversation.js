@@ -1,20 +1,20 @@
 /** The first view: questions and answers on one thread, each with its trace. */
 
-import { el, find, say } from "./dom.js";
+import { announce, el, find, toggleBusy } from "./dom.js";
 import { ask, cancel, newThread, Record } from "./run.js";
 import { Trace } from "./trace.js";
 
-/** What is said aloud of an event. */
-const ALOUD = {
+/** What a screen reader announces of an event. */
+const ANNOUNCEMENTS = {
   gate: ({ answer }) => `Gate: ${answer}`,
   route: ({ label, strategy }) => `Route: ${label}, ${strategy}`,
   hop: ({ number }) => `Hop ${number}`,
   stop: ({ stop_reason }) => `Stopped: ${stop_reason.replaceAll("_", " ")}`,
-  escalate: () => "The answer is in doubt, going deeper",
+  escalate: () => "The answer is in doubt; retrieving more",
   answer: ({ text }) => `Answer: ${text}`,
 };
 
-/** Asks, shows, cancels, starts anew. */
+/** Asks questions on one thread, shows the runs, and starts a new thread. */
 export class Conversation {
   /** @param {import("./settings.js").Settings} settings */
   constructor(settings) {
@@ -23,30 +23,30 @@ export class Conversation {
     this.drawing = null;
     /** @type {string | null} */
     this.thread = null;
-    /** @type {{abort: AbortController, record: Record} | null} the run that is going on */
+    /** @type {{abort: AbortController, record: Record} | null} the current run */
     this.now = null;
     this.beside = matchMedia("(min-width: 48rem)");
     this.beside.addEventListener("change", () => this.place());
     find("#cancel").addEventListener("click", () => this.stop());
-    find("#anew").addEventListener("click", () => this.anew());
+    find("#new-conversation").addEventListener("click", () => this.restart());
   }
 
-  /** @param {import("./graph.js").Drawing} drawing on which the paths light up */
+  /** @param {import("./graph.js").Drawing} drawing that shows the current path */
   drawOn(drawing) {
     this.drawing?.element.remove();
     this.drawing = drawing;
     this.place();
   }
 
-  /** Put the drawing beside the conversation, or, on a phone, into the newest turn. */
+  /** Put the drawing beside the conversation or, on a phone, into the newest turn. */
   place() {
-    const turn = this.beside.matches ? null : find("#turns > li:last-child .place");
+    const turn = this.beside.matches ? null : find("#turns > li:last-child .drawing-slot");
     find("#drawing").hidden = Boolean(turn) || find("#ask").hidden;
     if (this.drawing) (turn ?? find("#drawing")).append(this.drawing.element);
   }
 
   /** @param {string} question */
-  async put(question) {
+  async ask(question) {
     if (this.now || !this.drawing) return;
     const run = { abort: new AbortController(), record: new Record() };
     this.now = run;
@@ -55,23 +55,23 @@ export class Conversation {
     const turn = this.addTurn(question, context, trace);
     this.busy(true);
     const failure = await this.follow(run, question, context, trace, turn);
-    growing(turn, () => trace.finish(failure, () => this.put(question)));
-    turn.classList.add("over");
+    keepInView(turn, () => trace.finish(failure, () => this.ask(question)));
+    turn.classList.add("finished");
     if (this.now === run) this.finish(run.record, failure);
   }
 
-  /** Show what happens until nothing does; return what went wrong, if anything did. */
+  /** Show the events of a run until it ends; return its error, or null. */
   async follow({ abort: { signal }, record }, question, context, trace, turn) {
     const { drawing } = this;
     drawing.reset();
     try {
       this.thread ??= await newThread(signal);
-      for await (const happening of ask(question, context, { thread: this.thread, signal })) {
-        growing(turn, () => [record, drawing, trace].forEach((each) => each.take(happening)));
-        if (happening.kind === "told") say(ALOUD[happening.event.event]?.(happening.event) ?? "");
+      for await (const event of ask(question, context, { thread: this.thread, signal })) {
+        keepInView(turn, () => [record, drawing, trace].forEach((each) => each.take(event)));
+        if (event.kind === "custom") announce(ANNOUNCEMENTS[event.data.event]?.(event.data) ?? "");
       }
     } catch (error) {
-      if (error.status === 404) this.thread = null; // a server in memory was started anew
+      if (error.status === 404) this.thread = null; // the server keeps threads in memory and was restarted
       return error;
     }
     return null;
@@ -93,7 +93,7 @@ export class Conversation {
       { class: "panel card" },
       el("h2", { dir: "auto" }, question),
       changed ? el("p", { class: "hint", dir: "auto" }, changed) : null,
-      el("div", { class: "place" }),
+      el("div", { class: "drawing-slot" }),
       trace.element,
     );
     const turn = el("li", { class: "turn" }, card);
@@ -103,15 +103,15 @@ export class Conversation {
     return turn;
   }
 
-  /** Listen no more, and have the server cancel what it does. */
+  /** Stop listening, and cancel the run on the server. */
   stop() {
     if (!this.now) return;
     const { abort, record } = this.now;
     abort.abort();
-    if (this.thread && record.run) cancel(this.thread, record.run).catch(() => {}); // ended already
+    if (this.thread && record.run) cancel(this.thread, record.run).catch(() => {}); // it has ended
   }
 
-  anew() {
+  restart() {
     this.stop();
     this.now = null;
     this.thread = null;
@@ -121,24 +121,20 @@ export class Conversation {
     this.drawing.reset();
     this.place();
     this.busy(false);
-    find("#anew").hidden = true;
+    find("#new-conversation").hidden = true;
     find("#question").focus();
   }
 
-  busy(working) {
-    const [cancelling, submit] = [find("#cancel"), find("#asking [type=submit]")];
-    const focused = [cancelling, submit].includes(document.activeElement);
-    cancelling.hidden = !working;
-    submit.hidden = working;
-    find("#anew").hidden = false;
-    if (focused) (working ? cancelling : find("#question")).focus();
+  busy(isBusy) {
+    find("#new-conversation").hidden = false;
+    toggleBusy(isBusy, find("#cancel"), find("#ask-form [type=submit]"), find("#question"));
   }
 }
 
-/** Let a turn grow; a reader who sees its end goes on seeing it. */
-function growing(turn, grow) {
+/** Add to a turn; if its end is in view, keep it in view. */
+function keepInView(turn, add) {
   const [card] = turn.children;
-  const followed = card.getBoundingClientRect().bottom <= find("#asking").getBoundingClientRect().top;
-  grow();
-  if (followed) card.scrollIntoView({ block: "nearest" });
+  const isAtEnd = card.getBoundingClientRect().bottom <= find("#ask-form").getBoundingClientRect().top;
+  add();
+  if (isAtEnd) card.scrollIntoView({ block: "nearest" });
 }

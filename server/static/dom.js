@@ -1,10 +1,10 @@
-/** Building the document: strings become text, never markup. */
+/** Build the document: strings become text, never markup. */
 
 /**
  * Make an element.
  * @param {string} tag
- * @param {Record<string, any>} attributes `onclick` and the like take a listener; true gives an
- *   attribute without a value, false, null and undefined none.
+ * @param {Record<string, any>} attributes `onclick` and the like take a listener; true sets an
+ *   attribute without a value; false, null and undefined set none
  * @param {...(Node | string | null | undefined | false)} children
  * @returns {any}
  */
@@ -45,10 +45,18 @@ export const newId = () => `n${++ids}`;
  */
 export const find = (selector, within = document) => within.querySelector(selector);
 
-/** @param {string} text Read out by a screen reader, soon. */
-export const say = (text) => {
+/** @param {string} text for a screen reader to read out */
+export const announce = (text) => {
   find("#status").textContent = text;
 };
+
+/** Show either a button that cancels or one that submits; the focus moves along. */
+export function toggleBusy(isBusy, cancel, submit, idleFocus = submit) {
+  const hasFocus = [cancel, submit].includes(document.activeElement);
+  cancel.hidden = !isBusy;
+  submit.hidden = isBusy;
+  if (hasFocus) (isBusy ? cancel : idleFocus).focus();
+}
 
 /** @param {number} count @param {string} one */
 export const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;

@@ -1,9 +1,9 @@
-/** The page: two views, the settings beside them, and what to do when nobody answers. */
+/** The page: two views, their settings, and the errors of the server. */
 
 import { get, hooks, post, Refused } from "./api.js";
 import { Comparison } from "./compare.js";
 import { Conversation } from "./conversation.js";
-import { counted, el, find, say } from "./dom.js";
+import { announce, counted, el, find, toggleBusy } from "./dom.js";
 import { Drawing } from "./graph.js";
 import { GRAPH } from "./run.js";
 import { Settings } from "./settings.js";
@@ -13,7 +13,7 @@ const conversation = new Conversation(settings);
 const comparison = new Comparison(find("#columns"), busy);
 const wide = matchMedia("(min-width: 75rem)");
 
-/** @type {any} the graph as the server draws it */
+/** @type {any} the server's description of the graph */
 let graph = null;
 
 async function start() {
@@ -21,20 +21,20 @@ async function start() {
   try {
     const assistants = await post("assistants/search", { graph_id: GRAPH, limit: 100 });
     const own = assistants.find((each) => each.metadata?.created_by === "system") ?? assistants[0];
-    if (!own) throw new Refused(404, `it shows no assistant of the graph ${GRAPH}`);
-    const [schemas, drawn] = await Promise.all([
+    if (!own) throw new Refused(404, `no assistant for the graph ${GRAPH}`);
+    const [schemas, described] = await Promise.all([
       get(`assistants/${own.assistant_id}/schemas`),
       get(`assistants/${own.assistant_id}/graph?xray=true`),
     ]);
     const presets = assistants.filter((each) => Object.keys(each.context ?? {}).length);
-    fill(schemas.context_schema.properties, drawn, presets);
+    fill(schemas.context_schema.properties, described, presets);
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 
-function fill(properties, drawn, presets) {
-  graph = drawn;
+function fill(properties, described, presets) {
+  graph = described;
   conversation.drawOn(new Drawing(graph));
   settings.build(properties, presets);
   for (const button of /** @type {any} */ (document.querySelectorAll("main button"))) button.disabled = false;
@@ -42,26 +42,26 @@ function fill(properties, drawn, presets) {
   if (!find("#ask").hidden) find("#question").focus();
 }
 
-/** Say that the page could not be filled, and offer to try again. */
-function complain(error) {
-  const what =
+/** Say why the page could not be filled, and offer to try again. */
+function showError(error) {
+  const text =
     error instanceof Refused
-      ? `The server refused what the page asked for (${error.status}): ${error.message}`
-      : `${error.message}. Start the server, or look at the network, and try again.`;
+      ? `The server refused a request (${error.status}): ${error.message}`
+      : `${error.message}. Check that the server runs and that you are online, then try again.`;
   const again = el("button", { type: "button", onclick: start }, "Try again");
-  find("#notice").replaceChildren(el("span", {}, what), again);
+  find("#notice").replaceChildren(el("span", {}, text), again);
   find("#notice").hidden = false;
 }
 
-hooks.onReach = (reached) => {
+hooks.onConnection = (reached) => {
   find("#server").className = reached ? "up" : "down";
-  find("#server .words").textContent = reached ? "connected" : "no answer";
+  find("#server .message").textContent = reached ? "connected" : "no answer";
 };
 
 hooks.askToken = (why) => {
   const dialog = find("#sign-in");
   const input = find("#token");
-  find(".words", dialog).textContent = why || "Give the token that its operator gave you.";
+  find(".message", dialog).textContent = why || "Enter the token that its operator gave you.";
   dialog.returnValue = "";
   input.value = "";
   dialog.showModal();
@@ -76,7 +76,7 @@ hooks.askToken = (why) => {
   });
 };
 
-/** Show the view that the address names. */
+/** Show the view that the address asks for. */
 function show() {
   const comparing = location.hash === "#compare";
   for (const link of /** @type {any} */ (document.querySelectorAll("nav a"))) {
@@ -90,7 +90,7 @@ function show() {
   settings.disable(comparing ? ["alpha"] : []);
 }
 
-/** Show it with the settings open where there is room beside it. */
+/** Show the view; open the settings if there is room beside it. */
 function visit() {
   show();
   find("#settings").open = wide.matches && find("#compare").hidden;
@@ -100,38 +100,34 @@ settings.onChange = (values) => {
   const names = Object.keys(values);
   find("#settings .chosen").textContent = names.length ? counted(names.length, "change") : "defaults";
   find("#examples").hidden = find("#examples-label").hidden = "index" in values;
-  const forced = values.strategy ? `strategy is ${values.strategy}: every α takes that path.` : "";
+  const forced = values.strategy ? `strategy is ${values.strategy}: every α takes the same path.` : "";
   find("#compare-note").hidden = !forced;
   find("#compare-note").textContent = forced;
 };
 
-find("#asking").addEventListener("submit", (event) => {
+find("#ask-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const question = find("#question").value.trim();
   if (conversation.now || !question || !graph) return;
   find("#question").value = "";
-  conversation.put(question);
+  conversation.ask(question);
 });
 
 for (const example of document.querySelectorAll("#examples button")) {
-  example.addEventListener("click", () => conversation.put(example.textContent));
+  example.addEventListener("click", () => conversation.ask(example.textContent));
 }
 
-find("#comparing").addEventListener("submit", (event) => {
+find("#compare-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const question = find("#compared").value.trim();
+  const question = find("#compare-question").value.trim();
   if (comparison.now || !question || !graph) return;
   comparison.start(question, settings.values(), graph);
 });
 
-/** @param {boolean} working whether the comparison is */
-function busy(working) {
-  const [cancelling, submit] = [find("#cancel-compare"), find("#comparing [type=submit]")];
-  const focused = [cancelling, submit].includes(document.activeElement);
-  cancelling.hidden = !working;
-  submit.hidden = working;
-  if (focused) (working ? cancelling : submit).focus();
-  say(working ? "Comparing" : "The comparison has ended");
+/** @param {boolean} isBusy whether a comparison runs */
+function busy(isBusy) {
+  toggleBusy(isBusy, find("#cancel-compare"), find("#compare-form [type=submit]"));
+  announce(isBusy ? "Comparing" : "The comparison has ended");
 }
 
 find("#cancel-compare").addEventListener("click", () => comparison.cancel());

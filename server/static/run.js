@@ -1,42 +1,43 @@
-/** One run: asked for, read from the stream, recorded. */
+/** One run: start it, read its stream, record its result. */
 
 import { post, stream } from "./api.js";
 
 export const GRAPH = "hopgate"; // its name in langgraph.json
-const ANSWERING = "generate"; // the node that writes the answer
+const ANSWER_NODE = "generate";
 
 /**
- * What happens in a run. `node` is a name of the drawn graph, such as `multihop:retrieve`.
- * @typedef {{kind: "begun", run: string}
+ * An event of a run. `node` is a name in the drawn graph, such as `multihop:retrieve`; `custom` is
+ * one of hopgate's own events.
+ * @typedef {{kind: "run", id: string}
  *   | {kind: "start", node: string}
  *   | {kind: "end", node: string, result: any}
  *   | {kind: "fail", node: string}
- *   | {kind: "told", event: any}
+ *   | {kind: "custom", data: any}
  *   | {kind: "token", text: string}
- *   | {kind: "error", error: string, message: string}} Happening
+ *   | {kind: "error", error: string, message: string}} RunEvent
  */
 
 /**
  * Ask a question.
  * @param {string} question
- * @param {object} context what differs from the defaults
- * @param {{thread?: string | null, signal: AbortSignal}} options without a thread nothing is kept
- * @returns {AsyncGenerator<Happening>}
+ * @param {object} context settings that differ from the defaults
+ * @param {{thread?: string | null, signal: AbortSignal}} options without a thread nothing is saved
+ * @returns {AsyncGenerator<RunEvent>}
  */
 export async function* ask(question, context, { thread, signal }) {
   const body = {
     assistant_id: GRAPH,
     input: { question },
     context,
-    // tasks: each node's start and end, with what it wrote.
+    // tasks: the start and the end of each node, with its update of the state.
     stream_mode: ["custom", "messages-tuple", "tasks"],
     stream_subgraphs: true,
     on_disconnect: "cancel",
   };
   const path = thread ? `threads/${thread}/runs/stream` : "runs/stream";
   for await (const part of stream(path, body, signal)) {
-    const happening = read(part);
-    if (happening) yield happening;
+    const runEvent = read(part);
+    if (runEvent) yield runEvent;
   }
 }
 
@@ -49,17 +50,17 @@ export const newThread = async (signal) => (await post("threads", {}, signal)).t
 
 /**
  * @param {import("./api.js").Part} part
- * @returns {Happening | null}
+ * @returns {RunEvent | null}
  */
 function read({ event, data }) {
-  const [mode, namespace] = event.split("|");
+  const [mode, ...namespace] = event.split("|");
   switch (mode) {
     case "metadata":
-      return { kind: "begun", run: data.run_id };
+      return { kind: "run", id: data.run_id };
     case "tasks":
       return readTask(data, namespace);
     case "custom":
-      return { kind: "told", event: data };
+      return { kind: "custom", data };
     case "messages":
       return readToken(...data);
     case "error":
@@ -68,22 +69,22 @@ function read({ event, data }) {
   return null;
 }
 
-/** @returns {Happening} */
+/** @returns {RunEvent} */
 function readTask(task, namespace) {
-  const node = namespace ? `${namespace.split(":")[0]}:${task.name}` : task.name;
+  const node = [...namespace.map((each) => each.split(":", 1)[0]), task.name].join(":");
   if (!("result" in task)) return { kind: "start", node };
   return task.error ? { kind: "fail", node } : { kind: "end", node, result: task.result };
 }
 
-/** @returns {Happening | null} a piece of the answer; a retriever may ask models of its own */
+/** @returns {RunEvent | null} a piece of the answer; retrievers may call models too */
 function readToken(message, metadata) {
-  if (message.type !== "AIMessageChunk" || metadata.langgraph_node !== ANSWERING) return null;
+  if (message.type !== "AIMessageChunk" || metadata.langgraph_node !== ANSWER_NODE) return null;
   const blocks = typeof message.content === "string" ? [message.content] : message.content;
   const text = blocks.map((each) => (typeof each === "string" ? each : (each.text ?? ""))).join("");
   return text ? { kind: "token", text } : null;
 }
 
-/** What a run has given so far. */
+/** The result of a run so far. */
 export class Record {
   constructor() {
     this.run = "";
@@ -97,23 +98,23 @@ export class Record {
     this.warnings = [];
     /** @type {any} */
     this.usage = null;
-    /** @type {Map<string, any>} every passage that was read, by id */
+    /** @type {Map<string, any>} every passage in the evidence, by id */
     this.passages = new Map();
     /** @type {{error: string, message: string} | null} */
     this.error = null;
   }
 
-  /** @param {Happening} happening */
-  take(happening) {
-    if (happening.kind === "begun") this.run = happening.run;
-    if (happening.kind === "error") this.error = happening;
-    if (happening.kind === "end") this.takeResult(happening.result);
-    if (happening.kind === "told" && happening.event.event === "answer") this.answered = true;
-    if (happening.kind === "told" && happening.event.event === "escalate") this.answered = false;
+  /** @param {RunEvent} event */
+  take(event) {
+    if (event.kind === "run") this.run = event.id;
+    if (event.kind === "error") this.error = event;
+    if (event.kind === "end") this.update(event.result);
+    if (event.kind === "custom" && event.data.event === "answer") this.answered = true;
+    if (event.kind === "custom" && event.data.event === "escalate") this.answered = false;
   }
 
-  /** @param {any} result a node's update of the state */
-  takeResult(result) {
+  /** @param {any} result a node's update of the state; its keys are the state's */
+  update(result) {
     this.standalone = result.standalone ?? this.standalone;
     this.answer = result.answer ?? this.answer;
     this.citations = result.citations ?? this.citations;

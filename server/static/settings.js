@@ -1,12 +1,12 @@
-/** The settings of a request, drawn from the server's schema: names, defaults, ranges, words. */
+/** The settings of a request, built from the server's schema: names, defaults, ranges, descriptions. */
 
 import { el, find, newId } from "./dom.js";
 
 const FIRST = ["alpha", "gate", "strategy", "multihop", "model", "index"];
 const NAMES = { alpha: "α, the dial", multihop: "Loop", index: "Index" };
-const POINT = "Point at a setting to read what it does.";
+const HINT = "Point at a setting to read what it does.";
 
-/** The form; its values are what differs from the defaults. */
+/** The form; its values are those that differ from the defaults. */
 export class Settings {
   /** @param {HTMLDetailsElement} panel */
   constructor(panel) {
@@ -15,7 +15,7 @@ export class Settings {
     /** @type {Record<string, any>} */
     this.fields = {};
     this.preset = null;
-    /** Told what differs from the defaults, after each change. */
+    /** Called after each change with the values that differ from the defaults. */
     this.onChange = (_values) => {};
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("input", (event) => this.changed(event.target));
@@ -33,7 +33,7 @@ export class Settings {
     const rest = names.filter((name) => !FIRST.includes(name));
     for (const name of names) this.fields[name] = makeField(name, properties[name]);
     const blocks = (some) => some.filter((name) => this.fields[name]).map((name) => this.fields[name].block);
-    this.help = el("p", { class: "hint help" }, POINT);
+    this.help = el("p", { class: "hint help" }, HINT);
     this.form.replaceChildren(
       ...(presets.length ? [this.offer(presets)] : []),
       ...blocks(FIRST),
@@ -44,24 +44,19 @@ export class Settings {
     this.changed();
   }
 
-  /** @returns {Record<string, any>} what differs from the defaults */
+  /** @returns {Record<string, any>} the values that differ from the defaults */
   values() {
     const changed = Object.values(this.fields).filter((field) => field.read() !== field.default);
     return Object.fromEntries(changed.map((field) => [field.name, field.read()]));
   }
 
-  /** @param {string} name @returns {any} */
-  value(name) {
-    return this.fields[name]?.read();
-  }
-
-  /** @param {Record<string, any>} values the rest goes back to the defaults */
+  /** @param {Record<string, any>} values all others go back to their defaults */
   set(values) {
     for (const field of Object.values(this.fields)) field.write(values[field.name] ?? field.default);
     this.changed();
   }
 
-  /** @param {string} message of the server; the settings that it names or quotes are marked */
+  /** Mark the settings that an error names or quotes. @param {string} message */
   refuse(message) {
     const named = Object.values(this.fields).filter((field) => isAbout(message, field));
     for (const field of named) field.input.setAttribute("aria-invalid", "true");
@@ -69,10 +64,10 @@ export class Settings {
     if (more && named.some((field) => more.contains(field.input))) more.open = true;
   }
 
-  /** @param {string[]} without names that another control decides */
-  disable(without) {
+  /** @param {string[]} names settings that another control decides */
+  disable(names) {
     for (const field of Object.values(this.fields)) {
-      field.input.disabled = without.includes(field.name);
+      field.input.disabled = names.includes(field.name);
     }
   }
 
@@ -99,7 +94,7 @@ export class Settings {
       this.set(presets[chosen]?.context ?? {});
       this.preset.value = chosen;
     });
-    return block("Preset", this.preset, "Settings that are saved on the server, as assistants.");
+    return block("Preset", this.preset, "Settings saved on the server as assistants.");
   }
 }
 
@@ -109,16 +104,16 @@ function isAbout(message, { name, input, read, default: initial }) {
   return new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message) || (typed && message.includes(typed));
 }
 
-/** One setting: its control, how to read it and how to write it. */
+/** Make the control of a setting, with functions that read and write it. */
 function makeField(name, schema) {
   const kind = schema.anyOf?.find((each) => each.type !== "null") ?? schema;
   const nullable = kind !== schema;
   const { input, read, write } = control(kind, schema.default, nullable);
-  const title = NAMES[name] ?? words(name);
+  const title = NAMES[name] ?? titleOf(name);
   input.name = name;
   const around = block(title, input, schema.description ?? "");
   const field = { name, input, read, write, default: schema.default, block: around };
-  if (name === "alpha") field.write = dressed(field);
+  if (name === "alpha") field.write = makeDial(field);
   field.write(schema.default);
   return field;
 }
@@ -162,25 +157,25 @@ function block(title, input, description) {
     { class: input.type === "checkbox" ? "field check" : "field" },
     el("label", { for: input.id }, title),
     input,
-    el("span", { class: "unseen description", id: hint }, description),
+    el("span", { class: "visually-hidden description", id: hint }, description),
   );
 }
 
-/** Give the dial its figure and its two ends; return how to write it now. */
-function dressed({ block, input, write }) {
+/** Show the value of α and label its range; return the function that writes it. */
+function makeDial({ block, input, write }) {
   const output = el("output", { for: input.id });
   const show = () => (output.textContent = Number(input.value).toFixed(2));
   input.addEventListener("input", show);
   find("label", block).append(output);
   block.classList.add("dial");
-  block.append(el("span", { class: "ends" }, el("span", {}, "cheapest"), el("span", {}, "most reliable")));
+  block.append(el("span", { class: "range" }, el("span", {}, "cheapest"), el("span", {}, "most reliable")));
   return (value) => {
     write(value);
     show();
   };
 }
 
-const words = (name) => {
+const titleOf = (name) => {
   const text = name.replaceAll("_", " ");
   return text[0].toUpperCase() + text.slice(1);
 };

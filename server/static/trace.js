@@ -1,15 +1,15 @@
-/** A run in words: each decision as it is made, the answer, its sources, what it cost. */
+/** The trace of a run: each decision as it is made, the answer, its sources and its cost. */
 
 import { counted, duration, el, find, newId } from "./dom.js";
 import { Unreachable } from "./api.js";
 
-const PATHS = { A: "none", B: "single", C: "multi" };
+const STRATEGY_OF = { A: "none", B: "single", C: "multi" };
 
-/** Shows one run; `element` holds it. */
+/** The trace of one run, in `element`. */
 export class Trace {
   /**
    * @param {import("./run.js").Record} record
-   * @param {string} question as asked
+   * @param {string} question as the user typed it
    */
   constructor(record, question) {
     this.record = record;
@@ -17,38 +17,38 @@ export class Trace {
     this.steps = el("ol", { class: "steps" });
     this.answer = el("div", { class: "answer", dir: "auto" });
     this.after = el("div", { class: "after" });
-    this.working = el("p", { class: "working" }, "Working …");
-    this.element = el("div", { class: "trace" }, this.steps, this.working, this.answer, this.after);
+    this.progress = el("p", { class: "progress" }, "Working …");
+    this.element = el("div", { class: "trace" }, this.steps, this.progress, this.answer, this.after);
     this.hop = null;
   }
 
-  /** @param {import("./run.js").Happening} happening after the record has taken it */
-  take(happening) {
-    if (happening.kind === "start") this.work(happening.node);
-    if (happening.kind === "token") this.answer.append(happening.text);
-    if (happening.kind === "told") this.tell(happening.event);
-    if (happening.kind === "end" && happening.node === "condense") this.readAs();
+  /** @param {import("./run.js").RunEvent} event which the record has taken */
+  take(event) {
+    if (event.kind === "start") this.showProgress(event.node);
+    if (event.kind === "token") this.answer.append(event.text);
+    if (event.kind === "custom") this.show(event.data);
+    if (event.kind === "end" && event.node === "condense") this.showRewrite();
   }
 
-  work(node) {
+  showProgress(node) {
     const name = node.split(":").pop();
-    this.working.textContent = `${name[0].toUpperCase()}${name.slice(1).replace("_", " ")} …`;
+    this.progress.textContent = `${name[0].toUpperCase()}${name.slice(1).replace("_", " ")} …`;
   }
 
-  readAs() {
+  showRewrite() {
     const { standalone } = this.record;
     if (standalone.trim() === this.question.trim()) return;
-    this.add("Condense", "read as", el("p", { class: "quoted", dir: "auto" }, standalone));
+    this.add("Condense", "rewritten as", el("p", { class: "quoted", dir: "auto" }, standalone));
   }
 
-  tell(event) {
-    if (event.event === "gate") this.add("Gate", ...gateWords(event));
-    if (event.event === "route") this.add("Route", ...routeWords(event));
-    if (event.event === "plan") this.add("Plan", counted(event.sub_questions.length, "sub-question"), planned(event));
+  show(event) {
+    if (event.event === "gate") this.add("Gate", ...gateDetails(event));
+    if (event.event === "route") this.add("Route", ...routeDetails(event));
+    if (event.event === "plan") this.add("Plan", counted(event.sub_questions.length, "sub-question"), subQuestions(event));
     if (event.event === "hop") this.addHop(event);
-    if (event.event === "thought") this.think(event);
+    if (event.event === "thought") this.addThought(event);
     if (event.event === "stop") this.add("Stop", event.stop_reason.replaceAll("_", " "));
-    if (event.event === "escalate") this.escalate(event);
+    if (event.event === "escalate") this.addEscalation(event);
     if (event.event === "answer") this.answer.replaceChildren(event.text);
   }
 
@@ -63,22 +63,22 @@ export class Trace {
     const passages = event.passages.map((passage) => el("li", {}, ...this.source(passage)));
     const found = passages.length
       ? el("ul", { class: "passages", "aria-label": "Passages found" }, ...passages)
-      : el("p", { class: "hint" }, "Nothing was found.");
+      : el("p", { class: "hint" }, "No passages found.");
     const query = el("p", { class: "quoted query", dir: "auto" }, event.query);
     this.hop = this.add(`Hop ${event.number}`, counted(event.passages.length, "passage"), query, found);
   }
 
-  think(event) {
-    const words = event.thought || "(the model wrote nothing)";
-    this.hop?.append(el("p", { class: "thought", dir: "auto" }, words));
+  addThought(event) {
+    const text = event.thought || "(the model wrote nothing)";
+    this.hop?.append(el("p", { class: "thought", dir: "auto" }, text));
   }
 
-  escalate(event) {
+  addEscalation(event) {
     this.answer.replaceChildren();
     this.add("Escalate", `${event.from} → ${event.to}`, el("p", { class: "hint", dir: "auto" }, event.reason));
   }
 
-  /** A button with a passage's title, and the passage that it opens. */
+  /** Return a button with a passage's title, and the panel that it opens. */
   source({ id, title, quote }, number) {
     const panel = el("div", { class: "passage", id: newId(), hidden: true });
     const label = el("span", { dir: "auto" }, title || "untitled");
@@ -92,39 +92,39 @@ export class Trace {
     button.addEventListener("click", () => {
       panel.hidden = !panel.hidden;
       button.setAttribute("aria-expanded", String(!panel.hidden));
-      if (!panel.hidden) panel.replaceChildren(...passageWords(this.record.passages.get(id), quote));
+      if (!panel.hidden) panel.replaceChildren(...passageText(this.record.passages.get(id), quote));
     });
     return [button, panel];
   }
 
   /**
-   * The run is over.
-   * @param {any} error what went wrong, if anything did
-   * @param {() => void} again asks the same once more
+   * Show the end of the run.
+   * @param {any} error null if the stream ended normally
+   * @param {() => void} again asks the question again
    */
   finish(error, again) {
-    this.working.remove();
+    this.progress.remove();
     const { answer, citations, warnings, usage, model } = this.record;
     if (!error && !this.record.error) this.answer.replaceChildren(answer);
     const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, at + 1)));
     if (cited.length) this.after.append(el("ul", { class: "citations", "aria-label": "Sources" }, ...cited));
     for (const warning of warnings) this.after.append(el("p", { class: "warning", dir: "auto" }, warning));
-    const trouble = troubleWords(error, this.record);
+    const problem = describeProblem(error, this.record);
     const calm = error?.name === "AbortError";
-    if (trouble) this.after.append(troubleBox(...trouble, calm, again));
-    if (usage) this.after.append(...costWords(usage, model));
+    if (problem) this.after.append(problemBox(...problem, calm, again));
+    if (usage) this.after.append(...costs(usage, model));
   }
 }
 
 /** @returns {[string, ...(Node | null)[]]} */
-function gateWords({ answer, retrieve, mode, reply, reason, p_yes, uncertainty, threshold }) {
-  const verdict = { yes: "yes, look it up", no: "no, answer directly", skipped: "not asked" }[answer] ??
-    `neither yes nor no: ${retrieve ? "look it up" : "answer directly"}`;
+function gateDetails({ answer, retrieve, mode, reply, reason, p_yes, uncertainty, threshold }) {
+  const verdict = { yes: "yes, retrieve", no: "no, answer directly", skipped: "not asked" }[answer] ??
+    `neither yes nor no: ${retrieve ? "retrieve" : "answer directly"}`;
   const measured = p_yes ?? uncertainty;
   const name = p_yes === null ? "uncertainty" : "P(Yes)";
-  const said = reply ? el("p", { class: "quoted", dir: "auto" }, reply) : null;
+  const quoted = reply ? el("p", { class: "quoted", dir: "auto" }, reply) : null;
   const why = el("p", { class: "hint", dir: "auto" }, `${mode}: ${reason}`);
-  return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), said, why];
+  return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), quoted, why];
 }
 
 function scale(name, measured, threshold) {
@@ -140,24 +140,24 @@ function scale(name, measured, threshold) {
 }
 
 /** @returns {[string, ...(Node | null)[]]} */
-function routeWords(event) {
+function routeDetails(event) {
   const { label, strategy, reason, profile } = event;
   const why = profile ? `${reason} (profile ${profile})` : reason;
   return [`${label}, ${strategy}`, probabilities(event), el("p", { class: "hint", dir: "auto" }, why)];
 }
 
 /**
- * The router's three bars; null where a person decided instead.
- * @param {any} event of the route
+ * Draw the router's probabilities as bars; null if the strategy was set instead.
+ * @param {any} event the route event
  */
 export function probabilities({ label, probs }) {
-  const bars = Object.entries(PATHS).filter(([each]) => each in probs).map(([each, path]) => {
-    const fill = el("span", { class: `fill ${path}` });
+  const bars = Object.entries(STRATEGY_OF).filter(([each]) => each in probs).map(([each, strategy]) => {
+    const fill = el("span", { class: `fill ${strategy}` });
     fill.style.width = percent(probs[each]);
     return el(
       "li",
       { class: each === label ? "chosen" : null },
-      el("span", {}, `${each} ${path}`),
+      el("span", {}, `${each} ${strategy}`),
       el("span", { class: "bar" }, fill),
       el("span", { class: "figure" }, `${(probs[each] * 100).toFixed(1)}%`),
     );
@@ -166,12 +166,12 @@ export function probabilities({ label, probs }) {
   return bars.length ? el("ul", attributes, ...bars) : null;
 }
 
-const planned = ({ sub_questions: asked }) =>
-  el("ol", { class: "sub-questions" }, ...asked.map((each) => el("li", { dir: "auto" }, each)));
+const subQuestions = ({ sub_questions: questions }) =>
+  el("ol", { class: "sub-questions" }, ...questions.map((each) => el("li", { dir: "auto" }, each)));
 
 /** @returns {Node[]} */
-function passageWords(passage, quote) {
-  if (!passage) return [el("p", { class: "hint" }, "Found, but not among what was read.")];
+function passageText(passage, quote) {
+  if (!passage) return [el("p", { class: "hint" }, "Found, but left out of the evidence.")];
   const where = [passage.source, passage.page && `page ${passage.page}`, passage.section];
   const place = where.filter(Boolean).join(" · ");
   return [
@@ -180,7 +180,7 @@ function passageWords(passage, quote) {
   ];
 }
 
-/** @returns {(Node | string)[]} the text with the quote marked, wherever its spaces are */
+/** @returns {(Node | string)[]} the text with the quote marked, whatever the white space in it */
 function marked(text, quote) {
   const words = (quote ?? "").split(/\s+/).filter(Boolean).map(escaped);
   const at = words.length ? new RegExp(words.join("\\s+")).exec(text) : null;
@@ -190,18 +190,18 @@ function marked(text, quote) {
 
 const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-/** @returns {[string, string] | null} what happened, and what to do */
-function troubleWords(error, record) {
-  if (error?.name === "AbortError") return ["Cancelled", "Nothing more is asked of the model."];
+/** @returns {[string, string] | null} a title, and the error or what to do */
+function describeProblem(error, record) {
+  if (error?.name === "AbortError") return ["Cancelled", "The run was stopped."];
   if (error instanceof Unreachable) {
-    return ["The server does not answer", `${error.message}. Start it, or look at the network, and ask again.`];
+    return ["The server does not answer", `${error.message}. Check that it runs and that you are online, then ask again.`];
   }
   if (error?.status === 404) {
-    return ["The server no longer has this conversation", "Asking again begins a new one."];
+    return ["The server no longer has this conversation", "Ask again to start a new one."];
   }
   if (error) return [`The server refused the question (${error.status ?? error.name})`, error.message];
-  if (record.error) return [headings[record.error.error] ?? "The run failed", plainly(record.error.message)];
-  return record.answered ? null : ["The run ended without an answer", "Ask again, or look into the server's log."];
+  if (record.error) return [headings[record.error.error] ?? "The run failed", shortened(record.error.message)];
+  return record.answered ? null : ["The run ended without an answer", "Ask again, or read the server's log."];
 }
 
 const headings = {
@@ -210,26 +210,26 @@ const headings = {
   ValueError: "The request was refused",
 };
 
-/** Say pydantic's message in a line for each setting. */
-export function plainly(message) {
+/** Shorten pydantic's message to one line for each setting. */
+function shortened(message) {
   const found = [...message.matchAll(/^(\w[\w.]*)\n {2}(.*?) \[type=.*?input_value=(.*?), input_type/gm)];
-  return found.map(([, name, what, value]) => `${name} is ${value}: ${what}`).join("\n") || message;
+  return found.map(([, name, reason, value]) => `${name} is ${value}: ${reason}`).join("\n") || message;
 }
 
-function troubleBox(title, words, calm, again) {
+function problemBox(title, text, calm, again) {
   return el(
     "div",
-    { class: calm ? "trouble calm" : "trouble", role: "alert" },
+    { class: calm ? "problem calm" : "problem", role: "alert" },
     el("b", {}, title),
-    el("p", { dir: "auto" }, words),
+    el("p", { dir: "auto" }, text),
     el("button", { type: "button", onclick: again }, "Ask again"),
   );
 }
 
 /** @returns {Node[]} */
-function costWords(usage, model) {
-  const spent = Object.entries(usage.ms);
-  const total = spent.reduce((sum, [, ms]) => sum + ms, 0);
+function costs(usage, model) {
+  const times = Object.entries(usage.ms);
+  const total = times.reduce((sum, [, ms]) => sum + ms, 0);
   const figures = [
     counted(usage.retrieval_steps, "retrieval"),
     counted(usage.llm_calls, "model call"),
@@ -240,7 +240,7 @@ function costWords(usage, model) {
   const line = el("p", { class: "cost" }, ...figures.filter(Boolean).map((each) => el("span", {}, each)));
   const bar = el("span", { class: "times", "aria-hidden": "true" });
   const legend = el("ul", { class: "legend", "aria-label": "Time in each node" });
-  for (const [node, ms] of spent) {
+  for (const [node, ms] of times) {
     const part = el("span", { class: `of-${node}` });
     part.style.flexGrow = String(Math.max(ms, total / 500));
     bar.append(part);
