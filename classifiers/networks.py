@@ -8,7 +8,6 @@ the layers that were trained; they share the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hopgate.classifiers.checkpoint import MAX_TOKENS
+from hopgate.common.minilm import minilm_folder
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
@@ -208,19 +208,6 @@ def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5N
     state["head.weight"] = rows * config.d_model**-0.5 if scaled else rows.clone()
     state["head.bias"] = torch.zeros(len(LABELS))
     return cast("T5Network", network_from("t5", config.to_diff_dict(), state))
-
-
-def minilm_folder() -> Path:
-    """Return the folder of the embedded all-MiniLM-L6-v2, checked against its published hash.
-
-    Raises:
-        RuntimeError: Its package is missing or its weights were altered.
-    """
-    from hopgate.retrievers.encoders import DEFAULT_ENCODER, find_encoder
-
-    source = find_encoder(DEFAULT_ENCODER)
-    assert source is not None
-    return source.folder
 
 
 def minilm(seed: int) -> tuple[MiniLMNetwork, Tokenizer]:

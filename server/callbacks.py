@@ -251,6 +251,10 @@ def _cause(error: BaseException) -> Cause:
 def _difference(before: Usage, after: Usage | None) -> Usage:
     """Return the cost in between; 0 where an edit lowered a count."""
     after = after or before
-    ms = {node: round(each - before["ms"].get(node, 0.0), 1) for node, each in after["ms"].items()}
     counts = {key: max(0, after[key] - before[key]) for key in COUNTS}
-    return cast(Usage, counts | {"ms": {node: each for node, each in ms.items() if each > 0}})
+    ms = {
+        node: round(each - before["ms"].get(node, 0.0), 1)
+        for node, each in after["ms"].items()
+        if each != before["ms"].get(node)
+    }
+    return cast(Usage, counts | {"ms": ms})

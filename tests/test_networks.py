@@ -13,12 +13,12 @@ from hopgate.classifiers.networks import (
     MiniLMNetwork,
     T5Network,
     minilm,
-    minilm_folder,
     network_from,
     padded,
     state_of,
 )
 from hopgate.classifiers.serving import ServedT5
+from hopgate.common.minilm import minilm_folder
 
 
 def small_t5(**settings: Any) -> T5Network:

@@ -25,6 +25,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from tiny_models import save_contriever
 
+from hopgate.common import minilm
 from hopgate.retrievers import encoders
 from hopgate.retrievers.base import (
     LangChainRetriever,
@@ -33,7 +34,7 @@ from hopgate.retrievers.base import (
     make_passage,
     passage_id,
 )
-from hopgate.retrievers.encoders import MINILM_SHA256, load_encoder, resolve_encoder
+from hopgate.retrievers.encoders import load_encoder, resolve_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -70,7 +71,7 @@ def test_minilm_is_the_released_model_with_unit_vectors() -> None:
     vectors = encoder.encode_queries(TEXTS)
     assert (encoder.dimension, encoder.pooling, encoder.max_tokens) == (384, "mean", 256)
     assert encoder.normalize
-    assert encoder.fingerprint == MINILM_SHA256
+    assert encoder.fingerprint == minilm.SHA256
     assert vectors.shape == (3, 384)
     assert vectors.dtype == np.float32
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
@@ -88,7 +89,7 @@ def test_no_queries_give_no_vectors() -> None:
 
 
 def test_changed_minilm_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoders, "MINILM_SHA256", "0" * 64)
+    monkeypatch.setattr(minilm, "SHA256", "0" * 64)
     with pytest.raises(RuntimeError, match=r"model\.safetensors is not the released"):
         resolve_encoder("minilm")
 

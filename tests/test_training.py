@@ -17,10 +17,10 @@ import torch
 from hopgate.classifiers import training
 from hopgate.classifiers.checkpoint import read
 from hopgate.classifiers.fitting import Unfinished
-from hopgate.classifiers.networks import minilm_folder
 from hopgate.classifiers.recipes import PUBLISHED
 from hopgate.classifiers.router import Router
 from hopgate.classifiers.training import train
+from hopgate.common.minilm import minilm_folder
 
 SINGLE = ["who wrote it", "when was it built", "where is it", "what is it called"]
 MULTI = ["who is the mother of the director of the film", "when was the maker of the car born"]

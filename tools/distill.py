@@ -31,8 +31,9 @@ from transformers import BertModel, T5Config, T5ForConditionalGeneration
 
 from hopgate.classifiers.checkpoint import MAX_TOKENS, Checkpoint, check_free, split, write
 from hopgate.classifiers.fitting import Stateful, Unfinished
-from hopgate.classifiers.networks import from_pretrained, minilm_folder, padded, state_of
+from hopgate.classifiers.networks import from_pretrained, padded, state_of
 from hopgate.common.files import read_jsonl
+from hopgate.common.minilm import minilm_folder
 
 SENTENCE_TOKENS = 40
 STEPS = 3000
