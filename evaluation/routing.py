@@ -1,14 +1,18 @@
-"""The router on its own, for `hopgate route`: one question, or a file of them."""
+"""`hopgate route`: the router on its own, for one question or a file of them."""
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hopgate.common.files import atomic_write, read_jsonl
+from hopgate.common.strategies import LABELS
 from hopgate.nodes.condense import check_question
 from hopgate.nodes.route import decide, doubts
+
+if TYPE_CHECKING:
+    from hopgate.classifiers import Router
 
 BATCH = 256
 
@@ -46,12 +50,12 @@ def route_file(
 ) -> dict[str, Any]:
     """Route every row of a JSONL file; rows keep all their fields and gain `route`.
 
-    `route` holds `label`, `probs` of A, B and C, `alpha` and `reason`. The output appears
-    when it is complete.
+    `route` holds `label`, `probs` of A, B and C, `alpha` and `reason`. The output appears when
+    it is complete.
 
     Args:
         source: JSONL rows with `question` and without `route`.
-        target: JSONL to write, in a folder that is there; an existing file is replaced.
+        target: JSONL to write, in an existing folder; an existing file is replaced.
         alpha: 0 cheapest to 1 most reliable.
         router: Folder of the router's weights, or `builtin`.
         profile: Which LLM's outcomes the router follows, or `auto`.
@@ -62,11 +66,14 @@ def route_file(
         decisions.
 
     Raises:
-        ValueError: The file is missing, empty or not UTF-8, a row has no question or has `route`
-            already (names the line), or `target` cannot be a file.
+        ValueError: The file cannot be read or has no rows, a row has no question or already has
+            `route` (the message names the line), or `target` cannot be a file.
     """
-    _check_target(target)
-    rows = _read(source)
+    if target.exists() and not target.is_file():
+        raise ValueError(f"--output {target} is not a file; name a file to write")
+    if not target.parent.is_dir():
+        raise ValueError(f"--output {target}: the folder {target.parent} does not exist; create it")
+    rows, _ = read_jsonl(source, _row, expected="--input with a `question` in each row")
     classifier = _load(router, profile)
     labels: list[str] = []
     started = time.perf_counter()
@@ -82,68 +89,28 @@ def route_file(
             row["route"] = {"label": label, "probs": probs, "alpha": alpha, "reason": reason}
         advance(len(labels), len(rows))
     ms = (time.perf_counter() - started) * 1000
-    _write(target, rows)
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)  # NaN passes through
+    with atomic_write(target) as file:
+        file.writelines(line.encode(errors="backslashreplace") for line in lines)
     return {
         "output": str(target),
         "rows": len(rows),
         "alpha": alpha,
         "profile": classifier.profile,
-        "shares": {label: labels.count(label) / len(labels) for label in "ABC"},
+        "shares": {label: labels.count(label) / len(labels) for label in LABELS},
         "ms": round(ms, 2),
     }
 
 
-def _load(router: str, profile: str) -> Any:
+def _load(router: str, profile: str) -> "Router":
     from hopgate.classifiers import chosen_profile, load_router
     from hopgate.models import chat
 
     return load_router(router, chosen_profile(router, profile, chat.resolve("auto")))
 
 
-def _check_target(target: Path) -> None:
-    if target.exists() and not target.is_file():
-        raise ValueError(f"--output {target} is not a file: name a file to write")
-    if not target.parent.is_dir():
-        raise ValueError(f"--output {target}: there is no folder {target.parent}; create it first")
-
-
-def _read(source: Path) -> list[dict[str, Any]]:
-    if not source.is_file():
-        raise ValueError(f"--input {source}: there is no such file")
-    try:
-        text = source.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"--input {source} is not UTF-8 ({error.reason}, byte {error.start}): save it as UTF-8"
-        ) from error
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                rows.append(_row(line))
-            except ValueError as error:
-                raise ValueError(f"{source}, line {number}: {error}; correct the line") from error
-    if not rows:
-        raise ValueError(f"--input {source}: the file has no rows")
-    return rows
-
-
-def _row(line: str) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise ValueError("it is not a JSON object")
-    check_question(row.get("question"))
-    if "route" in row:
-        raise ValueError("it has the field `route`, where the decision goes")
-    return row
-
-
-def _write(target: Path, rows: list[dict[str, Any]]) -> None:
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        # A lone surrogate, legal in JSON as \ud800, is written as it came: escaped.
-        with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+def _row(fields: dict[str, Any], line: int) -> dict[str, Any]:
+    check_question(fields.get("question"))
+    if "route" in fields:
+        raise ValueError("the row already has the field `route`, which holds the decision")
+    return fields
