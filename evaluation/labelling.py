@@ -221,9 +221,9 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
         RuntimeError: Its folder is not writable.
     """
     check_folder(out.parent)
-    answers = _answers_path(out)
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
+    answers = _answers_path(out)
     for file in (out, answers):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")

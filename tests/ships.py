@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from doubles import task
 from fake_openai import Messages, Reply
+
+from hopgate.evaluation import charts, qa_report
 
 CORRECT = [["zero"], ["one", "multiple"], ["multiple"], []]
 """Which strategies answer ship 0, 1, 2 and 3; then again from the start."""
@@ -78,3 +81,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def count_rows(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+def skip_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no pictures in reports; layout and rendering take a second each."""
+    for module in (charts, qa_report):
+        monkeypatch.setattr(module, "to_png", lambda _: b"\x89PNG")
