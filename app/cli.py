@@ -30,6 +30,7 @@ from hopgate.options import (
     limit_option,
     make_job,
     out_folder_option,
+    output,
     print_json,
     request_context,
     skip_bad_option,
@@ -37,7 +38,6 @@ from hopgate.options import (
 
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
-    from hopgate.retrievers import BuildReport
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -107,10 +107,7 @@ def route(
             report = routing.route_file(source, target, *used, advance)
     else:
         report = routing.route_one(question or "", *used)
-    if as_json:
-        print_json(report)
-    else:
-        render.routed(report)
+    output(report, as_json, render.routed)
 
 
 @cli.command(cls=ContextCommand, fields=("index", "mode", "rerank"))
@@ -137,10 +134,7 @@ def search(
     with render.status("searching", quiet=as_json):
         source = open_source(context.index, context.mode, context.rerank, _fields(where))
         (hits,) = source.search([check_question(query)], k)
-    if as_json:
-        print_json(hits)
-    else:
-        render.hits(hits)
+    output(hits, as_json, render.hits)
 
 
 def _fields(where: tuple[str, ...]) -> dict[str, str] | None:
@@ -200,7 +194,7 @@ def index_build(
         chosen = retrievers.load_encoder(encoder, query_prefix, passage_prefix)
     with render.stages() as progress:
         report = retrievers.build_index(paths, out, chosen, progress, factory, render.note)
-    _changed(report, as_json)
+    output(report, as_json, render.built)
 
 
 @index_group.command("add")
@@ -214,7 +208,7 @@ def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json
 
     with render.stages() as progress:
         report = retrievers.add(paths, index, encoder, progress, render.note)
-    _changed(report, as_json)
+    output(report, as_json, render.built)
 
 
 @index_group.command("delete")
@@ -230,18 +224,7 @@ def index_delete(
 
     with render.stages() as progress:
         report = retrievers.delete(index, sources, ids, progress)
-    _changed(report, as_json)
-
-
-def _changed(report: "BuildReport", as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from hopgate import render
-
-    if as_json:
-        print_json(asdict(report))
-    else:
-        render.built(report)
+    output(report, as_json, render.built)
 
 
 @index_group.command("verify")
@@ -250,16 +233,11 @@ def _changed(report: "BuildReport", as_json: bool) -> None:
 @json_option
 def index_verify(path: Path, encoder: str | None, as_json: bool) -> None:
     """Check every byte of an index, and that its parts match."""
-    from dataclasses import asdict
-
     from hopgate import render, retrievers
 
     with render.status("verifying", quiet=as_json):
         report = retrievers.verify(path, encoder)
-    if as_json:
-        print_json(asdict(report))
-    else:
-        render.verified(report)
+    output(report, as_json, render.verified)
     if report.problems:
         raise SystemExit(1)
 
@@ -272,10 +250,7 @@ def index_info(path: Path, as_json: bool) -> None:
     from hopgate import render, retrievers
 
     manifest = retrievers.info(path)
-    if as_json:
-        print_json(manifest)
-    else:
-        render.manifest(path, manifest)
+    output(manifest, as_json, render.manifest, path)
 
 
 @cli.command(cls=ContextCommand, fields=("index", *ANSWERING))
@@ -323,10 +298,7 @@ def label(
         report = labelling.label(
             questions, index, out, judge, job, limit=limit, skip_bad_rows=skip_bad_rows
         )
-    if as_json:
-        print_json(report)
-    else:
-        render.labelled(report)
+    output(report, as_json, render.labelled)
 
 
 @cli.command("train-router")
@@ -502,10 +474,7 @@ def sweep(
     outcomes = (labels, questions, steps_multi)
     with render.progress("routing") as advance:
         document = run_sweep(routers, profile, outcomes, points, out, overwrite, advance)
-    if as_json:
-        print_json(document)
-    else:
-        render.swept(document, out)
+    output(document, as_json, render.swept, out)
 
 
 ALPHA_OPTIONS = (
@@ -586,10 +555,7 @@ def _calibrate_alpha(
     outcomes = (labels, questions, steps_multi)
     with render.progress("routing") as advance:
         found = calibration.calibrate(router, profile, outcomes, goal, save, advance)
-    if as_json:
-        print_json(found)
-    else:
-        render.calibrated(found)
+    output(found, as_json, render.calibrated)
 
 
 def _calibrate_gate(
@@ -604,10 +570,7 @@ def _calibrate_gate(
             labels, gate, job, min_recall=options["min_recall"], out=options["out"]
         )
     found["use"] = _usage(found, settings)
-    if as_json:
-        print_json(found)
-    else:
-        render.gate_calibrated(found, options["out"])
+    output(found, as_json, render.gate_calibrated, options["out"])
 
 
 def _usage(found: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -632,10 +595,7 @@ def doctor(as_json: bool) -> None:
 
     with render.status("checking", quiet=as_json):
         checks = diagnosis.run()
-    if as_json:
-        print_json([check._asdict() for check in checks])
-    else:
-        render.checks(checks)
+    output(checks, as_json, render.checks)
     if any(check.needed and not check.ok for check in checks):
         raise SystemExit(1)
 

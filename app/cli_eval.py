@@ -16,7 +16,7 @@ from hopgate.options import (
     limit_option,
     make_job,
     out_folder_option,
-    print_json,
+    output,
     request_context,
     skip_bad_option,
 )
@@ -198,10 +198,7 @@ def gate(
     with render.stages() as progress:
         job = make_job(settings, concurrency, overwrite, progress)
         found = run_paraphrases(file, gates, out, job)
-    if as_json:
-        print_json(found)
-    else:
-        render.paraphrases(found, out)
+    output(found, as_json, render.paraphrases, out)
 
 
 def _benchmark(
@@ -221,10 +218,7 @@ def _benchmark(
 
     with render.stages() as progress:
         evaluated = run(make_job(settings, concurrency, overwrite, progress), Scoring(**scoring))
-    if as_json:
-        print_json(evaluated.results)
-    else:
-        show(evaluated.results, out)
+    output(evaluated.results, as_json, show, out)
     for name in evaluated.new:
         click.echo(f"hopgate: {name}: not in the baseline, so not compared", err=True)
     for drop in evaluated.drops:

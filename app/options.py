@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -207,6 +207,29 @@ def make_job(
 
     command = shlex.join(["hopgate", *sys.argv[1:]])
     return Job(settings, concurrency, overwrite, command, progress)
+
+
+def output(result: Any, as_json: bool, show: Callable[..., None], *arguments: Any) -> None:
+    """Print a command's result as JSON, or show it to people.
+
+    Args:
+        result: JSON values, a dataclass, or a list of named tuples.
+        as_json: Whether --json was given.
+        show: Shows the result; gets it and `arguments`.
+        arguments: More for `show`.
+    """
+    if not as_json:
+        show(result, *arguments)
+    elif is_dataclass(result) and not isinstance(result, type):
+        print_json(asdict(result))
+    else:
+        print_json(_plain(result))
+
+
+def _plain(result: Any) -> Any:
+    if isinstance(result, list):
+        return [each._asdict() if hasattr(each, "_asdict") else each for each in result]
+    return result
 
 
 def print_json(document: Any) -> None:

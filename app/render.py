@@ -206,7 +206,7 @@ def built(report: "BuildReport") -> None:
     _out.print(f'Ask it: hopgate ask "…" --index {escape(report.path)}', soft_wrap=True)
 
 
-def manifest(path: Path, document: dict[str, Any]) -> None:
+def manifest(document: dict[str, Any], path: Path) -> None:
     """Print an index's manifest."""
     table = Table(title=escape(str(path)), show_header=False)
     for key, value in document.items():
@@ -238,23 +238,23 @@ def checks(found: "Sequence[Check]") -> None:
             _out.print(f"    {escape(check.advice)}")
 
 
+def _table(title: str | None, *columns: str) -> Table:
+    """Return a table with a first column of names and others of numbers."""
+    table = Table(title=title)
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="right" if at else "left", no_wrap=at > 0)
+    return table
+
+
 def swept(document: dict[str, Any], out: Path) -> None:
     """Print a sweep: some α of each router, the static strategies, and a summary."""
     multi = document["static"]["multi"]
     for name, summary in document["summary"].items():
         rows = [row for row in document["rows"] if row["router"] == name]
-        table = Table(title=f"{escape(name)} ({summary['source']}, {summary['profile']})")
-        for column in (
-            "",
-            "accuracy",
-            "steps",
-            "of multi's steps",
-            "of its accuracy",
-            "A",
-            "B",
-            "C",
-        ):
-            table.add_column(column, justify="right")
+        table = _table(
+            f"{escape(name)} ({summary['source']}, {summary['profile']})",
+            *("", "accuracy", "steps", "of multi's steps", "of its accuracy", *"ABC"),
+        )
         for row in [rows[at] for at in sorted({i * (len(rows) - 1) // 10 for i in range(11)})]:
             table.add_row(f"α = {row['alpha']:.2g}", *_scored(row, multi))
         table.add_section()
@@ -326,35 +326,24 @@ def _between(interval: list[float] | None, form: str) -> str:
 
 def retrievalqa(results: dict[str, Any], out: Path) -> None:
     """Print the scores of each gate, and where the report is."""
-    table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
-    for column in ("gate", "retrieval", "match", "EM", "F1", "calls", "tokens", "ms"):
-        table.add_column(column, justify="left" if column == "gate" else "right")
-    for run in results["runs"]:
-        scores = run["scores"]
-        shares = (scores[name] for name in ("retrieval_accuracy", "match", "em", "f1"))
-        table.add_row(
-            escape(run["name"]),
-            *map(_percent, shares),
-            f"{scores['llm_calls']:.2f}",
-            f"{scores['tokens']['per_question']['total']:.0f}",
-            f"{scores['ms']['mean']:.0f}",
-        )
-    _out.print(table)
-    _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
+    columns = {"retrieval": "retrieval_accuracy", "match": "match", "EM": "em", "F1": "f1"}
+    _benchmark(results, out, "gate", columns)
 
 
 def qa(results: dict[str, Any], out: Path) -> None:
     """Print the scores of each strategy, and where the report is."""
-    table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
-    table.add_column("strategy", overflow="fold")
-    for column in ("match", "EM", "F1", "steps", "calls", "tokens", "ms"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = {"match": "match", "EM": "em", "F1": "f1", "steps": "retrieval_steps"}
+    _benchmark(results, out, "strategy", columns)
+
+
+def _benchmark(results: dict[str, Any], out: Path, kind: str, columns: dict[str, str]) -> None:
+    title = f"{escape(results['model'])}, {results['data']['rows']} questions"
+    table = _table(title, kind, *columns, "calls", "tokens", "ms")
     for run in results["runs"]:
         scores = run["scores"]
         table.add_row(
             escape(run["name"]),
-            *(_percent(scores[name]) for name in ("match", "em", "f1")),
-            f"{scores['retrieval_steps']:.2f}",
+            *(_score(name, scores[name]) for name in columns.values()),
             f"{scores['llm_calls']:.2f}",
             f"{scores['tokens']['per_question']['total']:.0f}",
             f"{scores['ms']['mean']:.0f}",
@@ -363,11 +352,14 @@ def qa(results: dict[str, Any], out: Path) -> None:
     _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
 
 
+def _score(name: str, value: float | None) -> str:
+    return f"{value:.2f}" if name == "retrieval_steps" else _percent(value)
+
+
 def labelled(report: dict[str, Any]) -> None:
     """Print how good each strategy is, and for how many questions it is the cheapest."""
-    table = Table(title=f"{escape(report['model'])}, {report['questions']} questions")
-    for column in ("strategy", "correct", "cheapest for", "steps", "calls", "ms"):
-        table.add_column(column, justify="left" if column == "strategy" else "right")
+    title = f"{escape(report['model'])}, {report['questions']} questions"
+    table = _table(title, "strategy", "correct", "cheapest for", "steps", "calls", "ms")
     for name, accuracy in report["accuracy"].items():
         table.add_row(
             name,
@@ -389,11 +381,8 @@ def paraphrases(found: dict[str, Any], out: Path) -> None:
     from hopgate.evaluation.paraphrases import MEASURES, cells
 
     data = found["data"]
-    table = Table(
-        title=f"{escape(found['model'])}, {data['groups']} questions in {data['questions']} forms"
-    )
-    for column in ("gate", *MEASURES.values()):
-        table.add_column(column, justify="left" if column == "gate" else "right")
+    title = f"{escape(found['model'])}, {data['groups']} questions in {data['questions']} forms"
+    table = _table(title, "gate", *MEASURES.values())
     for run in found["runs"]:
         table.add_row(escape(run["name"]), *cells(run["scores"]))
     _out.print(table)
@@ -415,16 +404,9 @@ def gate_calibrated(found: dict[str, Any], out: Path | None) -> None:
             "[yellow]![/] on these questions the gate cannot be told from chance (AUC 0.5); do not "
             "use this threshold"
         )
-    table = Table()
-    for column in (
-        "",
-        "threshold",
-        "retrieves if needed",
-        "otherwise",
-        "accuracy",
-        "balanced",
-    ):
-        table.add_column(column, justify="right")
+    table = _table(
+        None, "", "threshold", "retrieves if needed", "otherwise", "accuracy", "balanced"
+    )
     curve = found["curve"]
     shown = [curve[at] for at in sorted({i * (len(curve) - 1) // 10 for i in range(11)})]
     for point in shown:

@@ -12,7 +12,6 @@ GATES = ("auto", "ta-are", "vanilla", "confidence", "draft", "always", "never")
 """Those of `Context` except `off`, which leaves the decision to the router."""
 PROMPTED = ("auto", "ta-are", "confidence")
 """Gates whose prompt has demonstrations and a date."""
-LAYOUTS = ("inline", "turns")
 
 
 class Spec(NamedTuple):
@@ -101,10 +100,13 @@ def _forms() -> list[str]:
     return [f"{name}={key.form}" for name, key in KEYS.items()]
 
 
-def _yes_or_no(value: str) -> bool:
-    if value not in ("yes", "no"):
-        raise ValueError
-    return value == "yes"
+def _one_of(*values: str) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        if value not in values:
+            raise ValueError
+        return value
+
+    return read
 
 
 def _count(value: str) -> int:
@@ -125,23 +127,13 @@ def _share(value: str) -> float:
     return share
 
 
-def _layout(value: str) -> str:
-    if value not in LAYOUTS:
-        raise ValueError
-    return value
-
-
-def _invalid(value: str) -> str:
-    if value not in ("retrieve", "direct"):
-        raise ValueError
-    return value
-
-
 KEYS = {
-    "date": Key("yes|no", _yes_or_no, "gate_date", PROMPTED),
+    "date": Key("yes|no", lambda v: _one_of("yes", "no")(v) == "yes", "gate_date", PROMPTED),
     "demos": Key("N, an even number from 0 to 12", _count, "gate_demos", PROMPTED),
-    "pool": Key("FILE, one that is there", _file, "demos", PROMPTED),
+    "pool": Key("FILE, an existing one", _file, "demos", PROMPTED),
     "threshold": Key("X from 0 to 1", _share, "gate_threshold", ("auto", "confidence", "draft")),
-    "layout": Key("inline|turns", _layout, "layout", GATES),
-    "invalid": Key("retrieve|direct", _invalid, "gate_invalid", (*PROMPTED, "vanilla")),
+    "layout": Key("inline|turns", _one_of("inline", "turns"), "layout", GATES),
+    "invalid": Key(
+        "retrieve|direct", _one_of("retrieve", "direct"), "gate_invalid", (*PROMPTED, "vanilla")
+    ),
 }
