@@ -1,6 +1,7 @@
 """The commands of `hopgate eval`."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from hopgate.options import (
 
 if TYPE_CHECKING:
     from hopgate.evaluation.benchmarks import Evaluated, Scoring
+    from hopgate.evaluation.runner import Job
 
 RETRIEVALQA_GATES = ("ta-are", "always", "never")
 GATE_OPTIONS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
@@ -109,10 +111,7 @@ def retrievalqa(
     if (passages == "index") != (index is not None):
         raise click.UsageError("give --passages index and --index DIR together")
     request_context(settings)
-
-    def run(job: Any, scoring: "Scoring") -> "Evaluated":
-        return run_retrievalqa(data, gates, out, job, scoring, index)
-
+    run = partial(run_retrievalqa, data, gates, out, index=index)
     _benchmark(run, settings, render.retrievalqa, out, **options)
 
 
@@ -158,10 +157,7 @@ def qa(
     deciding = {name: settings.pop(name) for name in DECIDING if name in settings}
     deciding |= {name: getattr(context, name) for name in ("gate", "router", "profile")}
     found = systems(strategies, alphas, settings.pop("escalate", 0), deciding)
-
-    def run(job: Any, scoring: "Scoring") -> "Evaluated":
-        return run_qa(data, found, out, job, scoring, index_path(context.index))
-
+    run = partial(run_qa, data, found, out, index=index_path(context.index))
     _benchmark(run, settings, render.qa, out, **options)
 
 
@@ -202,7 +198,7 @@ def gate(
 
 
 def _benchmark(
-    run: "Callable[[Any, Scoring], Evaluated]",
+    run: "Callable[[Job, Scoring], Evaluated]",
     settings: dict[str, Any],
     show: Callable[[dict[str, Any], Path], None],
     out: Path,

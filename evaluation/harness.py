@@ -87,7 +87,19 @@ class GivenPassages:
         return [list(_passages.get()[:k]) for _ in queries]
 
 
-class WholeGraph:
+class _Subject:
+    """A part of the graph with its resources."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._warm_up = _WarmUp(resources)
+
+    async def check(self, context: Context) -> None:
+        """Raise ValueError where a run could not use something later."""
+        await self._resources.check(context)
+
+
+class WholeGraph(_Subject):
     """The graph as `hopgate ask` runs it, with the index and the router of the context.
 
     Attributes:
@@ -98,13 +110,8 @@ class WholeGraph:
 
     def __init__(self) -> None:
         """Compile the graph."""
+        super().__init__(Resources())
         self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph()
-        self._resources = Resources()
-        self._warm_up = _WarmUp(self._resources)
-
-    async def check(self, context: Context) -> None:
-        """Raise ValueError where a run could not use something later."""
-        await self._resources.check(context)
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -122,7 +129,7 @@ class WholeGraph:
         )
 
 
-class SingleRetrievalGraph:
+class SingleRetrievalGraph(_Subject):
     """The graph as RetrievalQA runs it: gate, at most one retrieval, answer.
 
     Attributes:
@@ -138,15 +145,10 @@ class SingleRetrievalGraph:
         """Compile the graph."""
         self._given = GivenPassages() if given else None
         router = OneRetrieval()
+        super().__init__(Resources(given_retriever=self._given, given_router=router))
         self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
             retriever=self._given, router=router
         )
-        self._resources = Resources(given_retriever=self._given, given_router=router)
-        self._warm_up = _WarmUp(self._resources)
-
-    async def check(self, context: Context) -> None:
-        """Raise ValueError where a run could not use something later."""
-        await self._resources.check(context)
 
     async def ask(self, item: Example, context: Context) -> Prediction:
         """Ask one question and score the answer.
@@ -160,7 +162,7 @@ class SingleRetrievalGraph:
         return _scored(item, await _final_state(self._graph, item, context))
 
 
-class GateAlone:
+class GateAlone(_Subject):
     """The gate as the graph runs it, with nothing after it.
 
     Attributes:
@@ -171,11 +173,7 @@ class GateAlone:
 
     def __init__(self) -> None:
         """Put stand-ins in place of what follows the gate."""
-        self._resources = Resources(given_retriever=GivenPassages(), given_router=OneRetrieval())
-
-    async def check(self, context: Context) -> None:
-        """Raise ValueError where a run could not use something later."""
-        await self._resources.check(context)
+        super().__init__(Resources(given_retriever=GivenPassages(), given_router=OneRetrieval()))
 
     async def ask(self, item: Question, context: Context) -> GateReply:
         """Ask the gate about one question.

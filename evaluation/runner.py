@@ -174,14 +174,23 @@ def execute(
         ValueError: A journal was written with other settings.
         RuntimeError: The work failed or was interrupted; the message says what is saved where.
     """
-    asyncio.run(_check(runs, subject))
+
+    async def check() -> None:
+        for run in runs:
+            await subject.check(run.context)
+
+    async def ask() -> None:
+        for run, journal in zip(runs, journals, strict=True):
+            await _ask_one(run, journal, items, subject, job, on_rows)
+
+    asyncio.run(check())
     with ExitStack() as stack:
         journals = [
             stack.enter_context(Journal(run.path, run.settings, job.overwrite, subject.fields))
             for run in runs
         ]
         try:
-            asyncio.run(_ask_all(runs, journals, items, subject, job, on_rows))
+            asyncio.run(ask())
         except (RuntimeError, KeyboardInterrupt) as error:
             if saved_in is None:
                 raise
@@ -191,23 +200,6 @@ def execute(
                 f"saved in {saved_in}; run the same command again to resume"
             ) from error
         return [[journal.done[each] for each in items] for journal in journals]
-
-
-async def _check(runs: Sequence[Run], subject: Subject) -> None:
-    for run in runs:
-        await subject.check(run.context)
-
-
-async def _ask_all(
-    runs: Sequence[Run],
-    journals: Sequence[Journal],
-    items: Mapping[str, Any],
-    subject: Subject,
-    job: Job,
-    on_rows: Callable[[Mapping[str, Row]], None],
-) -> None:
-    for run, journal in zip(runs, journals, strict=True):
-        await _ask_one(run, journal, items, subject, job, on_rows)
 
 
 async def _ask_one(
