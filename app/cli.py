@@ -477,14 +477,14 @@ def sweep(
     output(document, as_json, render.swept, out)
 
 
-ALPHA_OPTIONS = (
+ALPHA_ONLY = (
     "router", "profile", "questions", "steps_multi", "budget_steps", "min_accuracy", "save"
 )  # fmt: skip
-GATE_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
-GATE_OPTIONS = (*GATE_FIELDS, "min_recall", "out", "concurrency", "overwrite")
+CALIBRATION_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
+GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "overwrite")
 
 
-@cli.command(cls=ContextCommand, fields=("router", *GATE_FIELDS))
+@cli.command(cls=ContextCommand, fields=("router", *CALIBRATION_FIELDS))
 @recorded_options
 @click.option("--budget-steps", type=float, help="Maximum mean steps; picks the best α within.")
 @click.option("--min-accuracy", type=float, help="Minimum accuracy; picks the cheapest α.")
@@ -523,7 +523,7 @@ def calibrate(
     Without --gate: a step budget or an accuracy floor gives α. With it, the model is prompted, and
     the threshold that best separates the questions that need retrieval is chosen.
     """
-    for name in ALPHA_OPTIONS if gate else GATE_OPTIONS:
+    for name in ALPHA_ONLY if gate else GATE_ONLY:
         if command.get_parameter_source(name) is not ParameterSource.DEFAULT:
             option = "--" + name.replace("_", "-")
             raise click.UsageError(
@@ -533,7 +533,7 @@ def calibrate(
     if gate:
         _calibrate_gate(gate, labels, as_json, settings, options)
     else:
-        own = {name: options[name] for name in ALPHA_OPTIONS if name in options}
+        own = {name: options[name] for name in ALPHA_ONLY if name in options}
         _calibrate_alpha(labels, as_json, context.router, **own)
 
 

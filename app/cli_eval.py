@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hopgate.evaluation.runner import Job
 
 RETRIEVALQA_GATES = ("ta-are", "always", "never")
-GATE_OPTIONS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
+GATE_FIELDS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
 SPEC = (
     "GATE[:key=value,…], repeatable. Keys: date=yes|no, demos=N, pool=FILE, threshold=X, "
     "layout=inline|turns, invalid=retrieve|direct."
@@ -118,7 +118,7 @@ def retrievalqa(
 @eval_group.command(
     "qa",
     cls=ContextCommand,
-    fields=("index", *GATE_OPTIONS, "escalate", "router", "profile", *ANSWERING, "today"),
+    fields=("index", *GATE_FIELDS, "escalate", "router", "profile", *ANSWERING, "today"),
     defaults={"gate": "off"},
 )
 @click.option(

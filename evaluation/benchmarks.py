@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hopgate.common.files import BadRow
 from hopgate.evaluation import qa, qa_report, report, scores
-from hopgate.evaluation.datasets import Example, data_summary, read_questions, read_retrievalqa
+from hopgate.evaluation.datasets import Example, data_summary, read_examples, read_retrievalqa
 from hopgate.evaluation.drawing import require_matplotlib
 from hopgate.evaluation.gates import gate_runs
 from hopgate.evaluation.harness import SingleRetrievalGraph, WholeGraph
@@ -112,7 +112,7 @@ def run_qa(
     """Run strategies on questions over an index and write the report into `out`.
 
     Args:
-        data: See `hopgate.evaluation.datasets.read_questions`.
+        data: See `hopgate.evaluation.datasets.read_examples`.
         systems: What to run.
         out: Folder to write to; it is created if needed.
         job: The command's options.
@@ -126,7 +126,7 @@ def run_qa(
     check_folder(out)
     require_matplotlib()
     job = replace(job, settings={**job.settings, "index": str(index)})
-    benchmark = _Benchmark.read(report.QA_RUN, read_questions, data, out, job, scoring, index)
+    benchmark = _Benchmark.read(report.QA_RUN, read_examples, data, out, job, scoring, index)
     before = benchmark.baseline([system.name for system in systems])
     runs = [
         make_run(

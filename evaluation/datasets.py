@@ -74,7 +74,7 @@ def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example],
     return _read(path, _retrievalqa_example, "RetrievalQA's JSONL", skip_bad)
 
 
-def read_questions(path: Path, skip_bad: bool = False) -> tuple[list[Example], list[BadRow]]:
+def read_examples(path: Path, skip_bad: bool = False) -> tuple[list[Example], list[BadRow]]:
     """Read JSONL rows of `question`, one of `ANSWERS`, and optionally `id` and `dataset`.
 
     The answers are a list, a list as JSON in a string, or one text. Other fields are ignored. A

@@ -27,7 +27,7 @@ from hopgate.evaluation.specs import Spec
 RESAMPLES = 1000
 MAX_POINTS = 201
 """Maximum number of points of a saved curve; more are thinned, evenly by rank."""
-ANSWERS = "asked"
+REPLIES = "asked"
 """The folder of the journals, in the folder of the results."""
 _BLOCK = 50
 _EPSILON = 1e-9
@@ -75,7 +75,7 @@ def calibrate_gate(
     needed = [each.retrieve for each in labelled]
     check_goal(needed, min_recall)
     questions = {str(at): Question(str(at), each.question) for at, each in enumerate(labelled, 1)}
-    saved_in = None if out is None else out / ANSWERS
+    saved_in = None if out is None else out / REPLIES
     with nullcontext(saved_in) if saved_in else tempfile.TemporaryDirectory() as folder:
         data = {"data": sha256(labels)}
         (run,) = gate_runs([Spec(gate, {"gate": gate})], Path(folder), job, data)

@@ -87,7 +87,7 @@ class GivenPassages:
         return [list(_passages.get()[:k]) for _ in queries]
 
 
-class _Subject:
+class _GraphPart:
     """A part of the graph with its resources."""
 
     def __init__(self, resources: Resources) -> None:
@@ -99,7 +99,7 @@ class _Subject:
         await self._resources.check(context)
 
 
-class WholeGraph(_Subject):
+class WholeGraph(_GraphPart):
     """The graph as `hopgate ask` runs it, with the index and the router of the context.
 
     Attributes:
@@ -129,7 +129,7 @@ class WholeGraph(_Subject):
         )
 
 
-class SingleRetrievalGraph(_Subject):
+class SingleRetrievalGraph(_GraphPart):
     """The graph as RetrievalQA runs it: gate, at most one retrieval, answer.
 
     Attributes:
@@ -162,7 +162,7 @@ class SingleRetrievalGraph(_Subject):
         return _scored(item, await _final_state(self._graph, item, context))
 
 
-class GateAlone(_Subject):
+class GateAlone(_GraphPart):
     """The gate as the graph runs it, with nothing after it.
 
     Attributes:

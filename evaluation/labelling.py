@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hopgate.common.files import json_line
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
-from hopgate.evaluation.datasets import Example, data_summary, read_questions
+from hopgate.evaluation.datasets import Example, data_summary, read_examples
 from hopgate.evaluation.harness import Answered, WholeGraph
 from hopgate.evaluation.journal import settings_path
 from hopgate.evaluation.output import append_lines, check_folder, write_files
@@ -44,7 +44,7 @@ def label(
     the same answers are judged again.
 
     Args:
-        questions: See `hopgate.evaluation.datasets.read_questions`.
+        questions: See `hopgate.evaluation.datasets.read_examples`.
         index: The index to search.
         out: JSONL to write; see `label_row`.
         judge: Which answers are correct.
@@ -60,7 +60,7 @@ def label(
         RuntimeError: The model failed; the message says what is saved where.
     """
     _check_out(out, questions, job.overwrite)
-    examples, bad = read_questions(questions, skip_bad_rows)
+    examples, bad = read_examples(questions, skip_bad_rows)
     examples = examples[:limit]
     data = {
         "data": data_summary(questions, len(examples), len(bad))["sha256"],

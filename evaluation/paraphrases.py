@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopgate.common.files import json_bytes, read_jsonl, sha256
-from hopgate.evaluation.gates import ANSWERS, Decided, gate_runs, stability
+from hopgate.evaluation.gates import REPLIES, Decided, gate_runs, stability
 from hopgate.evaluation.harness import GateAlone, GateReply, Question
 from hopgate.evaluation.output import check_folder, write_files
 from hopgate.evaluation.pages import code, table
@@ -63,9 +63,9 @@ def run_paraphrases(file: Path, gates: Sequence[str], out: Path, job: Job) -> di
     check_folder(out)
     specs, groups = parse_specs(gates), read_groups(file)
     data = {"name": file.name, "sha256": sha256(file)}
-    runs = gate_runs(specs, out / ANSWERS, job, {"data": data["sha256"]})
+    runs = gate_runs(specs, out / REPLIES, job, {"data": data["sha256"]})
     forms = {form.id: form for group in groups for form in group.forms}
-    rows = execute(runs, forms, GateAlone(), job, out / ANSWERS)
+    rows = execute(runs, forms, GateAlone(), job, out / REPLIES)
     counts = {"groups": len(groups), "questions": len(forms)}
     document = {
         "format": FORMAT,

@@ -22,7 +22,7 @@ from ships import (
 )
 
 from hopgate.evaluation import qa_report
-from hopgate.evaluation.datasets import read_questions
+from hopgate.evaluation.datasets import read_examples
 from hopgate.evaluation.qa import systems
 
 STATIC = ("--strategies", "none,single,multi")
@@ -198,7 +198,7 @@ def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_p
 
 @pytest.mark.skipif(not MULTIHOP.is_file(), reason="needs the questions in ../shared/data")
 def test_multi_hop_questions_are_read() -> None:
-    examples, bad = read_questions(MULTIHOP)
+    examples, bad = read_examples(MULTIHOP)
     assert (len(examples), bad) == (54, [])
     assert {each.source for each in examples} == {"hotpotqa", "iirc", "2wikimultihopqa", "musique"}
     assert all(each.golds and not each.passages for each in examples)

@@ -16,7 +16,7 @@ from ships import CORRECT, answers_some, count_rows, prompted, read_rows, ship, 
 
 from hopgate.classifiers import read_labels
 from hopgate.common.strategies import STRATEGIES
-from hopgate.evaluation.datasets import read_questions
+from hopgate.evaluation.datasets import read_examples
 from hopgate.evaluation.labelling import LabelFile, answer_id
 from hopgate.nodes.demonstrations import read_pool
 
@@ -257,7 +257,7 @@ def test_a_bad_row_is_named_first_and_can_be_left_out(
     write_rows(data, [ship(1), bad, ship(3)])
     one_line(label(), 2, f"{data}:2", reason, "--skip-bad-rows")
     assert (fake.requests, out.exists()) == ([], False)
-    examples, left_out = read_questions(data, skip_bad=True)
+    examples, left_out = read_examples(data, skip_bad=True)
     assert [each.id for each in examples] == ["q1", "q3"]
     assert [(each.line, reason in each.reason) for each in left_out] == [(2, True)]
 
@@ -333,7 +333,7 @@ def test_a_damaged_answer_is_named(label: Callable[..., Ran], fake: FakeOpenAI, 
 
 
 def test_a_full_disk_leaves_no_part_of_a_row(out: Path, data: Path) -> None:
-    examples, _ = read_questions(data)
+    examples, _ = read_examples(data)
     labels = LabelFile(out, examples, "em")
     labels.update({})
     answers = {answer_id(examples[0], each): answered() for each in STRATEGIES}
