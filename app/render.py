@@ -242,7 +242,7 @@ def _table(title: str | None, *columns: str) -> Table:
     """Return a table with a first column of names and others of numbers."""
     table = Table(title=title)
     for at, column in enumerate(columns):
-        table.add_column(column, justify="right" if at else "left", no_wrap=at > 0)
+        table.add_column(column, justify="right" if at else "left", overflow="fold", no_wrap=at > 0)
     return table
 
 

@@ -140,7 +140,7 @@ def test_a_killed_command_resumes(
 
     def slow(messages: Messages) -> Reply | str:
         reply = command.model(messages)
-        return reply if next(first, None) is not None else Reply(str(reply), delay=60)
+        return reply if next(first, None) is not None else Reply(str(reply), delay=3600)
 
     fake.answers(slow)
     with started(command.arguments, lambda: command.saved() >= 3) as process:
