@@ -242,7 +242,7 @@ def _table(title: str | None, *columns: str) -> Table:
     """Return a table with a first column of names and others of numbers."""
     table = Table(title=title)
     for at, column in enumerate(columns):
-        table.add_column(column, justify="right" if at else "left", overflow="fold", no_wrap=at > 0)
+        table.add_column(column, justify="right" if at else "left")
     return table
 
 
@@ -339,6 +339,9 @@ def qa(results: dict[str, Any], out: Path) -> None:
 def _benchmark(results: dict[str, Any], out: Path, kind: str, columns: dict[str, str]) -> None:
     title = f"{escape(results['model'])}, {results['data']['rows']} questions"
     table = _table(title, kind, *columns, "calls", "tokens", "ms")
+    table.columns[0].overflow = "fold"  # long names leave the numbers room
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for run in results["runs"]:
         scores = run["scores"]
         table.add_row(
