@@ -1,11 +1,11 @@
-"""One question through the graph, for `hopgate ask` and the demo."""
+"""Asking the graph one question, for `hopgate ask` and the demo."""
 
 import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hopgate.nodes.context import Context
+    from hopgate import Context
     from hopgate.nodes.events import Event
 
 SHOWN = ("answer", "citations", "decision", "hops", "usage")
@@ -20,11 +20,11 @@ async def ask(
     """Answer a question and return the graph's final state.
 
     Args:
-        question: What to ask.
+        question: The question.
         context: The request's settings.
-        thread: Id of a conversation to keep in SQLite; None keeps nothing.
-        on_event: Called with each event, the answer's tokens included, as it happens; the model
-            is then asked to stream.
+        thread: Id of a conversation stored in SQLite; None stores nothing.
+        on_event: Called with each event as it happens, the answer's tokens included; the model
+            then streams.
 
     Returns:
         The final state, with the keys of `SHOWN` and `original_question`, `standalone`, `evidence`.
@@ -32,7 +32,7 @@ async def ask(
     if thread is None:
         return await _run(question, context, None, {}, on_event)
     if not thread.strip():
-        raise ValueError("the thread's id is empty; give --thread a name")
+        raise ValueError("--thread is empty; give it a name")
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     from hopgate.settings import threads_file
@@ -45,7 +45,7 @@ async def ask(
     except sqlite3.OperationalError as error:
         raise RuntimeError(
             f"the conversations in {file} cannot be used now ({error}); make room on the disk, or "
-            "wait for what else uses them, and ask again"
+            "wait for other processes that use them, and ask again"
         ) from error
     except sqlite3.DatabaseError as error:
         raise RuntimeError(
@@ -60,8 +60,8 @@ async def _run(
     config: Any,
     on_event: "Callable[[Event], None] | None",
 ) -> dict[str, Any]:
+    from hopgate.graphs import events
     from hopgate.graphs.adaptive import build_graph
-    from hopgate.nodes import events
 
     graph = build_graph(saver)
     state: Any = {}

@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,58 +20,24 @@ from click.core import ParameterSource
 
 from hopgate import cli_eval
 from hopgate.options import (
-    GATES,
-    ask_again_option,
-    asking_options,
-    concurrency_option,
-    index_option,
+    ANSWERING,
+    FILE,
+    ContextCommand,
+    combined,
+    explain,
+    job_options,
     json_option,
     limit_option,
-    mode_option,
-    model_option,
+    make_job,
+    out_folder_option,
+    output,
     print_json,
-    profile_option,
-    rerank_option,
-    router_option,
+    request_context,
     skip_bad_option,
 )
 
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
-    from hopgate.nodes.context import Context
-    from hopgate.retrievers.building import BuildReport
-
-
-def number_or_name(value: str | float) -> float | str:
-    """Return a number as a float; else the text, which names a setting kept with the router."""
-    try:
-        return float(value)
-    except ValueError:
-        return str(value)
-
-
-alpha_option = click.option(
-    "--alpha",
-    type=number_or_name,
-    metavar="NUMBER|NAME",
-    default=0.4,
-    show_default=True,
-    help="0 cheapest to 1 most reliable, or a name that `calibrate` saved.",
-)
-demos_option = click.option(
-    "--demos",
-    metavar="FILE",
-    default="fixed",
-    show_default=True,
-    help="JSONL of questions; the nearest that need retrieval become the gate's demonstrations.",
-)
-layout_option = click.option(
-    "--layout",
-    type=click.Choice(["auto", "inline", "turns"]),
-    default="auto",
-    show_default=True,
-    help="Prompts as one message, or demonstrations as chat turns; auto: what suits the model.",
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -82,39 +47,8 @@ def cli(debug: bool) -> None:
     """Adaptive retrieval: decide whether to retrieve, how deep, and show why."""
 
 
-@cli.command()
+@cli.command(cls=ContextCommand)
 @click.argument("question")
-@index_option
-@mode_option
-@rerank_option
-@model_option
-@alpha_option
-@click.option("--gate", type=click.Choice(GATES), default="auto", show_default=True)
-@click.option(
-    "--gate-threshold",
-    type=float,
-    help="What means retrieval, 0 to 1. confidence: least P(Yes); draft: least uncertainty of the "
-    "direct answer. Default: the model's own.",
-)
-@demos_option
-@layout_option
-@click.option(
-    "--strategy",
-    type=click.Choice(["auto", "none", "single", "multi"]),
-    default="auto",
-    show_default=True,
-    help="auto: gate and router decide; otherwise this path is forced.",
-)
-@click.option(
-    "--escalate",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Go one strategy deeper where the answer is unknown or its citations do not hold, until "
-    "so many retrievals are spent.",
-)
-@router_option
-@profile_option
 @click.option("--thread", help="Keep a conversation under this id; follow-ups then work.")
 @click.option(
     "--stream",
@@ -122,7 +56,9 @@ def cli(debug: bool) -> None:
     help="Print each event as a JSON line on stdout as it happens; the last is the result.",
 )
 @json_option
-def ask(question: str, thread: str | None, stream: bool, as_json: bool, **settings: Any) -> None:
+def ask(
+    question: str, settings: dict[str, Any], thread: str | None, stream: bool, as_json: bool
+) -> None:
     """Answer QUESTION, with sources and the reason for every decision."""
     import asyncio
     from contextlib import nullcontext
@@ -131,7 +67,7 @@ def ask(question: str, thread: str | None, stream: bool, as_json: bool, **settin
 
     if stream and as_json:
         raise click.UsageError("give --stream or --json, not both")
-    context = _context(**settings)
+    context = request_context(settings)
     with nullcontext(print_json) if stream else live.view(quiet=as_json) as on_event:
         result = asyncio.run(asking.ask(question, context, thread, on_event=on_event))
     document = {key: result[key] for key in asking.SHOWN}
@@ -143,49 +79,40 @@ def ask(question: str, thread: str | None, stream: bool, as_json: bool, **settin
         render.answer(result)
 
 
-@cli.command()
+@cli.command(cls=ContextCommand, fields=("alpha", "router", "profile"))
 @click.argument("question", required=False)
-@click.option("--input", "source", type=click.Path(path_type=Path), help="JSONL, rows: question.")
-@click.option("--output", "target", type=click.Path(path_type=Path), help="JSONL to write.")
-@alpha_option
-@router_option
-@profile_option
+@click.option("--input", "source", type=FILE, help="JSONL, rows: question.")
+@click.option("--output", "target", type=FILE, help="JSONL to write.")
 @json_option
 def route(
     question: str | None,
+    settings: dict[str, Any],
     source: Path | None,
     target: Path | None,
-    alpha: float,
-    router: str,
-    profile: str,
     as_json: bool,
 ) -> None:
     """Show the router's decision for QUESTION, or for every row of a file.
 
     Rows keep all their fields and gain `route`: label, probs and alpha.
     """
-    from hopgate import render, routing
+    from hopgate import render
+    from hopgate.evaluation import routing
 
-    alpha = _context(alpha=alpha, router=router, profile=profile).alpha
+    context = request_context(settings)
+    used = (context.alpha, context.router, context.profile)
     if (question is None) == (source is None) or (source is None) != (target is None):
         raise click.UsageError("give a QUESTION, or --input with --output")
     if source is not None and target is not None:
         with render.progress("routing") as advance:
-            report = routing.route_file(source, target, alpha, router, profile, advance)
+            report = routing.route_file(source, target, *used, advance)
     else:
-        report = routing.route_one(question or "", alpha, router, profile)
-    if as_json:
-        print_json(report)
-    else:
-        render.routed(report)
+        report = routing.route_one(question or "", *used)
+    output(report, as_json, render.routed)
 
 
-@cli.command()
+@cli.command(cls=ContextCommand, fields=("index", "mode", "rerank"))
 @click.argument("query")
-@index_option
-@click.option("-k", default=5, show_default=True, help="Most passages to show.")
-@mode_option
-@rerank_option
+@click.option("-k", default=5, show_default=True, help="Maximum number of passages to show.")
 @click.option(
     "--where",
     multiple=True,
@@ -194,28 +121,20 @@ def route(
 )
 @json_option
 def search(
-    query: str,
-    index: str,
-    k: int,
-    mode: str,
-    rerank: str,
-    where: tuple[str, ...],
-    as_json: bool,
+    query: str, settings: dict[str, Any], k: int, where: tuple[str, ...], as_json: bool
 ) -> None:
-    """Search an index, or what else --index names, without asking a model."""
+    """Search an index, or another source that --index names, without asking a model."""
     from hopgate import render
     from hopgate.nodes.text import check_question
     from hopgate.retrievers.sources import open_source
 
+    context = request_context(settings)
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
     with render.status("searching", quiet=as_json):
-        source = open_source(index, mode, rerank, _fields(where))
+        source = open_source(context.index, context.mode, context.rerank, _fields(where))
         (hits,) = source.search([check_question(query)], k)
-    if as_json:
-        print_json(hits)
-    else:
-        render.hits(hits)
+    output(hits, as_json, render.hits)
 
 
 def _fields(where: tuple[str, ...]) -> dict[str, str] | None:
@@ -237,8 +156,8 @@ def index_group() -> None:
 
 
 @index_group.command("build")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@click.argument("paths", nargs=-1, required=True, type=FILE)
+@click.option("--out", required=True, type=FILE, help="Folder to write.")
 @click.option(
     "--encoder",
     default="minilm",
@@ -247,13 +166,13 @@ def index_group() -> None:
 )
 @click.option(
     "--factory",
-    help="FAISS's factory string, e.g. Flat or IVF4096,SQ8. Default: what suits the collection.",
+    help="FAISS factory string, e.g. Flat or IVF4096,SQ8. Default: depends on the collection.",
 )
 @click.option(
     "--query-prefix",
-    help="Put before each query, e.g. 'query: '. Default: the model's own.",
+    help="Prefix of each query, e.g. 'query: '. Default: the model's own.",
 )
-@click.option("--passage-prefix", help="Put before each passage. Default: the model's own.")
+@click.option("--passage-prefix", help="Prefix of each passage. Default: the model's own.")
 @json_option
 def index_build(
     paths: tuple[Path, ...],
@@ -264,9 +183,9 @@ def index_build(
     passage_prefix: str | None,
     as_json: bool,
 ) -> None:
-    """Index files and folders into the folder --out; what is there already is not encoded again.
+    """Index files and folders into the folder --out; unchanged passages are not encoded again.
 
-    Killed and started again, it goes on where it was.
+    If it is interrupted, the same command resumes.
     """
     from hopgate import render
     from hopgate.retrievers.building import build_index
@@ -277,28 +196,28 @@ def index_build(
         chosen = load_encoder(encoder, query_prefix, passage_prefix)
     with render.stages() as progress:
         report = build_index(paths, out, chosen, progress, factory, render.note)
-    _changed(report, as_json)
+    output(report, as_json, render.built)
 
 
 @index_group.command("add")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--index", required=True, type=click.Path(path_type=Path), help="Folder to change.")
-@click.option("--encoder", help="Where the index's encoder is now, if it has moved.")
+@click.argument("paths", nargs=-1, required=True, type=FILE)
+@click.option("--index", required=True, type=FILE, help="Folder to change.")
+@click.option("--encoder", help="Where the index's encoder is now, if it was moved.")
 @json_option
 def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
-    """Add files and folders to an index; a document that it has already is replaced."""
+    """Add files and folders to an index; documents that it already has are replaced."""
     from hopgate import render
     from hopgate.retrievers.building import add
 
     with render.stages() as progress:
         report = add(paths, index, encoder, progress, render.note)
-    _changed(report, as_json)
+    output(report, as_json, render.built)
 
 
 @index_group.command("delete")
 @click.argument("sources", nargs=-1)
 @click.option("--id", "ids", multiple=True, help="A passage to delete, by its id; repeatable.")
-@click.option("--index", required=True, type=click.Path(path_type=Path), help="Folder to change.")
+@click.option("--index", required=True, type=FILE, help="Folder to change.")
 @json_option
 def index_delete(
     sources: tuple[str, ...], ids: tuple[str, ...], index: Path, as_json: bool
@@ -309,43 +228,27 @@ def index_delete(
 
     with render.stages() as progress:
         report = delete(index, sources, ids, progress)
-    _changed(report, as_json)
-
-
-def _changed(report: "BuildReport", as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from hopgate import render
-
-    if as_json:
-        print_json(asdict(report))
-    else:
-        render.built(report)
+    output(report, as_json, render.built)
 
 
 @index_group.command("verify")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--encoder", help="Where the index's encoder is now, if it has moved.")
+@click.argument("path", type=FILE)
+@click.option("--encoder", help="Where the index's encoder is now, if it was moved.")
 @json_option
 def index_verify(path: Path, encoder: str | None, as_json: bool) -> None:
-    """Check every byte of an index, and that its parts belong together."""
-    from dataclasses import asdict
-
+    """Check every byte of an index, and that its parts match."""
     from hopgate import render
     from hopgate.retrievers.verifying import verify
 
     with render.status("verifying", quiet=as_json):
         report = verify(path, encoder)
-    if as_json:
-        print_json(asdict(report))
-    else:
-        render.verified(report)
+    output(report, as_json, render.verified)
     if report.problems:
         raise SystemExit(1)
 
 
 @index_group.command("info")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FILE)
 @json_option
 def index_info(path: Path, as_json: bool) -> None:
     """Show what an index holds and which encoder it needs."""
@@ -353,70 +256,55 @@ def index_info(path: Path, as_json: bool) -> None:
     from hopgate.retrievers.manifest import info
 
     manifest = info(path)
-    if as_json:
-        print_json(manifest)
-    else:
-        render.manifest(path, manifest)
+    output(manifest, as_json, render.manifest, path)
 
 
-@cli.command()
+@cli.command(cls=ContextCommand, fields=("index", *ANSWERING))
 @click.option(
     "--questions",
     required=True,
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.",
 )
-@index_option
-@model_option
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="JSONL of labels to write."
-)
+@click.option("--out", required=True, type=FILE, help="JSONL of labels to write.")
 @click.option(
     "--judge",
     type=click.Choice(["em", "match"]),
     default="em",
     show_default=True,
-    help="Right is an answer that is an accepted one, or (match) that holds one.",
+    help="Correct answers: those that equal an accepted one, or (match) contain one.",
 )
-@concurrency_option
 @limit_option
 @skip_bad_option
-@ask_again_option
+@job_options
 @json_option
 def label(
+    settings: dict[str, Any],
     questions: Path,
-    index: str,
-    model: str,
     out: Path,
     judge: "Judge",
-    concurrency: int,
     limit: int | None,
     skip_bad_rows: bool,
+    concurrency: int,
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Ask each question with no, one and several retrievals: which strategies answer it?
+    """Find out which strategies answer each question: no, one or several retrievals.
 
-    Writes a row a question for `train-router --cost`, `sweep --labels` and `calibrate --labels`.
-    Killed and started again with the same options, it goes on where it was.
+    Writes a row for each question, for `train-router --cost`, `sweep --labels` and `calibrate
+    --labels`. If it is interrupted, the same command resumes.
     """
-    from hopgate import labelling, render
+    from hopgate import render
+    from hopgate.evaluation import labelling
     from hopgate.retrievers.sources import index_path
 
-    with render.stages() as advance:
+    index = index_path(request_context(settings).index)
+    with render.stages() as progress:
+        job = make_job(settings, concurrency, overwrite, progress)
         report = labelling.label(
-            questions,
-            index_path(index),
-            out,
-            judge,
-            cli_eval.asking(model, concurrency, None, overwrite, advance),
-            limit=limit,
-            skip_bad_rows=skip_bad_rows,
+            questions, index, out, judge, job, limit=limit, skip_bad_rows=skip_bad_rows
         )
-    if as_json:
-        print_json(report)
-    else:
-        render.labelled(report)
+    output(report, as_json, render.labelled)
 
 
 @cli.command("train-router")
@@ -430,14 +318,14 @@ def label(
 )
 @click.option(
     "--reliability",
-    type=click.Path(path_type=Path),
-    help="Labels B (single-hop) and C (multi-hop); required unless --add-to is given.",
+    type=FILE,
+    help="Labels B (single-hop) and C (multi-hop); required without --add-to.",
 )
 @click.option(
     "--add-to",
     metavar="ROUTER",
-    help="Add your LLM to a copy of this router (builtin or a folder) without retraining it: for "
-    "labels of a few hundred questions.",
+    help="Add your LLM to this router (builtin or a folder) without changing the rest: for labels "
+    "of a few hundred questions.",
 )
 @click.option(
     "--base",
@@ -454,8 +342,8 @@ def label(
 @click.option(
     "--asked",
     type=int,
-    help="utility: number of questions put to the LLMs, if the cost files leave out those that no "
-    "strategy answered.",
+    help="utility: the number of questions given to the LLMs, if the cost files leave out those "
+    "that no strategy answered.",
 )
 @click.option(
     "--profile",
@@ -469,10 +357,10 @@ def label(
 @click.option("--seed", type=click.IntRange(0, 2**32), default=0, show_default=True)
 @click.option(
     "--notes",
-    type=click.Path(path_type=Path),
-    help="Markdown for the model card, e.g. the origin of the data and its licence.",
+    type=FILE,
+    help="Markdown for the model card, e.g. the data's origin and licence.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+@out_folder_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing router.")
 @json_option
 @click.pass_context
@@ -487,10 +375,9 @@ def train_router(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fine-tune a router: cost weights (α = 0) and reliability weights (α = 1), from one base.
+    """Fine-tune a router's cost weights (α = 0, one for each LLM) and reliability weights (α = 1).
 
-    A killed training resumes after its last complete epoch when started again with the same
-    options.
+    If it is interrupted, the same command resumes after the last completed epoch.
     """
     from hopgate import render
     from hopgate.classifiers.adding import add_profiles
@@ -524,7 +411,7 @@ def _notes(path: Path | None) -> str:
 
 
 def _refuse_with_add_to(given: click.Context) -> None:
-    """Refuse options that apply only to training a network."""
+    """Refuse options that only apply to training a network."""
     for name in (
         *("reliability", "base", "objective", "asked", "epochs", "batch_size", "learning_rate"),
         "seed",
@@ -534,31 +421,29 @@ def _refuse_with_add_to(given: click.Context) -> None:
             raise ValueError(f"{option} applies to training a network; leave it out with --add-to")
 
 
-def recorded_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which outcomes are replayed."""
-    for option in (
-        click.option(
-            "--steps-multi",
-            metavar="N|FILE",
-            help="Steps of a multi-step answer: a number, or JSON {dataset: steps}. "
-            "Default: those published for FLAN-T5-XL.",
-        ),
-        click.option(
-            "--questions",
-            type=click.Path(path_type=Path),
-            help="JSONL of all questions; one without a label counts as never answered. "
-            "Default: the labels' own.",
-        ),
-        click.option(
-            "--labels",
-            required=True,
-            type=click.Path(path_type=Path),
-            help="Recorded outcomes (JSONL: id, question, correct, label).",
-        ),
-        click.option("--profile", help="The LLM that the router is for. Default: its first."),
-    ):
-        command = option(command)
-    return command
+recorded_options = combined(
+    click.option(
+        "--profile", help="The LLM whose outcomes the router follows. Default: its first."
+    ),
+    click.option(
+        "--labels",
+        required=True,
+        type=FILE,
+        help="Recorded outcomes (JSONL: id, question, correct, label).",
+    ),
+    click.option(
+        "--questions",
+        type=FILE,
+        help="JSONL of all questions; one without a label counts as never answered. "
+        "Default: those of the labels.",
+    ),
+    click.option(
+        "--steps-multi",
+        metavar="N|FILE",
+        help="Steps of a multi-step answer: a number, or JSON {dataset: steps}. "
+        "Default: those published for FLAN-T5-XL.",
+    ),
+)
 
 
 @cli.command()
@@ -571,9 +456,11 @@ def recorded_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Folder of a router's weights; repeatable.",
 )
 @recorded_options
-@click.option("--points", default=201, show_default=True, help="How many α, evenly from 0 to 1.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
-@click.option("--overwrite", is_flag=True, help="Replace a sweep that is there.")
+@click.option(
+    "--points", default=201, show_default=True, help="Number of α values, evenly from 0 to 1."
+)
+@out_folder_option
+@click.option("--overwrite", is_flag=True, help="Replace an existing sweep.")
 @json_option
 def sweep(
     routers: tuple[str, ...],
@@ -586,80 +473,77 @@ def sweep(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Replay routers on recorded outcomes for every α: accuracy against steps.
+    """Replay routers on recorded outcomes at every α: accuracy against steps.
 
     Writes sweep.json and sweep.png into the folder --out.
     """
-    from hopgate import render, sweeping
+    from hopgate import render
+    from hopgate.evaluation.sweep import run_sweep
 
-    recorded = sweeping.Recorded(labels, questions, steps_multi)
+    outcomes = (labels, questions, steps_multi)
     with render.progress("routing") as advance:
-        document = sweeping.sweep(routers, profile, recorded, points, out, overwrite, advance)
-    if as_json:
-        print_json(document)
-    else:
-        render.swept(document, out)
+        document = run_sweep(routers, profile, outcomes, points, out, overwrite, advance)
+    output(document, as_json, render.swept, out)
 
 
-FOR_ALPHA = (
+ALPHA_ONLY = (
     "router", "profile", "questions", "steps_multi", "budget_steps", "min_accuracy", "save"
 )  # fmt: skip
-FOR_GATE = (
-    "model", "layout", "demos", "min_recall", "out", "concurrency", "today", "overwrite"
-)  # fmt: skip
-LAID = ("layout", "demos")
+CALIBRATION_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
+GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "overwrite")
 
 
-@cli.command()
-@router_option
+@cli.command(cls=ContextCommand, fields=("router", *CALIBRATION_FIELDS))
 @recorded_options
-@click.option("--budget-steps", type=float, help="Most mean steps; the best α within is chosen.")
-@click.option("--min-accuracy", type=float, help="Least accuracy; the cheapest α is chosen.")
-@click.option("--save", metavar="NAME", help="Keep it with the router, for `--alpha NAME`.")
+@click.option("--budget-steps", type=float, help="Maximum mean steps; picks the best α within.")
+@click.option("--min-accuracy", type=float, help="Minimum accuracy; picks the cheapest α.")
+@click.option("--save", metavar="NAME", help="Save α with the router, for `--alpha NAME`.")
 @click.option(
     "--gate",
     type=click.Choice(["confidence", "draft"]),
     help="Choose this gate's threshold, not α. Then --labels has rows with question and: answer "
     "(Yes or No), correct (see `label`), or a prediction (see `eval`).",
 )
-@model_option
-@layout_option
-@demos_option
 @click.option(
     "--min-recall",
     type=float,
-    help="--gate: least share of the questions that need retrieval which get it, as cheap as can "
-    "be. Default: the best balanced accuracy.",
+    help="--gate: minimum recall; picks the cheapest threshold that reaches it. Default: the best "
+    "balanced accuracy.",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
-    help="--gate: folder for the curve, a picture, and the answers, so that it can be resumed.",
+    type=FILE,
+    help="--gate: folder for the curve, a picture, and the answers, so that it can resume.",
 )
-@asking_options
+@job_options
 @json_option
 @click.pass_context
 def calibrate(
-    context: click.Context, /, gate: str | None, labels: Path, as_json: bool, **options: Any
+    command: click.Context,
+    /,
+    settings: dict[str, Any],
+    gate: str | None,
+    labels: Path,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Choose the α that meets a goal on recorded outcomes, or a gate's threshold.
 
-    Without --gate: a step budget or an accuracy floor gives α. With it, the model is asked, and
-    the threshold that separates the questions that need retrieval is found.
+    Without --gate: a step budget or an accuracy floor gives α. With it, the model is prompted, and
+    the threshold that best separates the questions that need retrieval is chosen.
     """
-    given = {
-        name: options[name]
-        for name in options
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
-    foreign = [name for name in (FOR_ALPHA if gate else FOR_GATE) if name in given]
-    if foreign:
-        option = "--" + foreign[0].replace("_", "-")
-        raise click.UsageError(f"{option} does not go {'with' if gate else 'without'} --gate")
+    for name in ALPHA_ONLY if gate else GATE_ONLY:
+        if command.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(
+                f"{option} cannot be used {'with' if gate else 'without'} --gate"
+            )
+    context = request_context(settings)
     if gate:
-        _calibrate_gate(gate, labels, as_json, given, options)
+        _calibrate_gate(gate, labels, as_json, settings, options)
     else:
-        _calibrate_alpha(labels, as_json, **{name: options[name] for name in FOR_ALPHA})
+        own = {name: options[name] for name in ALPHA_ONLY if name in options}
+        _calibrate_alpha(labels, as_json, context.router, **own)
 
 
 def _calibrate_alpha(
@@ -673,90 +557,66 @@ def _calibrate_alpha(
     min_accuracy: float | None,
     save: str | None,
 ) -> None:
-    from hopgate import render, sweeping
-    from hopgate.evaluation.calibration import Goal
+    from hopgate import render
+    from hopgate.evaluation import calibration
 
-    goal = Goal(budget_steps, min_accuracy)
-    recorded = sweeping.Recorded(labels, questions, steps_multi)
+    goal = calibration.Goal(budget_steps, min_accuracy)
+    outcomes = (labels, questions, steps_multi)
     with render.progress("routing") as advance:
-        found = sweeping.calibrate(router, profile, recorded, goal, save, advance)
-    if as_json:
-        print_json(found)
-    else:
-        render.calibrated(found)
+        found = calibration.calibrate(router, profile, outcomes, goal, save, advance)
+    output(found, as_json, render.calibrated)
 
 
 def _calibrate_gate(
-    gate: str, labels: Path, as_json: bool, given: dict[str, Any], options: dict[str, Any]
+    gate: str, labels: Path, as_json: bool, settings: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    from hopgate import evaluating, render
+    from hopgate import render
+    from hopgate.evaluation.gates import calibrate_gate
 
-    settings: dict[str, Any] = {name: given[name] for name in LAID if name in given}
-    with render.stages() as advance:
-        found = evaluating.calibrate(
-            labels,
-            {"gate": gate} | settings,
-            cli_eval.asking(advance=advance, **{name: options[name] for name in cli_eval.ASKING}),
-            min_recall=options["min_recall"],
-            out=options["out"],
+    with render.stages() as progress:
+        job = make_job(settings, options["concurrency"], options["overwrite"], progress)
+        found = calibrate_gate(
+            labels, gate, job, min_recall=options["min_recall"], out=options["out"]
         )
-    found["use"] = _usage(found, given)
-    if as_json:
-        print_json(found)
-    else:
-        render.gate_calibrated(found, options["out"])
+    found["use"] = _usage(found, settings)
+    output(found, as_json, render.gate_calibrated, options["out"])
 
 
-def _usage(found: dict[str, Any], given: dict[str, Any]) -> str:
-    """The command that uses a threshold, with the settings that it was found with."""
+def _usage(found: dict[str, Any], settings: dict[str, Any]) -> str:
+    """Return the command that uses a threshold, with the settings that it was chosen for."""
     import shlex
 
-    named = [
-        part
-        for name in ("model", *LAID)
-        if name in given
-        for part in (f"--{name}", str(given[name]))
-    ]
-    threshold = ["--gate", found["gate"], "--gate-threshold", str(found["threshold"])]
-    return 'hopgate ask "…" ' + shlex.join([*threshold, *named])
+    parts = ["--gate", found["gate"], "--gate-threshold", str(found["threshold"])]
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        if value is False:
+            parts.append(f"--no-{option}")
+        elif name != "today":
+            parts += [f"--{option}", str(value)]
+    return 'hopgate ask "…" ' + shlex.join(parts)
 
 
 @cli.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Say what is installed and usable, what is missing, and how to get it."""
+    """Show what is installed and usable, what is missing, and how to get it."""
     from hopgate import diagnosis, render
 
     with render.status("checking", quiet=as_json):
         checks = diagnosis.run()
-    if as_json:
-        print_json([check._asdict() for check in checks])
-    else:
-        render.checks(checks)
+    output(checks, as_json, render.checks)
     if any(check.needed and not check.ok for check in checks):
         raise SystemExit(1)
 
 
 def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
-    """Sort `[PROFILE=]FILE` by profile; a file whose own name has a `=` is taken as it is."""
+    """Group `[PROFILE=]FILE` by profile; a file whose own name contains `=` needs no profile."""
     files: dict[str, list[Path]] = {}
     for each in given:
         name, equals, path = each.partition("=")
         named = equals and not Path(each).exists()
         files.setdefault(name if named else profile, []).append(Path(path if named else each))
     return files
-
-
-def _context(**settings: Any) -> "Context":
-    """Validate a request's settings before anything heavy is imported."""
-    from hopgate.nodes.context import Context
-
-    if isinstance(name := settings.get("alpha"), str):
-        from hopgate.sweeping import named_alpha
-
-        used = (settings["router"], settings["profile"], settings.get("model", "auto"))
-        settings["alpha"] = named_alpha(name, *used)
-    return Context(**settings)
 
 
 cli.add_command(cli_eval.eval_group)
@@ -802,12 +662,10 @@ def _commands(context: click.Context) -> str:
 
 
 def explain_error(error: Exception) -> tuple[str, int]:
-    """Put an error into one line, with the exit code that it deserves."""
+    """Return an error as one line, with its exit code."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        from hopgate.nodes.context import explain
-
         return explain(error), 2
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ValueError):

@@ -1,4 +1,4 @@
-"""`make demo`: three questions of the sample collection, one for each path."""
+"""`make demo`: three questions about the sample collection, one for each path."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from hopgate.cli import explain_error
 
 ALPHA = 0.4
 PROFILE = "flan-t5-xl"
-"""The embedded model's own profile hardly ever loops, since the model gains nothing by it; with
-this one all three paths are seen."""
+"""The embedded model's own profile hardly ever loops, since the model gains nothing from it; this
+one shows all three paths."""
 QUESTIONS = {
     "What is the capital of Japan?": "Common knowledge: the gate should say No.",
     "In what year was Skerrane Light first lit?": "One passage has it: one retrieval.",
@@ -24,8 +24,8 @@ QUESTIONS = {
 
 async def run() -> None:
     """Ask the questions and print every decision."""
+    from hopgate import Context
     from hopgate.models import chat
-    from hopgate.nodes.context import Context
 
     console = Console(highlight=False)
     model = await chat.load(chat.LOCAL)

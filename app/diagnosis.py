@@ -1,4 +1,4 @@
-"""What `hopgate doctor` looks at: what is installed, usable, missing, and how to get it."""
+"""The checks of `hopgate doctor`: what is installed, usable or missing, and how to get it."""
 
 import importlib.util
 import platform
@@ -10,14 +10,14 @@ REACH_SECONDS = 3.0
 
 
 class Check(NamedTuple):
-    """One finding.
+    """The result of one check.
 
     Attributes:
-        name: What was looked at.
+        name: What was checked.
         ok: Whether it is usable.
         needed: Whether hopgate cannot answer without it.
         found: What was found.
-        advice: What to do, empty when nothing needs doing.
+        advice: What to do; empty if nothing needs doing.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Check(NamedTuple):
 
 
 def run() -> list[Check]:
-    """Look at everything; nothing is downloaded and no model is asked."""
+    """Run all checks; nothing is downloaded and no model is called."""
     return [
         Check("python", True, True, platform.python_version()),
         _package("torch", "torch", needed=True, advice="pip install torch"),
@@ -84,7 +84,7 @@ def _sample() -> str:
 
 
 def _models() -> list[Check]:
-    """Check both kinds of chat model; one that works is enough."""
+    """Check both kinds of chat model; one working model is enough."""
     local = _attempt("model local:smollm2", _local, needed=False)
     remote = _attempt("model openai:NAME", _openai, needed=False)
     if local.ok or remote.ok:
@@ -98,7 +98,7 @@ def _local() -> str:
     local.weights_path()
     if importlib.util.find_spec("xllamacpp") is None:
         raise RuntimeError(f"xllamacpp is not installed: {local.INSTALL}")
-    return "weights verified; tiny, good for trying hopgate, not for its answers"
+    return "weights verified; tiny: good for trying hopgate, not for its answers"
 
 
 def _openai() -> str:
@@ -127,6 +127,6 @@ def _openai() -> str:
         raise RuntimeError(f"{shown} refused the key; check OPENAI_API_KEY")
     if reply.is_error:
         raise RuntimeError(
-            f"{shown}/models answered {reply.status_code}; does OPENAI_BASE_URL lack its /v1?"
+            f"{shown}/models answered {reply.status_code}; is /v1 missing from OPENAI_BASE_URL?"
         )
     return f"{shown} answers"

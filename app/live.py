@@ -1,4 +1,4 @@
-"""The live view of a run: its events as they happen, on stderr, gone when the answer is there."""
+"""The live view of a run on stderr: its events as they happen, erased once the answer is there."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from hopgate.render import PATHS, printable, route_line
 if TYPE_CHECKING:
     from hopgate.nodes.events import Event
 
-Row = tuple[str, str]  # a label, empty where it is the one above, and a text
+Row = tuple[str, str]  # a label, empty if it is the same as above, and a text
 
 ANSWER = "answer"
 
@@ -24,15 +24,15 @@ _err = Console(stderr=True, highlight=False, emoji=False)
 
 
 class View:
-    """What has happened so far, drawn as many of the newest lines as fit the terminal."""
+    """Shows the events so far: as many of the newest lines as fit the terminal."""
 
     def __init__(self) -> None:
-        """Begin with nothing but a spinner."""
+        """Start with a spinner only."""
         self._rows: list[Row] = []
         self._spinner = Spinner("dots", "thinking")
 
     def show(self, event: "Event") -> None:
-        """Add an event; one that follows it up, or takes it back, changes what is there."""
+        """Add an event; some extend or replace the line before."""
         answer = self._rows.pop()[1] if self._rows and self._rows[-1][0] == ANSWER else ""
         if event["event"] == "token":
             self._rows.append((ANSWER, answer + event["text"]))
@@ -42,7 +42,7 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the newest lines, then the spinner."""
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(min_width=len("stopped"))  # so that a new label moves nothing
+        grid.add_column(min_width=len("stopped"))  # so that a new label does not shift the texts
         grid.add_column()
         for label, text in list(self._rows):
             grid.add_row(Text(label, "bold"), Text(printable(text, "")))
@@ -79,11 +79,11 @@ def _rows(event: "Event") -> list[Row]:
 
 @contextmanager
 def view(*, quiet: bool) -> Iterator[Callable[["Event"], None] | None]:
-    """Show a run on stderr while the context lasts.
+    """Show a run on stderr while the context is open.
 
     Yields:
-        What to call with each event; None where nothing is shown, since `quiet` or stderr is no
-        terminal.
+        A callback for each event; None if nothing is shown, because of `quiet` or because stderr
+        is not a terminal.
     """
     if quiet or not _err.is_terminal:
         yield None

@@ -1,90 +1,238 @@
-"""Options and output that several modules of commands share."""
+"""Options that commands share; those of a request come from the fields of `Context`."""
 
 import json
-from collections.abc import Callable
-from datetime import date
-from typing import Any
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import click
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic.fields import FieldInfo
+
+    from hopgate import Context
+    from hopgate.evaluation.runner import Job, Progress
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+FILE = click.Path(path_type=Path)
+ANSWERING = (
+    "model", "layout", "mode", "rerank", "top_k", "max_evidence_tokens", "hop_k", "max_hops",
+    "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",
+)  # fmt: skip
+"""Fields of `Context` that an answer depends on once the strategy is chosen."""
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
 )
-index_option = click.option(
-    "--index",
-    default="sample",
-    show_default=True,
-    help="Folder of an index; sample is the collection that ships.",
+out_folder_option = click.option("--out", required=True, type=FILE, help="Folder to write to.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), help="Use only the first so many questions."
 )
-mode_option = click.option(
-    "--mode",
-    type=click.Choice(["auto", "dense", "bm25", "hybrid"]),
-    default="auto",
-    show_default=True,
-    help="Search by vectors, by words, or both; auto: the best that was measured.",
-)
-rerank_option = click.option(
-    "--rerank",
-    default="",
-    metavar="CROSS_ENCODER",
-    help="Order what was found anew by this cross-encoder (folder or hub name).",
-)
-router_option = click.option(
-    "--router", default="builtin", show_default=True, help="Folder of the router's weights."
-)
-profile_option = click.option(
-    "--profile",
-    default="auto",
-    show_default=True,
-    help="Which LLM's outcomes the router follows; auto: the one most like the model.",
-)
-model_option = click.option(
-    "--model",
-    default="auto",
-    show_default=True,
-    help="openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, or auto.",
+skip_bad_option = click.option(
+    "--skip-bad-rows", is_flag=True, help="Leave out rows that cannot be used."
 )
 
 
-GATES = ("auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off")
+def job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of commands that ask a model many questions."""
+    return combined(
+        click.option(
+            "--concurrency",
+            type=click.IntRange(1, 256),
+            default=4,
+            show_default=True,
+            help="Maximum number of concurrent questions.",
+        ),
+        click.option("--overwrite", is_flag=True, help="Discard saved answers and start again."),
+    )(command)
+
+
+def combined(*options: Decorator) -> Decorator:
+    """Return a decorator that adds several options, shown in this order."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+class ContextCommand(click.Command):
+    """A command with an option for each of some fields of `Context`.
+
+    The callback gets `settings`, the values that differ from the defaults of `Context`. The
+    options are built when the command runs or shows its help, so that other commands do not load
+    pydantic.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        fields: Sequence[str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Create the command.
+
+        Args:
+            arguments: As for `click.Command`.
+            fields: Names of fields; None: all.
+            defaults: Defaults of the options that differ from those of the fields.
+            more: As for `click.Command`.
+        """
+        super().__init__(*arguments, **more)
+        self._names, self._option_defaults = fields, defaults or {}
+
+    @cached_property
+    def _fields(self) -> dict[str, "FieldInfo"]:
+        from hopgate import Context
+
+        fields: dict[str, FieldInfo] = Context.__pydantic_fields__  # type: ignore[attr-defined]
+        return {name: fields[name] for name in self._names or fields}
+
+    @cached_property
+    def _options(self) -> list[click.Option]:
+        return [
+            _option(name, field, self._option_defaults.get(name, field.default))
+            for name, field in self._fields.items()
+        ]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's own parameters and the options of the fields."""
+        own = super().get_params(ctx)
+        count = len(self.params)  # then comes --help
+        return [*own[:count], *self._options, *own[count:]]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the callback with the values of the fields as `settings`."""
+        values = {name: ctx.params.pop(name) for name in self._fields}
+        ctx.params["settings"] = {
+            name: value for name, value in values.items() if value != self._fields[name].default
+        }
+        return super().invoke(ctx)
+
+
+def _option(name: str, field: "FieldInfo", default: Any) -> click.Option:
+    flag = name.replace("_", "-")
+    more: dict[str, Any] = {"type": _click_type(field.annotation)}
+    help_text = field.description or ""
+    if name == "alpha":
+        more = {"type": _number_or_name, "metavar": "NUMBER|NAME"}
+        help_text += " Or a name that `calibrate --save` saved."
+    elif name == "today":
+        more["metavar"] = "YYYY-MM-DD"
+    return click.Option(
+        [f"--{flag}/--no-{flag}" if field.annotation is bool else f"--{flag}"],
+        default=default,
+        show_default=default not in (None, ""),
+        help=help_text + _shown_range(field),
+        **more,
+    )
+
+
+def _click_type(annotation: Any) -> Any:
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return click.Choice(inner)
+    if get_origin(annotation) is Annotated:
+        return _click_type(inner[0])
+    if NoneType in inner:
+        return _click_type(next(each for each in inner if each is not NoneType))
+    return {bool: click.BOOL, float: click.FLOAT, int: click.INT}.get(annotation, click.STRING)
+
+
+def _shown_range(field: "FieldInfo") -> str:
+    limits = {
+        name: getattr(each, name)
+        for each in field.metadata
+        for name in ("ge", "gt", "le")
+        if hasattr(each, name)
+    }
+    if "le" not in limits:
+        return ""
+    low = f"above {limits['gt']:,}, up" if "gt" in limits else f"{limits['ge']:,}"
+    return f"  [{low} to {limits['le']:,}]"
+
+
+def _number_or_name(value: str | float) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return str(value)
+
+
+def request_context(settings: Mapping[str, Any]) -> "Context":
+    """Validate the settings of a request; `alpha` may be the name of a saved setting.
+
+    Raises:
+        ValueError: A setting is invalid, or no setting of that name fits the router.
+    """
+    from hopgate import Context
+
+    alpha = settings.get("alpha")
+    if not isinstance(alpha, str):
+        return Context(**settings)
+    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.classifiers.saved_alphas import saved_alpha
+    from hopgate.models import chat
+
+    context = Context(**{name: value for name, value in settings.items() if name != "alpha"})
+    profile = chosen_profile(context.router, context.profile, chat.resolve(context.model))
+    return replace(context, alpha=saved_alpha(context.router, alpha, profile))
+
+
+def explain(error: "ValidationError") -> str:
+    """Put what is wrong with the settings of a request into one line."""
+    from hopgate.common.files import shown
+
+    return "; ".join(
+        f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} is {shown(each['input'])}: "
+        f"{each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors(include_url=False)
+    )
+
+
+def make_job(
+    settings: Mapping[str, Any], concurrency: int, overwrite: bool, progress: "Progress"
+) -> "Job":
+    """Return what the runner needs to know of a command line."""
+    from hopgate.evaluation.runner import Job
+
+    command = shlex.join(["hopgate", *sys.argv[1:]])
+    return Job(settings, concurrency, overwrite, command, progress)
+
+
+def output(result: Any, as_json: bool, show: Callable[..., None], *arguments: Any) -> None:
+    """Print a command's result as JSON, or show it to people.
+
+    Args:
+        result: JSON values, a dataclass, or a list of named tuples.
+        as_json: Whether --json was given.
+        show: Shows the result; gets it and `arguments`.
+        arguments: More for `show`.
+    """
+    if not as_json:
+        show(result, *arguments)
+    elif is_dataclass(result) and not isinstance(result, type):
+        print_json(asdict(result))
+    else:
+        print_json(_plain(result))
+
+
+def _plain(result: Any) -> Any:
+    if isinstance(result, list):
+        return [each._asdict() if hasattr(each, "_asdict") else each for each in result]
+    return result
 
 
 def print_json(document: Any) -> None:
     """Print a document on one line of stdout."""
     click.echo(json.dumps(document, ensure_ascii=False))
-
-
-def _day(context: click.Context, option: click.Parameter, value: str | None) -> date | None:
-    try:
-        return date.fromisoformat(value) if value else None
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no date such as 2024-02-01.") from error
-
-
-concurrency_option = click.option(
-    "--concurrency",
-    type=click.IntRange(1, 256),
-    default=4,
-    show_default=True,
-    help="Most questions at a time.",
-)
-today_option = click.option(
-    "--today",
-    callback=_day,
-    metavar="YYYY-MM-DD",
-    help="The date that prompts name. Default: that of the day on which the run began.",
-)
-ask_again_option = click.option("--overwrite", is_flag=True, help="Ask everything again.")
-limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), help="Ask only the first so many questions."
-)
-skip_bad_option = click.option(
-    "--skip-bad-rows", is_flag=True, help="Go on without rows that cannot be used."
-)
-
-
-def asking_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say how many questions are asked of a model."""
-    for option in (ask_again_option, today_option, concurrency_option):
-        command = option(command)
-    return command

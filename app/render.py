@@ -1,4 +1,4 @@
-"""What people see: answers, decisions and progress, drawn with rich."""
+"""Printing answers, decisions and progress with rich."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ LINE_SECONDS = 60.0
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
 
 
-def printable(text: str, kept: str = "\n") -> str:
-    """Blank out whatever a terminal could obey, except the characters in `kept`."""
-    return "".join(c if c.isprintable() or c in kept else " " for c in text)
+def printable(text: str, allowed: str = "\n") -> str:
+    """Replace control characters by spaces, except those in `allowed`."""
+    return "".join(c if c.isprintable() or c in allowed else " " for c in text)
 
 
 def escape(text: str) -> str:
-    """Make a text that is not ours safe to print: no markup, no terminal control sequences."""
+    """Make untrusted text safe to print: no markup, no terminal control sequences."""
     return escape_markup(printable(text))
 
 
@@ -68,7 +68,7 @@ def _bar() -> Progress:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show one bar on stderr; yields a callback that takes how many are done, and the total."""
+    """Show a progress bar on stderr; yields a callback of the number done and the total."""
     with _bar() as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -76,9 +76,9 @@ def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Show one bar for each stage on stderr; yields a callback of stage, done and total.
+    """Show a progress bar for each stage on stderr; yields a callback of stage, done and total.
 
-    Where stderr is no terminal, a line every `LINE_SECONDS` says the same.
+    If stderr is not a terminal, print a line every `LINE_SECONDS` instead.
     """
     if not _err.is_terminal:
         yield _lines()
@@ -87,7 +87,7 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
         tasks: dict[str, Any] = {}
 
         def update(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:  # what was done before counts for nothing in the time left
+            if stage not in tasks:  # a new bar, so that earlier work does not distort the estimate
                 tasks[stage] = bar.add_task(stage, total=total, completed=done)
             bar.update(tasks[stage], completed=done, total=total)
 
@@ -95,15 +95,15 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _lines() -> Callable[[str, int, int], None]:
-    began: dict[str, tuple[float, int]] = {}
-    said = time.monotonic()
+    started: dict[str, tuple[float, int]] = {}
+    printed = time.monotonic()
 
     def update(stage: str, done: int, total: int) -> None:
-        nonlocal said
+        nonlocal printed
         now = time.monotonic()
-        start, before = began.setdefault(stage, (now, done))
-        if done > before and now - said >= LINE_SECONDS:
-            said = now
+        start, before = started.setdefault(stage, (now, done))
+        if done > before and now - printed >= LINE_SECONDS:
+            printed = now
             left = timedelta(seconds=round((now - start) / (done - before) * (total - done)))
             _err.print(f"{escape(stage)}: {done} of {total}, {left} left", soft_wrap=True)
 
@@ -111,7 +111,7 @@ def _lines() -> Callable[[str, int, int], None]:
 
 
 def answer(result: dict[str, Any]) -> None:
-    """Print an answer with its sources and every decision on the way to it."""
+    """Print an answer with its sources and every decision that led to it."""
     decision = result["decision"]
     _out.print(Panel(escape(result["answer"]), title="answer", title_align="left"))
     for citation in result["citations"]:
@@ -134,7 +134,7 @@ def answer(result: dict[str, Any]) -> None:
 
 
 def route_line(route: Mapping[str, Any]) -> str:
-    """Put a router's decision into a line: label, α and probabilities."""
+    """Return a router's decision as a line: label, α and probabilities."""
     if not route["probs"]:
         return str(route["label"])
     shown = "  ".join(f"{label} {probability:.2f}" for label, probability in route["probs"].items())
@@ -160,7 +160,7 @@ def _cost(usage: dict[str, Any]) -> str:
 
 
 def routed(report: dict[str, Any]) -> None:
-    """Print what `hopgate route` found."""
+    """Print the result of `hopgate route`."""
     if "output" in report:
         shares = ", ".join(f"{label} {share:.0%}" for label, share in report["shares"].items())
         _out.print(f"{report['rows']} questions → {escape(report['output'])}: {shares}")
@@ -170,7 +170,6 @@ def routed(report: dict[str, Any]) -> None:
 
 
 def _place(found: "Hit | dict[str, Any]") -> str:
-    """Say where a passage stands, as far as it is known: file, page, heading."""
     page = f"page {found['page']}" if "page" in found else ""
     parts = [found.get("source") or "", page, found.get("section") or ""]
     return escape("".join(f"  {part}" for part in parts if part))
@@ -185,12 +184,12 @@ def hits(found: "Sequence[Hit]") -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr, for what happens on the way."""
+    """Print a line on stderr."""
     _err.print(escape(text), soft_wrap=True)
 
 
 def built(report: "BuildReport") -> None:
-    """Print what a change did to an index, and what was left out."""
+    """Print what a change did to an index, and what was skipped."""
     for skipped in report.skipped:
         _err.print(
             f"[yellow]skipped[/] {escape(skipped.path)}: {escape(skipped.reason)}", soft_wrap=True
@@ -209,7 +208,7 @@ def built(report: "BuildReport") -> None:
     _out.print(f'Ask it: hopgate ask "…" --index {escape(report.path)}', soft_wrap=True)
 
 
-def manifest(path: Path, document: dict[str, Any]) -> None:
+def manifest(document: dict[str, Any], path: Path) -> None:
     """Print an index's manifest."""
     table = Table(title=escape(str(path)), show_header=False)
     for key, value in document.items():
@@ -221,7 +220,7 @@ def manifest(path: Path, document: dict[str, Any]) -> None:
 
 
 def verified(report: "VerifyReport") -> None:
-    """Print what is wrong with an index, or what was found good."""
+    """Print the problems of an index, or that it has none."""
     for problem in report.problems:
         _err.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
     if not report.problems:
@@ -233,7 +232,7 @@ def verified(report: "VerifyReport") -> None:
 
 
 def checks(found: "Sequence[Check]") -> None:
-    """Print what `hopgate doctor` found."""
+    """Print the checks of `hopgate doctor`."""
     for check in found:
         mark = "[green]✓[/]" if check.ok else "[red]✗[/]" if check.needed else "[yellow]–[/]"
         _out.print(f"{mark} [bold]{check.name}[/]: {escape(check.found)}")
@@ -241,23 +240,23 @@ def checks(found: "Sequence[Check]") -> None:
             _out.print(f"    {escape(check.advice)}")
 
 
+def _table(title: str | None, *columns: str) -> Table:
+    """Return a table with a first column of names and others of numbers."""
+    table = Table(title=title)
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="right" if at else "left")
+    return table
+
+
 def swept(document: dict[str, Any], out: Path) -> None:
-    """Print a sweep: some α of each router, the static strategies, and what it comes to."""
+    """Print a sweep: some α of each router, the static strategies, and a summary."""
     multi = document["static"]["multi"]
     for name, summary in document["summary"].items():
         rows = [row for row in document["rows"] if row["router"] == name]
-        table = Table(title=f"{escape(name)} ({summary['source']}, {summary['profile']})")
-        for column in (
-            "",
-            "accuracy",
-            "steps",
-            "of multi's steps",
-            "of its accuracy",
-            "A",
-            "B",
-            "C",
-        ):
-            table.add_column(column, justify="right")
+        table = _table(
+            f"{escape(name)} ({summary['source']}, {summary['profile']})",
+            *("", "accuracy", "steps", "of multi's steps", "of its accuracy", *"ABC"),
+        )
         for row in [rows[at] for at in sorted({i * (len(rows) - 1) // 10 for i in range(11)})]:
             table.add_row(f"α = {row['alpha']:.2g}", *_scored(row, multi))
         table.add_section()
@@ -282,16 +281,16 @@ def _scored(row: dict[str, Any], multi: dict[str, Any]) -> list[str]:
 def _summary(summary: dict[str, Any]) -> str:
     ece, recall, needed = summary["ece"], summary["recall"], summary["steps_for_100"]
     enough = "100% is never reached" if needed is None else f"100% needs {needed:.1%} of them"
-    honest = [
-        f"α = {alpha}: calibration error {ece[end]:.3f}, recall "
-        + " ".join(f"{label} {share:.0%}" for label, share in recall[end].items())
-        for alpha, end in enumerate(("cost", "reliability"))
-        if ece[end] is not None
+    calibration = [
+        f"α = {alpha}: calibration error {ece[weights]:.3f}, recall "
+        + " ".join(f"{label} {share:.0%}" for label, share in recall[weights].items())
+        for alpha, weights in enumerate(("cost", "reliability"))
+        if ece[weights] is not None
     ]
     return (
-        f"  multi's accuracy kept: {_percent(summary['share_at_38'])} at 38% of its steps, "
+        f"  share of multi's accuracy: {_percent(summary['share_at_38'])} at 38% of its steps, "
         f"{_percent(summary['share_at_50'])} at 50%; {enough}; area {summary['area']:.3f}\n  "
-        + "; ".join(honest)
+        + "; ".join(calibration)
     )
 
 
@@ -300,7 +299,7 @@ def _percent(share: float | None) -> str:
 
 
 def calibrated(found: dict[str, Any]) -> None:
-    """Print the α that was chosen, and how to use it."""
+    """Print the chosen α, and how to use it."""
     interval, multi = found["interval"], found["multi"]
     _out.print(f"[bold]α = {found['alpha']:g}[/]{_between(interval['alpha'], '.2f')}")
     _out.print(f"accuracy {found['accuracy']:.1%}{_between(interval['accuracy'], '.1%')}")
@@ -328,36 +327,28 @@ def _between(interval: list[float] | None, form: str) -> str:
 
 
 def retrievalqa(results: dict[str, Any], out: Path) -> None:
-    """Print what each gate came to, and where the report is."""
-    table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
-    for column in ("gate", "retrieval", "match", "EM", "F1", "calls", "tokens", "ms"):
-        table.add_column(column, justify="left" if column == "gate" else "right")
-    for run in results["runs"]:
-        scores = run["scores"]
-        shares = (scores[name] for name in ("retrieval_accuracy", "match", "em", "f1"))
-        table.add_row(
-            escape(run["name"]),
-            *map(_percent, shares),
-            f"{scores['llm_calls']:.2f}",
-            f"{scores['tokens']['per_question']['total']:.0f}",
-            f"{scores['ms']['mean']:.0f}",
-        )
-    _out.print(table)
-    _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
+    """Print the scores of each gate, and where the report is."""
+    columns = {"retrieval": "retrieval_accuracy", "match": "match", "EM": "em", "F1": "f1"}
+    _benchmark(results, out, "gate", columns)
 
 
 def qa(results: dict[str, Any], out: Path) -> None:
-    """Print what each strategy came to, and where the report is."""
-    table = Table(title=f"{escape(results['model'])}, {results['data']['rows']} questions")
-    table.add_column("strategy", overflow="fold")
-    for column in ("match", "EM", "F1", "steps", "calls", "tokens", "ms"):
-        table.add_column(column, justify="right", no_wrap=True)
+    """Print the scores of each strategy, and where the report is."""
+    columns = {"match": "match", "EM": "em", "F1": "f1", "steps": "retrieval_steps"}
+    _benchmark(results, out, "strategy", columns)
+
+
+def _benchmark(results: dict[str, Any], out: Path, kind: str, columns: dict[str, str]) -> None:
+    title = f"{escape(results['model'])}, {results['data']['rows']} questions"
+    table = _table(title, kind, *columns, "calls", "tokens", "ms")
+    table.columns[0].overflow = "fold"  # long names leave the numbers room
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for run in results["runs"]:
         scores = run["scores"]
         table.add_row(
             escape(run["name"]),
-            *(_percent(scores[name]) for name in ("match", "em", "f1")),
-            f"{scores['retrieval_steps']:.2f}",
+            *(_score(name, scores[name]) for name in columns.values()),
             f"{scores['llm_calls']:.2f}",
             f"{scores['tokens']['per_question']['total']:.0f}",
             f"{scores['ms']['mean']:.0f}",
@@ -366,38 +357,37 @@ def qa(results: dict[str, Any], out: Path) -> None:
     _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
 
 
+def _score(name: str, value: float | None) -> str:
+    return f"{value:.2f}" if name == "retrieval_steps" else _percent(value)
+
+
 def labelled(report: dict[str, Any]) -> None:
-    """Print how many questions got which label, and what each strategy came to."""
-    table = Table(title=f"{escape(report['model'])}, {report['questions']} questions")
-    for column in ("strategy", "right", "label", "steps", "calls", "ms"):
-        table.add_column(column, justify="left" if column == "strategy" else "right")
-    labels = report["labels"]
-    for label, (name, accuracy) in zip("ABC", report["accuracy"].items(), strict=True):
-        spent = (report["steps"][name], report["calls"][name])
+    """Print how good each strategy is, and for how many questions it is the cheapest."""
+    title = f"{escape(report['model'])}, {report['questions']} questions"
+    table = _table(title, "strategy", "correct", "cheapest for", "steps", "calls", "ms")
+    for name, accuracy in report["accuracy"].items():
         table.add_row(
             name,
             _percent(accuracy),
-            f"{label} {labels[label]}",
-            *(f"{each:.2f}" for each in spent),
+            str(report["cheapest"][name]),
+            f"{report['steps'][name]:.2f}",
+            f"{report['calls'][name]:.2f}",
             f"{report['ms'][name]:.0f}",
         )
     _out.print(table)
-    _out.print(f"{labels['none']} questions that no strategy answered (label null)")
+    _out.print(f"{report['cheapest']['unanswered']} questions that no strategy answered")
     if report["bad_rows"]:
         _out.print(f"[yellow]![/] {report['bad_rows']} bad rows left out")
     _out.print(f"→ {escape(report['out'])}", soft_wrap=True)
 
 
 def paraphrases(found: dict[str, Any], out: Path) -> None:
-    """Print how steady each gate is, with 95% intervals, and where the report is."""
+    """Print how stable each gate is, with 95% intervals, and where the report is."""
     from hopgate.evaluation.paraphrases import MEASURES, cells
 
     data = found["data"]
-    table = Table(
-        title=f"{escape(found['model'])}, {data['groups']} questions in {data['questions']} forms"
-    )
-    for column in ("gate", *MEASURES.values()):
-        table.add_column(column, justify="left" if column == "gate" else "right")
+    title = f"{escape(found['model'])}, {data['groups']} questions in {data['questions']} forms"
+    table = _table(title, "gate", *MEASURES.values())
     for run in found["runs"]:
         table.add_row(escape(run["name"]), *cells(run["scores"]))
     _out.print(table)
@@ -405,7 +395,7 @@ def paraphrases(found: dict[str, Any], out: Path) -> None:
 
 
 def gate_calibrated(found: dict[str, Any], out: Path | None) -> None:
-    """Print the threshold that was chosen, what others would do, and how to use it."""
+    """Print the chosen threshold, what others would do, and how to use it."""
     interval, needed = found["interval"], found["needed"]
     _out.print(f"[bold]threshold {found['threshold']}[/]{_between(interval['threshold'], '.3g')}")
     _out.print(f"AUC       {found['auc']:.3f}{_between(interval['auc'], '.3f')}")
@@ -416,19 +406,12 @@ def gate_calibrated(found: dict[str, Any], out: Path | None) -> None:
         )
     if interval["auc"][0] <= 0.5:
         _out.print(
-            "[yellow]![/] these questions do not show that the gate tells them apart (an AUC of "
-            "0.5 is no signal); use no threshold from here"
+            "[yellow]![/] on these questions the gate cannot be told from chance (AUC 0.5); do not "
+            "use this threshold"
         )
-    table = Table()
-    for column in (
-        "",
-        "threshold",
-        "of those that need it",
-        "of the others",
-        "accuracy",
-        "balanced",
-    ):
-        table.add_column(column, justify="right")
+    table = _table(
+        None, "", "threshold", "retrieves if needed", "otherwise", "accuracy", "balanced"
+    )
     curve = found["curve"]
     shown = [curve[at] for at in sorted({i * (len(curve) - 1) // 10 for i in range(11)})]
     for point in shown:

@@ -1,22 +1,22 @@
-"""Where the command line keeps what outlives a command."""
+"""Where the command line stores data between commands."""
 
 from pathlib import Path
 
-from hopgate.common.files import home_dir as home
+from hopgate.common.files import home_dir
 
 
 def threads_file() -> Path:
-    """Return the SQLite file that keeps conversations (`ask --thread`); its folder exists.
+    """Return the SQLite file of conversations (`ask --thread`); its folder is created.
 
     Raises:
-        RuntimeError: The folder cannot be made.
+        RuntimeError: The folder cannot be created.
     """
-    folder = home()
+    folder = home_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise RuntimeError(
-            f"conversations cannot be kept in {folder} ({error.strerror}); "
+            f"conversations cannot be stored in {folder} ({error.strerror}); "
             "set HOPGATE_HOME to a folder of your own"
         ) from error
     return folder / "threads.sqlite"

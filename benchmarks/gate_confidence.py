@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 
 from rich.progress import track
+from sklearn.metrics import roc_auc_score
 
-from hopgate.evaluation.gates import auc
 from hopgate.models import chat
 from hopgate.nodes import prompts
 from hopgate.nodes.gate import CONFIDENCE_TOKENS, probability_of_yes
@@ -30,7 +30,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def against_none(found: dict[str, list[float]], group: str) -> float:
     needed, known = found[group], found["none"]
-    return auc([*needed, *known], [True] * len(needed) + [False] * len(known))
+    labels = [True] * len(needed) + [False] * len(known)
+    return float(roc_auc_score(labels, [*needed, *known]))
 
 
 async def p_yes(

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.progress import track
+from sklearn.metrics import roc_auc_score
 
-from hopgate.evaluation import gates
-from hopgate.evaluation.metrics import match
+from hopgate.evaluation.matching import match
 from hopgate.models import chat
 from hopgate.nodes import gate
 from hopgate.retrievers.sources import sample_path
@@ -44,7 +44,8 @@ async def drafted(questions: list[tuple[str, str, list[str]]]) -> list[Drafted]:
 
 def auc(drafts: list[Drafted]) -> float:
     """How well uncertainty tells wrong answers from right ones."""
-    return gates.auc([each.uncertainty for each in drafts], [not each.right for each in drafts])
+    wrong = [not each.right for each in drafts]
+    return float(roc_auc_score(wrong, [each.uncertainty for each in drafts]))
 
 
 def rows(path: Path) -> list[dict[str, object]]:

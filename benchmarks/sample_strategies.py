@@ -16,7 +16,7 @@ from rich.progress import track
 from sample_questions import read_questions
 
 from hopgate import Context, build_graph
-from hopgate.evaluation.metrics import match
+from hopgate.evaluation.matching import match
 
 KINDS = ("none", "single", "multi")
 

@@ -1,22 +1,29 @@
-"""Calibration in both senses: whether probabilities are honest, and which α meets a goal."""
+"""`hopgate calibrate`: the α that meets a goal; and how well a router's probabilities hold."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import recall_score
 
+from hopgate.classifiers import saved_alphas
+from hopgate.classifiers.router import load_router
 from hopgate.common.strategies import LABELS
-from hopgate.evaluation.replay import Outcomes, Picks, Probabilities
+from hopgate.evaluation.replay import Choices, Probabilities, Recorded, read_recorded, route_all
 
 BINS = 15
 """Of the calibration error (Guo et al. 2017, section 5)."""
 SINGLE_HOP = ("squad", "nq", "trivia")
 MULTI_HOP = ("musique", "hotpotqa", "2wikimultihopqa")
+ALPHAS = [step / 200 for step in range(201)]
+"""The α values to choose from."""
 RESAMPLES = 1000
 _BLOCK = 100
 _EPSILON = 1e-9
@@ -24,12 +31,15 @@ _EPSILON = 1e-9
 Floats = NDArray[np.float64]
 
 
-def calibration_error(probabilities: Probabilities, truth: Picks) -> float:
-    """Expected calibration error of the likeliest label.
+# Probabilities
 
-    The questions are put into `BINS` equal-width bins (low, high] of their highest
-    probability; the error is the mean over questions of |share right − mean probability| of
-    the bin they are in (Guo et al. 2017, equation 3).
+
+def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
+    """Return the expected calibration error of the most probable label.
+
+    The questions are put into `BINS` equal-width bins (low, high] of their highest probability;
+    the error is the mean over questions of |share correct − mean probability| of their bin (Guo
+    et al. 2017, equation 3).
 
     Args:
         probabilities: [questions, labels], at least one question.
@@ -42,84 +52,83 @@ def calibration_error(probabilities: Probabilities, truth: Picks) -> float:
     return float(np.abs(gaps).sum() / len(top))
 
 
-def recall(probabilities: Probabilities, truth: Picks) -> dict[str, float]:
-    """Share of each true label's questions for which it is the likeliest label.
+def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
+    """Return the recall of each label that occurs in `truth`; arguments as `calibration_error`."""
+    labels = np.unique(truth)
+    scores = recall_score(truth, probabilities.argmax(-1), labels=labels, average=None)
+    return {LABELS[at]: float(score) for at, score in zip(labels, scores, strict=True)}
+
+
+def router_calibration(
+    recorded: Recorded, cost: Probabilities, reliability: Probabilities
+) -> dict[str, Any]:
+    """Return calibration error and recall of a router's cost and reliability weights.
+
+    The truth for α = 0 is the cheapest correct strategy, over the questions that have one. The
+    truth for α = 1 is B for single-hop datasets and C for multi-hop ones, over the questions of
+    these six.
 
     Args:
-        probabilities: [questions, labels].
-        truth: [questions], the index of the true label; labels that it lacks are left out.
-    """
-    picks = probabilities.argmax(-1)
-    return {
-        LABELS[label]: float((picks[truth == label] == label).mean()) for label in np.unique(truth)
-    }
-
-
-def honesty(outcomes: Outcomes, cost: Probabilities, reliability: Probabilities) -> dict[str, Any]:
-    """Calibration error and recall of a router's two ends, each against its own truth.
-
-    At α = 0 the truth is the cheapest strategy that was right, over the questions that have one.
-    At α = 1 it is B for the single-hop datasets and C for the multi-hop ones, over the questions
-    of these six.
-
-    Args:
-        outcomes: What was recorded.
+        recorded: The outcomes.
         cost: [questions, 3], probabilities at α = 0.
         reliability: The same at α = 1.
 
     Returns:
-        `ece` and `recall`, each with `cost` and `reliability`; None for an end without truth.
+        `ece` and `recall`, each with `cost` and `reliability`; None without any truth.
     """
-    answered = outcomes.correct.any(-1)
-    multi_hop = np.isin(outcomes.datasets, MULTI_HOP)
-    known = multi_hop | np.isin(outcomes.datasets, SINGLE_HOP)
+    answered = recorded.correct.any(-1)
+    multi_hop = np.isin(recorded.datasets, MULTI_HOP)
+    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
     hops = np.where(multi_hop, 2, 1).astype(np.int8)
-    ends = {
-        "cost": (cost[answered], outcomes.oracle()[answered]),
+    pairs = {
+        "cost": (cost[answered], recorded.oracle()[answered]),
         "reliability": (reliability[known], hops[known]),
     }
     return {
         "ece": {
-            end: calibration_error(*each) if len(each[1]) else None for end, each in ends.items()
+            name: calibration_error(*each) if len(each[1]) else None for name, each in pairs.items()
         },
-        "recall": {end: recall(*each) if len(each[1]) else None for end, each in ends.items()},
+        "recall": {name: recall(*each) if len(each[1]) else None for name, each in pairs.items()},
     }
+
+
+# Choosing α
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What α is chosen for: exactly one of a step budget and an accuracy floor.
+    """What α must achieve: exactly one of a step budget and an accuracy floor.
 
     Attributes:
-        budget_steps: Most mean steps; the most accurate α within it is chosen.
-        min_accuracy: Least accuracy, 0 to 1; the cheapest α that has it is chosen.
+        budget_steps: Maximum mean steps; picks the most accurate α within it.
+        min_accuracy: Minimum accuracy, 0 to 1; picks the cheapest α that reaches it.
 
     Raises:
-        ValueError: If both or neither is given, or one is out of range.
+        ValueError: Both or neither is given, or one is out of range.
     """
 
     budget_steps: float | None = None
     min_accuracy: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks the fields."""
+        """Check the fields."""
         if (self.budget_steps is None) == (self.min_accuracy is None):
             raise ValueError("give one of --budget-steps and --min-accuracy")
         if self.budget_steps is not None and not 0 <= self.budget_steps < math.inf:
-            raise ValueError(f"--budget-steps is {self.budget_steps}; it must be 0 or more")
+            raise ValueError(f"--budget-steps is {self.budget_steps}; use a number of at least 0")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
-            raise ValueError(f"--min-accuracy is {self.min_accuracy}; it must be from 0 to 1")
+            raise ValueError(f"--min-accuracy is {self.min_accuracy}; use a number from 0 to 1")
 
     def met(self, accuracy: Floats, steps: Floats) -> NDArray[np.bool_]:
-        """Which points meet the goal, in the shape of the arguments."""
+        """Return which points meet the goal, in the shape of the arguments."""
         if self.min_accuracy is not None:
             return accuracy >= self.min_accuracy - _EPSILON
         return steps <= float(self.budget_steps or 0) + _EPSILON
 
     def best(self, accuracy: Floats, steps: Floats) -> NDArray[np.intp]:
-        """The index along the last axis of the best point that meets the goal; -1 where none.
+        """Return the index along the last axis of the best point that meets the goal; -1 if none.
 
-        Of equals, the one that is better in the other measure; then the first.
+        Ties go to the point that is better in the other measure, then to the first.
         """
         met = self.met(accuracy, steps)
         first, second = (-accuracy, steps) if self.min_accuracy is None else (steps, -accuracy)
@@ -130,30 +139,89 @@ class Goal:
 
 
 def calibrate(
-    outcomes: Outcomes, picks: Picks, alphas: Sequence[float], goal: Goal, seed: int = 0
+    router: str,
+    profile: str | None,
+    outcomes: tuple[Path, Path | None, str | None],
+    goal: Goal,
+    save: str | None,
+    advance: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Chooses the α that meets a goal best, with 95% bootstrap intervals over the questions.
-
-    `RESAMPLES` times as many questions as there are are drawn with repetition. The intervals of
-    accuracy and steps are the 2.5th to 97.5th percentile at the chosen α; that of α is over the
-    α that each resample would have chosen. Accuracy at the best of many α, on the questions that
-    chose it, is a little flattered: the interval does not take that away.
+    """Choose the α that meets a goal, and save it with the router if asked.
 
     Args:
-        outcomes: What was recorded.
-        picks: [alphas, questions], what the router decides at each α.
-        alphas: Those to choose from.
-        goal: What to choose for.
-        seed: Of the resampling.
+        router: Folder, or `builtin`.
+        profile: The router's profile; None: its first.
+        outcomes: The arguments of `hopgate.evaluation.replay.read_recorded`.
+        goal: A step budget or an accuracy floor.
+        save: Name of the setting to save; None saves nothing.
+        advance: Called with how many questions are done, and the total.
 
     Returns:
-        `alpha`, `accuracy`, `steps`, `shares`, `interval` (low and high of each of the three),
-        `resamples`, and `infeasible`: how many of these no α met the goal in.
+        As `choose_alpha`, with `router`, `profile`, `goal`, `multi` (accuracy and steps of the
+        multi-step strategy), `inputs` and `saved`, the setting's name or None.
 
     Raises:
-        ValueError: If no α meets the goal; it says what can be reached.
+        ValueError: An input is wrong, or no α meets the goal.
+        RuntimeError: The setting cannot be saved.
     """
-    right, cost = outcomes.right(picks).astype(float), outcomes.cost(picks)
+    if save is not None:
+        saved_alphas.check_name(save)
+        saved_alphas.check_writable(router)
+    recorded, inputs = read_recorded(*outcomes)
+    classifier = load_router(router, profile)
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        advance(done, len(recorded.questions))
+
+    routed = route_all(classifier, recorded.questions, ALPHAS, count)
+    found = choose_alpha(recorded, routed.choices, ALPHAS, goal)
+    about = {
+        "profile": classifier.profile,
+        "goal": {name: value for name, value in asdict(goal).items() if value is not None},
+    }
+    if save is not None:
+        preset = {name: found[name] for name in ("alpha", "accuracy", "steps")} | about
+        preset |= {"labels": outcomes[0].name, "date": date.today().isoformat()}
+        saved_alphas.save_alpha(router, save, preset)
+    multi = np.full(len(recorded.questions), LABELS.index("C"), np.int8)
+    return {
+        "router": router,
+        **about,
+        **found,
+        "multi": {name: recorded.score(multi)[name] for name in ("accuracy", "steps")},
+        "inputs": inputs,
+        "saved": save,
+    }
+
+
+def choose_alpha(
+    recorded: Recorded, choices: Choices, alphas: Sequence[float], goal: Goal, seed: int = 0
+) -> dict[str, Any]:
+    """Choose the α that meets a goal best, with 95% bootstrap intervals over the questions.
+
+    The intervals of accuracy and steps are the 2.5th to 97.5th percentile over `RESAMPLES`
+    resamples at the chosen α; the interval of α is over the α that each resample would choose.
+    Accuracy at the best of many α, on the questions that chose it, is slightly optimistic; the
+    interval does not correct that.
+
+    Args:
+        recorded: The outcomes.
+        choices: [alphas, questions], what the router decides at each α.
+        alphas: The values to choose from.
+        goal: What α must achieve.
+        seed: Seed of the resampling.
+
+    Returns:
+        `alpha`, `accuracy`, `steps`, `shares`, `interval` (low and high of the first three),
+        `resamples`, and `infeasible`: in how many of these no α met the goal.
+
+    Raises:
+        ValueError: No α meets the goal; the message says what can be reached.
+    """
+    right, cost = recorded.correct_for(choices).astype(float), recorded.steps_for(choices)
     accuracy, steps = right.mean(-1), cost.mean(-1)
     chosen = int(goal.best(accuracy, steps))
     if chosen < 0:
@@ -161,7 +229,7 @@ def calibrate(
     accuracies, costs = _resample(right, cost, seed)
     again = goal.best(accuracies, costs)
     feasible = np.asarray(alphas)[again[again >= 0]]
-    score = outcomes.score(picks[chosen])
+    score = recorded.score(choices[chosen])
     return {
         "alpha": float(alphas[chosen]),
         "accuracy": score["accuracy"],
@@ -178,7 +246,11 @@ def calibrate(
 
 
 def _resample(right: Floats, cost: Floats, seed: int) -> tuple[Floats, Floats]:
-    """Accuracy and steps in each resample, both [resamples, alphas]."""
+    """Return accuracy and steps in each resample, both [resamples, alphas].
+
+    One matrix product scores all α values in a block of resamples; `scipy.stats.bootstrap` would
+    build an array of resamples × questions × α values.
+    """
     questions = right.shape[1]
     generator = np.random.default_rng(seed)
     even = np.full(questions, 1 / questions)
@@ -192,7 +264,7 @@ def _resample(right: Floats, cost: Floats, seed: int) -> tuple[Floats, Floats]:
 
 
 def _interval(values: Floats) -> list[float] | None:
-    """The 2.5th and the 97.5th percentile, as values that occur; None of nothing."""
+    """Return the 2.5th and the 97.5th percentile, as values that occur; None without values."""
     if not len(values):
         return None
     low, high = np.quantile(values, [0.025, 0.975], method="nearest")
@@ -202,11 +274,11 @@ def _interval(values: Floats) -> list[float] | None:
 def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:
     if goal.min_accuracy is not None:
         best, wanted = int(accuracy.argmax()), f"reaches an accuracy of {goal.min_accuracy:g}"
-        word = "the most accurate"
+        extreme = "the most accurate"
     else:
         best, wanted = int(steps.argmin()), f"stays within {goal.budget_steps:g} steps"
-        word = "the cheapest"
+        extreme = "the cheapest"
     return (
-        f"no α {wanted} on these labels; {word}, α = {alphas[best]:g}, gets "
-        f"{accuracy[best]:.4f} right at {steps[best]:.3f} steps"
+        f"no α {wanted} on these labels; {extreme}, α = {alphas[best]:g}, has "
+        f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} steps"
     )

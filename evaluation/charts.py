@@ -1,15 +1,27 @@
-"""The pictures of a RetrievalQA report: gates beside the paper's table 1, and its figure 1."""
+"""The pictures of a RetrievalQA report, after the paper's table 1 and figure 1."""
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hopgate.evaluation.plots import DPI, GREY, require_matplotlib
+from hopgate.evaluation.drawing import (
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    LIGHT_GREY,
+    ORANGE,
+    RED,
+    SKY,
+    escape_math,
+    new_figure,
+    style_axes,
+    to_png,
+)
 from hopgate.evaluation.published import RETRIEVALQA, GateRow
 from hopgate.evaluation.scores import MUST_RETRIEVE, OUTCOMES, RIGHT, UNKNOWN, WRONG
 
@@ -17,15 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind people can tell apart.
-OURS = "#0072B2"
 METHODS = {
-    "vanilla": ("o", "#E69F00", "#8a5a00"),
-    "ta_are": ("s", "#009E73", "#00684c"),
+    "vanilla": ("o", ORANGE, BROWN),
+    "ta_are": ("s", GREEN, "#00684c"),
     "always": ("D", "#999999", "#4d4d4d"),
 }
-"""Marker, its colour and that of the number beside it."""
-COLOURS = {RIGHT: "#009E73", WRONG: "#D55E00", UNKNOWN: "#56B4E9"}
+"""Marker, its colour, and the colour of the number beside it."""
+COLOURS = {RIGHT: GREEN, WRONG: RED, UNKNOWN: SKY}
 NAMES = {RIGHT: "right", WRONG: "wrong", UNKNOWN: "“I don't know”"}
 WAYS = {"yes": "retrieves", "no": "does not"}
 METRICS = {"retrieval_accuracy": "retrieval accuracy, %", "match": "match, %"}
@@ -33,54 +43,44 @@ METRICS = {"retrieval_accuracy": "retrieval accuracy, %", "match": "match, %"}
 _LEFT, _RIGHT, _NODE = 0.0, 1.0, 0.045
 _GAP = 0.05
 _LABEL = 0.17
-"""Height of a label."""
+"""The height of a label."""
 _BOTTOM = 1 + 2 * _GAP
 
 
 def gates_png(results: Mapping[str, Any]) -> bytes:
-    """Retrieval accuracy and match of each run, beside the paper's table 1, as a PNG.
+    """Return retrieval accuracy and match of each run, beside the paper's table 1, as a PNG.
 
-    Only of questions that must be retrieved for, as the paper's table.
+    Only for questions that must retrieve, as in the paper's table.
 
     Args:
         results: The content of `results.json`.
 
     Raises:
-        RuntimeError: If matplotlib is not installed.
+        RuntimeError: matplotlib is not installed.
     """
-    require_matplotlib()
-    return _png(draw_gates(results))
+    return to_png(draw_gates(results))
 
 
 def flow_png(results: Mapping[str, Any]) -> bytes:
-    """Where each run's questions went (the paper's figure 1), as a PNG.
+    """Return where each run's questions went (the paper's figure 1), as a PNG.
 
     Args:
         results: The content of `results.json`.
 
     Raises:
-        RuntimeError: If matplotlib is not installed.
+        RuntimeError: matplotlib is not installed.
     """
-    require_matplotlib()
-    return _png(draw_flow(results))
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
+    return to_png(draw_flow(results))
 
 
 def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, rect=(0, 0, 0.99, 1))
-    return Figure(figsize=(width, height), layout=engine)
+    figure = new_figure(width, height)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, rect=(0, 0, 0.99, 1))  # type: ignore
+    return figure
 
 
 def draw_gates(results: Mapping[str, Any]) -> Figure:
-    """The picture of `gates_png` as a matplotlib figure."""
+    """Return the picture of `gates_png` as a matplotlib figure."""
     runs = [run for run in results["runs"] if MUST_RETRIEVE in run["scores"]["by_need"]]
     heights = [max(len(runs), 1), len(RETRIEVALQA)]
     figure = _figure(13, 2.5 + 0.52 * sum(heights))
@@ -91,7 +91,7 @@ def draw_gates(results: Mapping[str, Any]) -> Figure:
         for axes in grid[:, column]:
             axes.set_xlabel(METRICS[metric], fontsize=12)
     count = runs[0]["scores"]["by_need"][MUST_RETRIEVE]["n"] if runs else 0
-    here = f"This run: {_plain(results['model'])}, {count:,} questions that must be retrieved for"
+    here = f"This run: {escape_math(results['model'])}, {count:,} questions that must retrieve"
     grid[0][0].set_title(f"{here}; whiskers: 95% intervals", loc="left", fontsize=12)
     grid[1][0].set_title("Published (RetrievalQA, table 1)", loc="left", fontsize=12)
     handles, labels = grid[1][0].get_legend_handles_labels()
@@ -105,9 +105,9 @@ def _draw_runs(axes: Axes, runs: Sequence[Mapping[str, Any]], metric: str) -> No
         scores = run["scores"]["by_need"][MUST_RETRIEVE]
         low, high = (100 * each for each in scores["interval"][metric])
         value = 100 * scores[metric]
-        axes.barh(row, value, height=0.62, color=OURS, alpha=0.85, zorder=2)
+        axes.barh(row, value, height=0.62, color=BLUE, alpha=0.85, zorder=2)
         axes.plot([low, high], [row, row], color="black", lw=1.4, marker="|", ms=7, zorder=3)
-        _beside(axes, row, 1.04, f"{value:.1f}", color=OURS, weight="bold")
+        _beside(axes, row, 1.04, f"{value:.1f}", color=BLUE, weight="bold")
         _beside(axes, row, 1.20, f"[{low:.0f}, {high:.0f}]", color=GREY)
 
 
@@ -136,11 +136,10 @@ def _frame(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=11)
     axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
     axes.set_xlim(0, 100)
-    axes.grid(axis="x", color="#dddddd", lw=0.6, zorder=0)
+    axes.grid(axis="x", color=LIGHT_GREY, lw=0.6, zorder=0)
     axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=11, labelbottom=True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="x", labelbottom=True)
+    style_axes(axes, hidden=("top", "right", "left"))
 
 
 def _beside(axes: Axes, row: float, across: float, text: str, **looks: Any) -> None:
@@ -150,19 +149,14 @@ def _beside(axes: Axes, row: float, across: float, text: str, **looks: Any) -> N
 
 
 def label(name: str) -> str:
-    """A run's name for a picture: without folders, on at most two lines of 30 characters."""
+    """Return a run's name for a picture: without folders, on at most two lines of 30 characters."""
     short = re.sub(r"=[^,]*/", "=", name)
-    spaced = _plain(short).replace(":", ": ", 1).replace(",", ", ")
+    spaced = escape_math(short).replace(":", ": ", 1).replace(",", ", ")
     return textwrap.fill(spaced, 30, max_lines=2, placeholder="…", break_on_hyphens=False)
 
 
-def _plain(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
-    return text.replace("$", r"\$")
-
-
 def draw_flow(results: Mapping[str, Any]) -> Figure:
-    """The picture of `flow_png` as a matplotlib figure."""
+    """Return the picture of `flow_png` as a matplotlib figure."""
     from matplotlib.patches import Patch
 
     runs = results["runs"]
@@ -177,7 +171,7 @@ def draw_flow(results: Mapping[str, Any]) -> Figure:
         axes.set_title(label(run["name"]), fontsize=12, weight="bold")
     count = runs[0]["scores"]["n"]
     figure.suptitle(
-        f"{_plain(results['model'])}: where its {count:,} questions go\n"
+        f"{escape_math(results['model'])}: where its {count:,} questions go\n"
         "under each outcome: how many were retrieved for + how many not",
         fontsize=12,
     )
@@ -187,7 +181,7 @@ def draw_flow(results: Mapping[str, Any]) -> Figure:
 
 
 def _draw_flow(axes: Axes, flow: Mapping[str, Mapping[str, int]]) -> None:
-    """One run's bands, in a box one wide and one high, from the decision to the outcome."""
+    """Draw one run's bands from decision to outcome, in a box one wide and one high."""
     total = sum(flow[way][outcome] for way in WAYS for outcome in OUTCOMES)
     left = {way: sum(flow[way].values()) / total for way in WAYS}
     right = {outcome: sum(flow[way][outcome] for way in WAYS) / total for outcome in OUTCOMES}
@@ -211,7 +205,7 @@ def _outcome(flow: Mapping[str, Mapping[str, int]], outcome: str) -> str:
 
 
 def stacked(shares: Mapping[str, float]) -> dict[str, float]:
-    """Where each node begins, from the top; nodes of nothing take no room."""
+    """Return where each node starts, from the top; empty nodes take no room."""
     gaps = _GAP * (sum(share > 0 for share in shares.values()) - 1)
     at = (_BOTTOM - 1 - gaps) / 2
     starts = {}
@@ -222,7 +216,7 @@ def stacked(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def spread(centres: Sequence[float]) -> list[float]:
-    """Label places in order, near their nodes, that do not touch and stay in the panel."""
+    """Return label positions near their nodes that do not touch and stay in the panel."""
     places: list[float] = []
     for centre in centres:
         places.append(max(centre, places[-1] + _LABEL if places else _LABEL / 2))

@@ -1,47 +1,40 @@
-"""The picture of a gate's calibration: how far its value separates, and what a threshold does."""
+"""The picture of a gate's calibration: how its values separate, and what each threshold does."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopgate.evaluation.plots import DPI, GREY, require_matplotlib
+from hopgate.evaluation.drawing import BLUE, GREEN, GREY, RED, new_figure, style_axes, to_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind people can tell apart.
-NEEDED, KNOWN, BALANCED, ACCURACY = "#D55E00", "#0072B2", "#000000", "#009E73"
+NEEDED, KNOWN, BALANCED, ACCURACY = RED, BLUE, "black", GREEN
 BINS, POINTS = 25, 1000
 VALUES = {"confidence": "P(Yes)", "draft": "uncertainty of the draft"}
 
 
 def png(found: Mapping[str, Any], values: Sequence[float], needed: Sequence[bool]) -> bytes:
-    """The picture as a PNG.
+    """Return the picture as a PNG.
 
     Args:
         found: The content of `calibration.json`.
-        values: Of each question.
-        needed: Whether it needs retrieval.
+        values: The gate's value for each question.
+        needed: Whether each question needs retrieval.
 
     Raises:
-        RuntimeError: If matplotlib is not installed.
+        RuntimeError: matplotlib is not installed.
     """
-    require_matplotlib()
-    buffer = io.BytesIO()
-    draw(found, values, needed).savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
+    return to_png(draw(found, values, needed))
 
 
 def draw(found: Mapping[str, Any], values: Sequence[float], needed: Sequence[bool]) -> Figure:
-    """The picture as a matplotlib figure; see `png`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 5.8), layout="constrained")
+    """Return the picture as a matplotlib figure; see `png`."""
+    figure = new_figure(12, 5.8)
     left, right = figure.subplots(1, 2)
     scores, labels = np.asarray(values, float), np.asarray(needed, bool)
     limits = _limits(scores, found["threshold"])
@@ -49,7 +42,7 @@ def draw(found: Mapping[str, Any], values: Sequence[float], needed: Sequence[boo
     _curve(right, scores, labels, limits)
     for axes in (left, right):
         _frame(axes, found, limits)
-    left.set_title("How the questions lie", loc="left", fontsize=13)
+    left.set_title("How the values are distributed", loc="left", fontsize=13)
     right.set_title("What a threshold does", loc="left", fontsize=13)
     for axes in (left, right):
         axes.legend(
@@ -83,7 +76,7 @@ def _distributions(axes: Axes, scores: Any, labels: Any, limits: tuple[float, fl
             scores[kind], edges, weights=share, color=colour, alpha=0.55,
             label=f"{name} (n = {kind.sum():,})",
         )  # fmt: skip
-    axes.set_ylabel("questions of the kind, %", fontsize=12)
+    axes.set_ylabel("questions of this kind, %", fontsize=12)
 
 
 def _curve(axes: Axes, scores: Any, labels: Any, limits: tuple[float, float]) -> None:
@@ -109,6 +102,4 @@ def _frame(axes: Axes, found: Mapping[str, Any], limits: tuple[float, float]) ->
     )  # fmt: skip
     axes.set_xlim(*limits)
     axes.set_xlabel(VALUES[found["gate"]], fontsize=12)
-    axes.tick_params(labelsize=11)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    style_axes(axes)

@@ -1,4 +1,4 @@
-"""Gates as numbers: which threshold separates best, and how steady a gate is.
+"""Measuring gates: which threshold separates best, and how stable decisions are.
 
 A gate's value is what its threshold is compared with: the probability of Yes, or the uncertainty
 of a draft. A question retrieves when its value is at least the threshold.
@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import bootstrap
+from sklearn.metrics import roc_auc_score
+
+from hopgate.common.files import json_bytes, sha256
+from hopgate.evaluation.output import check_folder, write_files
+from hopgate.evaluation.runner import Job, Run, execute, make_run
+from hopgate.evaluation.specs import Spec
 
 RESAMPLES = 1000
 MAX_POINTS = 201
-"""Of a curve that is written down; more are thinned, evenly by rank."""
+"""Maximum number of points of a saved curve; more are thinned, evenly by rank."""
+REPLIES = "asked"
+"""The folder of the journals, in the folder of the results."""
 _BLOCK = 50
 _EPSILON = 1e-9
 
@@ -24,29 +36,103 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
+def calibrate_gate(
+    labels: Path,
+    gate: str,
+    job: Job,
+    *,
+    min_recall: float | None = None,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Ask a gate about labelled questions and choose its threshold.
+
+    Args:
+        labels: See `hopgate.nodes.demonstrations.read_pool`.
+        gate: `confidence` or `draft`.
+        job: The command's options.
+        min_recall: Minimum recall; picks the cheapest threshold that reaches it. None: the
+            threshold of the best balanced accuracy.
+        out: Folder for `calibration.json`, `calibration.png` and the answers; None saves nothing.
+
+    Returns:
+        As `choose_threshold`, with `gate`, `model`, `settings`, `goal`, `invalid` (replies without
+        a value; they retrieve at every threshold), `shipped` (what the model's own threshold
+        does) and `inputs`.
+
+    Raises:
+        ValueError: An input is wrong, or all labels are of one kind.
+        RuntimeError: The model failed, or `out` cannot be written to.
+    """
+    from hopgate.evaluation import gate_plots
+    from hopgate.evaluation.drawing import require_matplotlib
+    from hopgate.evaluation.harness import GateAlone, Question
+    from hopgate.nodes.demonstrations import read_pool
+
+    if out is not None:
+        check_folder(out)
+        require_matplotlib()
+    labelled = read_pool(labels)
+    needed = [each.retrieve for each in labelled]
+    check_goal(needed, min_recall)
+    questions = {str(at): Question(str(at), each.question) for at, each in enumerate(labelled, 1)}
+    saved_in = None if out is None else out / REPLIES
+    with nullcontext(saved_in) if saved_in else tempfile.TemporaryDirectory() as folder:
+        data = {"data": sha256(labels)}
+        (run,) = gate_runs([Spec(gate, {"gate": gate})], Path(folder), job, data)
+        (rows,) = execute([run], questions, GateAlone(), job, saved_in)
+    values = [1.0 if row["value"] is None else row["value"] for row in rows]
+    found = {
+        "gate": gate,
+        "model": job.model,
+        "settings": run.shown,
+        "goal": {} if min_recall is None else {"min_recall": min_recall},
+        **choose_threshold(values, needed, min_recall),
+        "shipped": at(rows[0]["threshold"], values, needed),
+        "invalid": sum(row["value"] is None for row in rows),
+        "inputs": {"labels": labels.name, "sha256": data["data"]},
+    }
+    if out is not None:
+        picture = gate_plots.png(found, values, needed)
+        write_files(out, {"calibration.png": picture, "calibration.json": json_bytes(found)})
+    return found
+
+
+def gate_runs(specs: Sequence[Spec], folder: Path, job: Job, data: Mapping[str, Any]) -> list[Run]:
+    """Return a run for each gate; its journal is in `folder`. See `make_run`."""
+    return [
+        make_run(
+            spec.name, folder / f"{spec.slug}.jsonl", job, data, spec.settings, dated=spec.dated
+        )
+        for spec in specs
+    ]
+
+
+# Thresholds
+
+
 class _Steps(NamedTuple):
-    """How many questions have each value, and the thresholds between the values.
+    """How many questions have each value.
 
     Attributes:
-        needed: [values], how many that need retrieval have the value; or [resamples, values].
-        known: The same of those that do not.
+        needed: [values] or [resamples, values], the number that need retrieval.
+        known: The number that do not, in the same shape.
     """
 
     needed: Floats
     known: Floats
 
     def auc(self) -> Floats:
-        """Share of pairs in which the one that needs retrieval has the higher value."""
+        """Return the area under the ROC curve of each resample."""
         below = np.cumsum(self.known, -1) - self.known
         wins = (self.needed * (below + 0.5 * self.known)).sum(-1)
         return np.asarray(wins / (self.needed.sum(-1) * self.known.sum(-1)))
 
     def shares(self) -> tuple[Floats, Floats]:
-        """Share that retrieves, of those that need it and of those that do not.
+        """Return the share that retrieves, among those that need it and those that do not.
 
         Returns:
-            Both [..., values + 1]; position i is that of the threshold below value i, the last
-            that above all.
+            Both [..., values + 1]; position i is for the threshold below value i, the last for
+            one above all.
         """
         found = []
         for counts in (self.needed, self.known):
@@ -56,36 +142,20 @@ class _Steps(NamedTuple):
         return found[0], found[1]
 
 
-def auc(values: Sequence[float], needed: Sequence[bool]) -> float:
-    """Share of pairs in which the question that needs retrieval has the higher value.
-
-    Equal values count half: 0.5 is no signal, 1 a threshold that is always right.
-
-    Args:
-        values: Of each question.
-        needed: Whether it needs retrieval.
-
-    Raises:
-        ValueError: If no question needs retrieval, or all do.
-    """
-    check_goal(needed)
-    return float(_steps(np.asarray(values, float), np.asarray(needed, bool))[1].auc())
-
-
 def curve(values: Sequence[float], needed: Sequence[bool]) -> list[dict[str, float]]:
-    """What each threshold would do, from 0 (always retrieve) upwards.
+    """Return what each threshold does, from 0 (always retrieve) upwards.
 
     Args:
-        values: Of each question, 0 to 1.
-        needed: Whether it needs retrieval.
+        values: The value of each question, 0 to 1.
+        needed: Whether each question needs retrieval.
 
     Returns:
         For each threshold that decides differently: `threshold`, `needed` and `known` (share
-        that retrieves, of those that need it and of those that do not), `retrieve` (of all),
+        that retrieves, among those that need it and those that do not), `retrieve` (among all),
         `accuracy` and `balanced_accuracy`.
 
     Raises:
-        ValueError: If no question needs retrieval, or all do.
+        ValueError: No question needs retrieval, or all do.
     """
     check_goal(needed)
     labels = np.asarray(needed, bool)
@@ -99,40 +169,40 @@ def curve(values: Sequence[float], needed: Sequence[bool]) -> list[dict[str, flo
 
 
 def at(threshold: float, values: Sequence[float], needed: Sequence[bool]) -> dict[str, float]:
-    """What one threshold does; the keys are those of `curve`, and so are the errors."""
+    """Return what one threshold does; keys and errors are as in `curve`."""
     check_goal(needed)
     labels = np.asarray(needed, bool)
-    picked = np.asarray(values, float) >= threshold
-    recall, fallout = picked[labels].mean(), picked[~labels].mean()
+    retrieves = np.asarray(values, float) >= threshold
+    recall, fallout = retrieves[labels].mean(), retrieves[~labels].mean()
     return _point(threshold, float(recall), float(fallout), float(labels.mean()))
 
 
-def calibrate(
+def choose_threshold(
     values: Sequence[float],
     needed: Sequence[bool],
     min_recall: float | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Chooses a threshold, and says how sure that is.
+    """Choose a threshold, with intervals.
 
-    Without `min_recall` it is the one with the best balanced accuracy; with it, the cheapest one
-    (fewest retrievals) that retrieves for at least that share of the questions that need it. Of
-    equals the cheaper. `RESAMPLES` times, each class is drawn anew with repetition: the intervals
-    are the 2.5th to 97.5th percentile of the AUC and of the threshold that would have been
-    chosen. The threshold's scores are on the questions that chose it, so a little flattered.
+    Without `min_recall`, the threshold with the best balanced accuracy; with it, the cheapest one
+    (fewest retrievals) with at least that recall. Ties go to the cheaper. The intervals are the
+    2.5th to 97.5th percentile, over `RESAMPLES` resamples of each class, of the AUC and of the
+    threshold chosen again. The scores are on the questions that chose the threshold, so they are
+    slightly optimistic.
 
     Args:
-        values: Of each question, 0 to 1.
-        needed: Whether it needs retrieval.
-        min_recall: Least share of needed retrievals, 0 to 1.
-        seed: Of the resampling.
+        values: The value of each question, 0 to 1.
+        needed: Whether each question needs retrieval.
+        min_recall: Minimum recall, 0 to 1.
+        seed: Seed of the resampling.
 
     Returns:
         `auc`, `threshold`, its point (see `curve`) as `chosen`, `curve` (thinned to `MAX_POINTS`),
         `interval` (of `auc` and `threshold`), `questions`, `needed` (how many), `resamples`.
 
     Raises:
-        ValueError: If no question needs retrieval, or all do, or `min_recall` is no share.
+        ValueError: No question needs retrieval, or all do, or `min_recall` is out of range.
     """
     check_goal(needed, min_recall)
     scores, labels = np.asarray(values, float), np.asarray(needed, bool)
@@ -142,7 +212,7 @@ def calibrate(
     chosen = int(_best(steps, len(thresholds), min_recall))
     aucs, moved = _resampled(distinct, steps, len(thresholds), min_recall, seed)
     return {
-        "auc": float(steps.auc()),
+        "auc": float(roc_auc_score(labels, scores)),
         "threshold": float(thresholds[chosen]),
         "chosen": points[chosen],
         "curve": _thinned(points, chosen),
@@ -154,22 +224,22 @@ def calibrate(
 
 
 def check_goal(needed: Sequence[bool], min_recall: float | None = None) -> None:
-    """Refuse, before any question is asked, what no threshold can be chosen with.
+    """Check, before any question is asked, that a threshold can be chosen.
 
     Raises:
-        ValueError: If no question needs retrieval, or all do, or `min_recall` is no share.
+        ValueError: No question needs retrieval, or all do, or `min_recall` is out of range.
     """
     if min_recall is not None and not 0 <= min_recall <= 1:
         raise ValueError(f"--min-recall is {min_recall}; it must be from 0 to 1")
     if all(needed) or not any(needed):
         which = "need retrieval" if any(needed) else "do without retrieval"
         raise ValueError(
-            f"all {len(needed)} questions {which}; a threshold needs some of either kind"
+            f"all {len(needed)} questions {which}; a threshold needs some of each kind"
         )
 
 
 def _steps(scores: Floats, labels: Bools) -> tuple[Floats, _Steps]:
-    """The distinct values, lowest first, and how many of either class have each."""
+    """Return the distinct values, lowest first, and how many of each class have each."""
     distinct, place = np.unique(scores, return_inverse=True)
     needed, known = (
         np.bincount(place[kind], minlength=len(distinct)).astype(float)
@@ -179,16 +249,13 @@ def _steps(scores: Floats, labels: Bools) -> tuple[Floats, _Steps]:
 
 
 def _thresholds(distinct: Floats) -> list[float]:
-    """One short number below each value and above the one before, and one above all.
-
-    There is none above a value of 1, the highest threshold.
-    """
+    """Return a short number between each two values, 0, and 1 if no value is 1."""
     between = [_short(low, high) for low, high in itertools.pairwise(distinct.tolist())]
     return [0.0, *between, *([1.0] if distinct[-1] < 1 else [])]
 
 
 def _short(low: float, high: float) -> float:
-    """The number with the fewest digits in the middle half between two values."""
+    """Return the number with the fewest digits in the middle half between two values."""
     middle, slack = (low + high) / 2, (high - low) / 4
     for digits in range(1, 18):
         rounded = float(f"{middle:.{digits}g}")
@@ -209,7 +276,7 @@ def _point(threshold: float, needed: float, known: float, share: float) -> dict[
 
 
 def _best(steps: _Steps, thresholds: int, min_recall: float | None) -> NDArray[np.intp]:
-    """The index of the threshold to choose, for each leading position of `steps`."""
+    """Return the index of the threshold to choose, for each leading position of `steps`."""
     needed, known = (shares[..., :thresholds] for shares in steps.shares())
     if min_recall is None:
         score = needed - known
@@ -222,7 +289,11 @@ def _best(steps: _Steps, thresholds: int, min_recall: float | None) -> NDArray[n
 def _resampled(
     distinct: Floats, steps: _Steps, thresholds: int, min_recall: float | None, seed: int
 ) -> tuple[Floats, Floats]:
-    """The AUC and the threshold of each resample, both [resamples]."""
+    """Return the AUC and the threshold of each resample, both [resamples].
+
+    `scipy.stats.bootstrap` would choose a threshold from the values of one resample at a time;
+    drawing how often each value occurs lets NumPy choose for all resamples at once.
+    """
     generator = np.random.default_rng(seed)
     totals = [int(counts.sum()) for counts in steps]
     odds = [counts / counts.sum() for counts in steps]
@@ -240,12 +311,12 @@ def _resampled(
     return np.concatenate(aucs), np.concatenate(moved)
 
 
-def _middles(distinct: Floats, drawn: _Steps, picks: NDArray[np.intp]) -> Floats:
-    """The middle between the values that were drawn next to each pick; 0 and 1 at the ends."""
+def _middles(distinct: Floats, drawn: _Steps, indices: NDArray[np.intp]) -> Floats:
+    """Return the middle between the drawn values around each index; 0 and 1 beyond them."""
     places = np.arange(len(distinct))
     there = drawn.needed + drawn.known > 0
-    low = np.where(there & (places < picks[:, None]), distinct, -math.inf).max(-1)
-    high = np.where(there & (places >= picks[:, None]), distinct, math.inf).min(-1)
+    low = np.where(there & (places < indices[:, None]), distinct, -math.inf).max(-1)
+    high = np.where(there & (places >= indices[:, None]), distinct, math.inf).min(-1)
     middles = (low + high) / 2
     return np.asarray(np.where(low < 0, 0.0, np.where(high > 1, 1.0, middles)))
 
@@ -253,48 +324,48 @@ def _middles(distinct: Floats, drawn: _Steps, picks: NDArray[np.intp]) -> Floats
 def _thinned(points: list[dict[str, float]], chosen: int) -> list[dict[str, float]]:
     if len(points) <= MAX_POINTS:
         return points
-    kept = {round(i * (len(points) - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)}
-    return [points[i] for i in sorted(kept | {chosen})]
+    indices = {round(i * (len(points) - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)}
+    return [points[i] for i in sorted(indices | {chosen})]
 
 
-def _interval(values: Iterable[float]) -> list[float]:
-    """The 2.5th and the 97.5th percentile, as values that occur."""
-    low, high = np.quantile(np.asarray(values), [0.025, 0.975], method="nearest")
+def _interval(values: Floats) -> list[float]:
+    """Return the 2.5th and the 97.5th percentile, as values that occur."""
+    low, high = np.quantile(values, [0.025, 0.975], method="nearest")
     return [float(low), float(high)]
 
 
 # Paraphrases
 
 
-class Asked(NamedTuple):
-    """What a gate said to one form of a question.
+class Decided(NamedTuple):
+    """What a gate decided about one form of a question.
 
     Attributes:
-        retrieve: Yes or no.
-        value: Probability of Yes or uncertainty; None: the gate has none.
+        retrieve: The decision.
+        value: Probability of Yes, or uncertainty; None: the gate has none.
     """
 
     retrieve: bool
     value: float | None
 
 
-def steadiness(groups: Sequence[Sequence[Asked]], seed: int = 0) -> dict[str, Any]:
-    """How much a gate's decision hangs on the wording.
+def stability(groups: Sequence[Sequence[Decided]], seed: int = 0) -> dict[str, Any]:
+    """Measure how much a gate's decision depends on the wording.
 
     Args:
-        groups: For each question, what was said to its forms, at least two.
-        seed: Of the resampling.
+        groups: For each question, the decisions about its forms, at least two.
+        seed: Seed of the resampling.
 
     Returns:
         Each with `value` and a 95% bootstrap `interval` over the groups: `flips` (share of groups
         in which two forms get different decisions), `pairs` (share of pairs of forms that differ,
         mean over groups), `retrieve` (share of Yes, mean over groups) and `spread` (highest value
-        less lowest, mean over the groups with values; None: the gate has none).
+        minus lowest, mean over the groups with values; None: the gate has none).
     """
     generator = np.random.default_rng(seed)
-    measures: dict[str, Callable[[Sequence[Asked]], float]] = {
+    measures: dict[str, Callable[[Sequence[Decided]], float]] = {
         "flips": lambda group: float(len({each.retrieve for each in group}) > 1),
-        "pairs": _differing,
+        "pairs": _differing_pairs,
         "retrieve": lambda group: sum(each.retrieve for each in group) / len(group),
         "spread": _spread,
     }
@@ -304,12 +375,12 @@ def steadiness(groups: Sequence[Sequence[Asked]], seed: int = 0) -> dict[str, An
     }
 
 
-def _differing(group: Sequence[Asked]) -> float:
+def _differing_pairs(group: Sequence[Decided]) -> float:
     yes = sum(each.retrieve for each in group)
     return yes * (len(group) - yes) / math.comb(len(group), 2)
 
 
-def _spread(group: Sequence[Asked]) -> float:
+def _spread(group: Sequence[Decided]) -> float:
     values = [each.value for each in group if each.value is not None]
     return max(values) - min(values) if len(values) > 1 else math.nan
 
@@ -317,8 +388,13 @@ def _spread(group: Sequence[Asked]) -> float:
 def _with_interval(
     measured: Sequence[float], generator: np.random.Generator
 ) -> dict[str, Any] | None:
-    known = np.array([value for value in measured if not math.isnan(value)])
-    if not len(known):
+    known = [value for value in measured if not math.isnan(value)]
+    if not known:
         return None
-    counts = generator.multinomial(len(known), np.full(len(known), 1 / len(known)), RESAMPLES)
-    return {"value": float(known.mean()), "interval": _interval(counts @ known / len(known))}
+    mean = float(np.mean(known))
+    if len(known) == 1:  # nothing to resample
+        return {"value": mean, "interval": [mean, mean]}
+    low, high = bootstrap(
+        (known,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=generator
+    ).confidence_interval
+    return {"value": mean, "interval": [float(low), float(high)]}

@@ -1,4 +1,4 @@
-"""A journal of rows on disk, so that long work that was killed goes on where it was."""
+"""A journal of rows on disk, so that long work can resume after a kill."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import write_atomic as write_whole
-from hopgate.evaluation.writing import append_lines
+from hopgate.common.files import json_bytes, json_line, parse_object, write_atomic
+from hopgate.evaluation.output import append_lines
 
-SHOWN_CHARS = 60
-"""Of a setting's value in a message."""
+MAX_SHOWN_CHARS = 60
+"""Of a setting's value in an error message."""
 
 
 class Journal:
     """A JSONL file of finished rows, each with an `id`; use it as a context manager.
 
-    The settings of the work stand beside the rows, in `NAME.settings.json`; a later run must
-    have the same ones. A last line that was cut short by a kill is dropped. While the journal
+    The settings that the rows depend on are saved beside them, in `NAME.settings.json`; a later
+    process must use the same ones. A last line cut short by a kill is dropped. While a journal
     is open, no other process can open it.
 
     Attributes:
-        path: The rows' file.
+        path: The file of rows.
         done: The rows so far, by id.
 
     Args:
-        path: The rows' file; its folder is made.
-        settings: What the rows depend on, plain JSON values.
-        overwrite: Throw away what is there.
-        fields: Each row has these.
+        path: The file of rows; its folder is created.
+        settings: What the rows depend on, as JSON values.
+        overwrite: Discard what is there.
+        fields: What each row must have.
 
     Raises:
-        ValueError: If what is there was made with other settings, or is no journal.
-        RuntimeError: If another process has it open, or it cannot be written to.
+        ValueError: The file was written with other settings, or is not a journal.
+        RuntimeError: Another process has it open, or it cannot be written.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Journal:
         overwrite: bool = False,
         fields: Set[str] = frozenset(("id",)),
     ) -> None:
-        """Takes the lock, compares the settings and reads the rows."""
+        """Take the lock, compare the settings and read the rows."""
         self.path = path
         self.done: dict[str, dict[str, Any]] = {}
         with ExitStack() as stack:
@@ -57,36 +57,35 @@ class Journal:
                 if overwrite:
                     path.unlink(missing_ok=True)
                     settings_path(path).unlink(missing_ok=True)
-                self._check(json.loads(json.dumps(settings)))
+                self._check_settings(json.loads(json.dumps(settings)))
                 self._read(fields)
                 self._file = stack.enter_context(path.open("ab", buffering=0))
             except Timeout as error:
                 raise RuntimeError(
-                    f"{path} is in use by another process; wait for it, or give another --out"
+                    f"{path} is in use by another process; wait for it, or use another --out"
                 ) from error
             except OSError as error:
-                raise _unwritable(path, error) from error
+                raise _unusable(path, error) from error
             self._open = stack.pop_all()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Keep a row: when this returns, it is on the disk.
+        """Save a row; it is on the disk when this returns.
 
         Raises:
-            RuntimeError: If it cannot be written.
+            RuntimeError: It cannot be written.
         """
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
         try:
-            append_lines(self._file, text.encode("utf-8", "backslashreplace"))  # a lone surrogate
+            append_lines(self._file, json_line(row))
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise _unusable(self.path, error) from error
         self.done[str(row["id"])] = dict(row)
 
     def close(self) -> None:
-        """Close the file and let other processes have it."""
+        """Close the file and release the lock."""
         self._open.close()
 
     def __enter__(self) -> Self:
-        """Gives the journal."""
+        """Return the journal."""
         return self
 
     def __exit__(
@@ -95,27 +94,26 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes the journal."""
+        """Close the journal."""
         self.close()
 
-    def _check(self, settings: dict[str, Any]) -> None:
+    def _check_settings(self, settings: dict[str, Any]) -> None:
         before = stored_settings(self.path)
         if before is None:
             if self.path.exists() and self.path.stat().st_size:
                 raise ValueError(
-                    f"{self.path} has rows, but {settings_path(self.path).name} is not beside it; "
-                    "give --overwrite to start anew, or another --out"
+                    f"{self.path} has rows, but {settings_path(self.path).name} is missing; use "
+                    "--overwrite to start again, or another --out"
                 )
-            text = json.dumps(settings, ensure_ascii=False, indent=1) + "\n"
-            write_whole(settings_path(self.path), text.encode("utf-8", "backslashreplace"))
+            write_atomic(settings_path(self.path), json_bytes(settings))
         elif before != settings:
             raise ValueError(
-                f"{self.path} was made with other settings ({_difference(before, settings)}); "
-                "give --overwrite to start anew, or another --out"
+                f"{self.path} was written with other settings ({_difference(before, settings)}); "
+                "use --overwrite to start again, or another --out"
             )
 
     def _read(self, fields: Set[str]) -> None:
-        """Reads the rows, and cuts off a last line that has no end."""
+        """Read the rows, and cut off a last line that has no end."""
         if not self.path.exists():
             return
         with self.path.open("r+b") as file:
@@ -124,67 +122,54 @@ class Journal:
             file.truncate(len(whole))
         for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
-                row = _row(line, fields)
+                row = parse_object(line)
+                if missing := sorted(fields - row.keys()):
+                    raise ValueError(f"it lacks {', '.join(map(repr, missing))}")
             except ValueError as error:
                 raise ValueError(
-                    f"{self.path}, line {number}: no row of this journal ({error}); take the line "
-                    "out, give --overwrite to start anew, or another --out"
+                    f"{self.path}:{number}: not a row of this journal ({error}); remove the line, "
+                    "use --overwrite to start again, or another --out"
                 ) from error
             self.done[str(row["id"])] = row
 
 
-def _row(line: bytes, fields: Set[str]) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise ValueError(f"it holds a {type(row).__name__}")
-    if missing := sorted(fields - row.keys()):
-        raise ValueError(f"it lacks {', '.join(map(repr, missing))}")
-    return row
-
-
 def settings_path(path: Path) -> Path:
-    """Where the settings of a journal stand."""
+    """Return where the settings of a journal are saved."""
     return path.with_name(f"{path.stem}.settings.json")
 
 
 def stored_settings(path: Path) -> dict[str, Any] | None:
-    """The settings that a journal was made with; None if there is none.
+    """Return the settings that a journal was written with; None if there is none.
 
     Raises:
-        ValueError: If they are damaged.
-        RuntimeError: If they cannot be read.
+        ValueError: They are damaged.
+        RuntimeError: They cannot be read.
     """
     file = settings_path(path)
     try:
-        settings = json.loads(file.read_bytes())
-        if not isinstance(settings, dict):
-            raise ValueError(f"it holds a {type(settings).__name__}")
+        return parse_object(file.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unusable(path, error) from error
     except ValueError as error:
         raise ValueError(
-            f"{file} holds no settings ({error}); give --overwrite, or another --out"
+            f"{file} does not hold settings ({error}); use --overwrite, or another --out"
         ) from error
-    return settings
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    there, here = (
-        {name: _shown(settings, name) for name in {**before, **now}} for settings in (before, now)
-    )
     return ", ".join(
-        f"{name}: {there[name]} there, {here[name]} now"
-        for name in there
-        if there[name] != here[name]
+        f"{name}: {_shown(before, name)} in the file, {_shown(now, name)} now"
+        for name in {**before, **now}
+        if name not in before or name not in now or before[name] != now[name]
     )
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:
-    text = json.dumps(settings[name], ensure_ascii=False) if name in settings else "nothing"
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
+    text = json.dumps(settings[name], ensure_ascii=False) if name in settings else "not set"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
 
 
-def _unwritable(path: Path, error: OSError) -> RuntimeError:
-    return RuntimeError(f"{path} cannot be used: {error}; give another --out")
+def _unusable(path: Path, error: OSError) -> RuntimeError:
+    return RuntimeError(f"{path} cannot be used: {error}; use another --out")

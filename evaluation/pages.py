@@ -1,4 +1,4 @@
-"""What the pages of reports are made of: Markdown that no name or path of a run can break."""
+"""Building blocks of report pages: Markdown that no name or path of a run can break."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def what_was_run(results: Mapping[str, Any]) -> str:
-    """Data, passages, model, date and command, as a list."""
+    """Return data, passages, model, date and command, as a list."""
     data = results["data"]
     endpoint = code(results["endpoint"]) if results["endpoint"] else "embedded"
     return "\n".join(
@@ -25,15 +25,15 @@ def what_was_run(results: Mapping[str, Any]) -> str:
 
 
 def costs(runs: Sequence[Mapping[str, Any]], kind: str) -> str:
-    """What each run spent on a question; `kind` heads the names of the runs."""
+    """Return what each run used per question; `kind` is the heading of the names of the runs."""
     header = (
-        kind, "retrievals", "calls", "prompt tokens", "completion tokens", "tokens in all",
-        "cost", "cost in all", "ms, mean", "ms, p50", "ms, p95",
+        kind, "retrievals", "calls", "prompt tokens", "completion tokens", "total tokens",
+        "cost", "total cost", "ms, mean", "ms, p50", "ms, p95",
     )  # fmt: skip
-    return table(header, ([code(run["name"]), *_spent(run["scores"])] for run in runs))
+    return table(header, ([code(run["name"]), *_costs(run["scores"])] for run in runs))
 
 
-def _spent(scores: Mapping[str, Any]) -> list[str]:
+def _costs(scores: Mapping[str, Any]) -> list[str]:
     tokens, cost, ms = scores["tokens"], scores["cost"], scores["ms"]
     each = tokens["per_question"]
     return [
@@ -48,22 +48,22 @@ def _spent(scores: Mapping[str, Any]) -> list[str]:
 
 
 def settings(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The settings of each run, as a list."""
+    """Return the settings of each run, as a list."""
     return "\n".join(f"- {code(run['name'])}: {_settings(run['settings'])}" for run in runs)
 
 
 def _settings(given: Mapping[str, Any]) -> str:
-    return code(json.dumps(given, ensure_ascii=False)) if given else "those that ship"
+    return code(json.dumps(given, ensure_ascii=False)) if given else "defaults"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column is of names and the others of numbers."""
+    """Return a table with a first column of names and others of numbers."""
     align = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, align, *rows))
 
 
 def percent(value: float | None, interval: Sequence[float] | None = None) -> str:
-    """A share in percent, with its interval if there is one; a dash for none."""
+    """Return a share in percent, with its interval if there is one; a dash for None."""
     if value is None or not math.isfinite(value):
         return "–"
     around = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
@@ -71,8 +71,8 @@ def percent(value: float | None, interval: Sequence[float] | None = None) -> str
 
 
 def code(text: str) -> str:
-    """Text of others, shown letter for letter: it breaks no line and no table, and is no markup."""
-    text = text.encode(errors="backslashreplace").decode()  # of a path that is no UTF-8
+    """Return untrusted text as code that cannot break a line or a table, or act as markup."""
+    text = text.encode(errors="backslashreplace").decode()  # a path that is not UTF-8
     visible = "".join(each if each.isprintable() else " " for each in text)
     line = " ".join(visible.split()).replace("|", "\\|").replace("`", "ˋ")
     return f"`{line}`"

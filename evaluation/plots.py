@@ -1,87 +1,78 @@
 """The picture of a sweep: accuracy against steps, as shares of the multi-step strategy's.
 
-Shares, because published accuracies are of other questions and count containment: what a system
-keeps of multi-step's accuracy, and at what share of its steps, can be compared.
+Shares, because published accuracies are for other questions and count containment; what share of
+multi-step's accuracy a system reaches, at what share of its steps, can be compared.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hopgate.evaluation.drawing import (
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    LIGHT_GREY,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    label_point,
+    new_figure,
+    style_axes,
+    to_png,
+)
 from hopgate.evaluation.published import ADAPTIVE_RAG, FLARE_AUG, MBA_RAG, PUBLISHED, Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DPI = 150
 MARKED = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""The α that are marked on each curve, or those of the sweep next to them."""
-# Okabe and Ito's palette, which colour-blind people can tell apart; routers first.
-ROUTERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
+"""The α values marked on each curve, or the nearest ones of the sweep."""
+ROUTERS = (BLUE, RED, GREEN, PINK, SKY)
 DASHES = ("-", "--", "-.", ":")
-OTHERS, BROWN = "#E69F00", "#8a5a00"
-GREY = "#6b6b6b"
 MARKERS = {FLARE_AUG: "D", ADAPTIVE_RAG: "s", MBA_RAG: "^"}
 
 
 class Plane(NamedTuple):
-    """What 100% is on either axis."""
+    """The steps and the accuracy that count as 100%."""
 
     steps: float
     accuracy: float
 
     def of(self, steps: float, accuracy: float) -> tuple[float, float]:
-        """A point in percent of the multi-step strategy's steps and accuracy."""
+        """Return a point in percent of the multi-step strategy's steps and accuracy."""
         return 100 * steps / self.steps, 100 * accuracy / self.accuracy
 
 
-def require_matplotlib() -> None:
-    """Checks that pictures can be drawn.
-
-    Raises:
-        RuntimeError: If matplotlib is not installed.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise RuntimeError(
-            f"drawing needs matplotlib ({error}): pip install 'hopgate[plots]'"
-        ) from error
-
-
 def png(sweep: Mapping[str, Any]) -> bytes:
-    """The picture of a sweep as a PNG of `DPI` dots an inch.
+    """Return the picture of a sweep as a PNG.
 
     Args:
-        sweep: The content of `sweep.json`. Published results are those of its first router's
+        sweep: The content of `sweep.json`. Published results are those for its first router's
             profile.
 
     Raises:
-        RuntimeError: If matplotlib is not installed.
+        RuntimeError: matplotlib is not installed.
     """
-    require_matplotlib()
-    buffer = io.BytesIO()
-    draw(sweep).savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
+    return to_png(draw(sweep))
 
 
 def draw(sweep: Mapping[str, Any]) -> Figure:
-    """The picture as a matplotlib figure; see `png`."""
-    from matplotlib.figure import Figure
-
+    """Return the picture as a matplotlib figure; see `png`."""
     multi = sweep["static"]["multi"]
     plane = Plane(multi["steps"], multi["accuracy"])
     published = PUBLISHED.get(sweep["rows"][0]["profile"])
-    figure = Figure(figsize=(12, 6.6), layout="constrained")
+    figure = new_figure(12, 6.6)
     whole, near = figure.subplots(1, 2)
     for axes in (whole, near):
         _ours(axes, sweep, plane)
         _published(axes, published)
-        _frame(axes, plane)
+        _frame(axes)
     _name_points(whole, sweep, plane)
     _zoom(near, sweep, plane, published)
     _mark_alphas(near, sweep, plane)
@@ -106,7 +97,7 @@ def _title(sweep: Mapping[str, Any], published: Published | None) -> str:
 
 def _ours(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
     for (name, rows), colour, dash in zip(
-        _by_router(sweep), _repeated(ROUTERS), _repeated(DASHES), strict=False
+        _by_router(sweep), itertools.cycle(ROUTERS), itertools.cycle(DASHES), strict=False
     ):
         curve = [plane.of(row["steps"], row["accuracy"]) for row in rows]
         axes.plot(
@@ -139,7 +130,7 @@ def _published(axes: Axes, published: Published | None) -> None:
         family = next(name for name in MARKERS if system.startswith(name))
         axes.plot(
             *zip(*points, strict=True), MARKERS[family], ls="-" if points[1:] else "none", lw=1.2,
-            color=OTHERS, ms=8, mfc=OTHERS if system == family else "white", mec=BROWN, mew=1.1,
+            color=ORANGE, ms=8, mfc=ORANGE if system == family else "white", mec=BROWN, mew=1.1,
             label=f"{system}, published", zorder=3,
         )  # fmt: skip
     static = [plane.of(p.steps, p.accuracy) for p in (published.none, published.single)]
@@ -149,22 +140,20 @@ def _published(axes: Axes, published: Published | None) -> None:
     )  # fmt: skip
 
 
-def _frame(axes: Axes, plane: Plane) -> None:
+def _frame(axes: Axes) -> None:
     axes.set_xlabel("retrieval steps, % of multi-step's", fontsize=12)
     axes.set_ylabel("accuracy, % of multi-step's", fontsize=12)
     axes.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=0)
-    axes.grid(color="#dddddd", lw=0.6, zorder=0)
-    axes.tick_params(labelsize=11)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.grid(color=LIGHT_GREY, lw=0.6, zorder=0)
+    style_axes(axes)
 
 
 def _name_points(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
-    """Names the three static strategies and the oracle, with their absolute numbers."""
+    """Name the three static strategies and the oracle, with their absolute numbers."""
     axes.margins(y=0.14)
     for name, each in {**sweep["static"], "oracle": sweep["oracle"]}.items():
         last = name == "multi"
-        beside(
+        label_point(
             axes,
             f"{name}\n{each['accuracy']:.1%} at {each['steps']:.2f}",
             plane.of(each["steps"], each["accuracy"]),
@@ -173,27 +162,8 @@ def _name_points(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
         )
 
 
-def beside(
-    axes: Axes, text: str, at: tuple[float, float], offset: tuple[int, int], **looks: Any
-) -> None:
-    """Text beside a point, on a white halo."""
-    from matplotlib.patheffects import withStroke
-
-    axes.annotate(
-        text,
-        at,
-        xytext=offset,
-        textcoords="offset points",
-        va="top",
-        fontsize=10.5,
-        zorder=8,
-        path_effects=[withStroke(linewidth=3, foreground="white")],
-        **looks,
-    )
-
-
 def _zoom(axes: Axes, sweep: Mapping[str, Any], plane: Plane, published: Published | None) -> None:
-    """Shows the box that holds all routers and published adaptive systems."""
+    """Show the box that holds all routers and published adaptive systems."""
     shown = [plane.of(row["steps"], row["accuracy"]) for row in sweep["rows"]]
     shown.append((100 * min(row["steps"] for row in sweep["rows"]) / plane.steps, 100.0))
     if published is not None:
@@ -210,7 +180,7 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _mark_alphas(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
-    """Writes α beside the first router's marks, both ends first, where there is room."""
+    """Write α beside the first router's marks where there is room, the outermost first."""
     _, rows = next(iter(_by_router(sweep)))
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     taken: list[tuple[float, float]] = []
@@ -219,7 +189,7 @@ def _mark_alphas(axes: Axes, sweep: Mapping[str, Any], plane: Plane) -> None:
         place = (x - left) / (right - left), (y - bottom) / (top - bottom)
         if all(abs(place[0] - a) > 0.15 or abs(place[1] - b) > 0.05 for a, b in taken):
             taken.append(place)
-            beside(axes, f"α = {row['alpha']:g}", (x, y), (5, -6), color=ROUTERS[0])
+            label_point(axes, f"α = {row['alpha']:g}", (x, y), (5, -6), color=ROUTERS[0])
 
 
 def _by_router(sweep: Mapping[str, Any]) -> Iterable[tuple[str, list[Mapping[str, Any]]]]:
@@ -234,7 +204,3 @@ def _marked(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _short(name: str) -> str:
     return name if len(name) <= 30 else f"…{name[-29:]}"
-
-
-def _repeated(values: Sequence[str]) -> Iterable[str]:
-    return itertools.cycle(values)

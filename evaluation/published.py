@@ -1,7 +1,7 @@
-"""Published results that a sweep is drawn beside. Sources stand with each table.
+"""Published results that are shown beside our own; each table names its source.
 
-Accuracy is containment of a gold answer, on other samples of the six datasets than any one
-label file: compare shares of multi-step's accuracy and steps, not the numbers.
+Accuracy counts containment of a gold answer, on other samples of the six datasets than any label
+file: compare shares of multi-step's accuracy and steps, not the numbers themselves.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Point(NamedTuple):
 
     Attributes:
         system: Its name.
-        accuracy: Share of questions answered right, by containment.
-        steps: Mean retrieval steps a question.
-        alpha: Of Flare-Aug; None elsewhere.
+        accuracy: Share of questions answered correctly, by containment.
+        steps: Mean retrieval steps per question.
+        alpha: α of Flare-Aug; None for others.
     """
 
     system: str
@@ -35,7 +35,7 @@ class Published(NamedTuple):
     Attributes:
         none: No retrieval.
         single: Single-step.
-        multi: Multi-step (IRCoT), which all shares are of.
+        multi: Multi-step (IRCoT); all shares refer to it.
         points: The adaptive systems.
     """
 
@@ -87,11 +87,11 @@ there), and for flan-t5-xl MBA-RAG (2024) with the Adaptive-RAG that it compares
 
 
 class GateScore(NamedTuple):
-    """A gate on the questions that must be retrieved for.
+    """A gate on the questions that must retrieve.
 
     Attributes:
-        retrieval: Share of questions that it retrieved for.
-        match: Share of answers that hold a gold answer.
+        retrieval: Share of questions for which it retrieved.
+        match: Share of answers that contain a gold answer.
     """
 
     retrieval: float
@@ -103,8 +103,8 @@ class GateRow(NamedTuple):
 
     Attributes:
         model: Its name.
-        vanilla: Asked without date and demonstrations.
-        ta_are: Asked with both.
+        vanilla: Prompted without date and demonstrations.
+        ta_are: Prompted with both.
         always: Always retrieving.
     """
 
@@ -127,11 +127,11 @@ RETRIEVALQA = (
     _gates("GPT-3.5", (0.493, 0.208), (0.863, 0.358), 0.382),
     _gates("GPT-4", (0.676, 0.376), (0.832, 0.464), 0.460),
 )
-"""RetrievalQA, table 1: 1,271 questions that must be retrieved for; GPT-4 on 250 of them."""
+"""RetrievalQA, table 1: 1,271 questions that must retrieve; GPT-4 on 250 of them."""
 SELF_RAG = {
     "0.25": GateScore(1.0, 0.319),
     "0.5": GateScore(0.230, 0.106),
     "0.75": GateScore(0.0, 0.060),
     "none": GateScore(0.004, 0.060),
 }
-"""Self-RAG (7B) by its retrieval threshold, the same table: a gate made and undone by it."""
+"""Self-RAG (7B) by its retrieval threshold, the same table: the threshold decides everything."""

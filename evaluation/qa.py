@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hopgate.common.strategies import LABEL_OF as LABELS
-from hopgate.evaluation.asking import Answered
+from hopgate.common.strategies import STRATEGIES
+from hopgate.evaluation.harness import Answered
 from hopgate.evaluation.scores import Price, interval, latency, mean, money, token_sums
 from hopgate.evaluation.specs import PROMPTED
 
 ADAPTIVE = "adaptive"
-STATIC = ("none", "single", "multi")
-STRATEGIES = (*STATIC, ADAPTIVE)
 ALPHAS = "0,0.4,1"
-"""Of the adaptive strategy, where none are given."""
+"""Default α values of the adaptive strategy."""
+DECIDING = (
+    "gate", "gate_threshold", "gate_invalid", "gate_demos", "gate_date", "demos", "router",
+    "profile",
+)  # fmt: skip
+"""Fields of `Context` that only the adaptive strategy uses."""
 
 
 class System(NamedTuple):
@@ -24,7 +27,7 @@ class System(NamedTuple):
 
     Attributes:
         name: `none`, `single`, `multi`, `adaptive:alpha=0.4` or `adaptive:alpha=0.4,escalate=4`.
-        settings: What it sets of `hopgate.nodes.context.Context`.
+        settings: Its own fields of `Context`.
     """
 
     name: str
@@ -32,72 +35,63 @@ class System(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """A name for files."""
+        """The name of its files."""
         return self.name.replace(":", "_")
 
     @property
-    def alpha(self) -> float | None:
-        """α of an adaptive system; None: it has none."""
-        found: float | None = self.settings.get("alpha")
-        return found
-
-    @property
     def dated(self) -> bool:
-        """Whether a prompt says which day it is."""
-        return self.settings.get("gate") in PROMPTED
+        """Whether a prompt names today's date."""
+        return self.settings.get("gate") in PROMPTED and self.settings.get("gate_date", True)
 
 
 def systems(
-    strategies: str, alphas: str | None, gate: str, router: str, profile: str, escalate: int = 0
+    strategies: str, alphas: str | None, escalate: int, settings: Mapping[str, Any]
 ) -> list[System]:
-    """What is to be run: each static strategy once, the adaptive one for each α.
+    """Return what to run: each static strategy once, the adaptive one for each α.
 
     With `escalate`, the adaptive one runs twice for each α: without and with it.
 
     Args:
-        strategies: Names of `STRATEGIES`, with commas between them.
-        alphas: Numbers from 0 to 1, with commas between them; None: `ALPHAS`.
-        gate: Of the adaptive strategy; `off`: the router alone decides.
-        router: Its router.
-        profile: The router's profile.
-        escalate: Most retrievals for going deeper where an answer is in doubt.
+        strategies: Names of strategies, or `adaptive`, separated by commas.
+        alphas: Numbers from 0 to 1, separated by commas; None: `ALPHAS`.
+        escalate: Maximum number of retrievals up to which answers in doubt are escalated.
+        settings: Fields of `Context` for the adaptive strategy, those of `DECIDING`.
 
     Raises:
-        ValueError: If a name or a number is none, is given twice, or there is no use for `alphas`
-            or `escalate`.
+        ValueError: A name or number is invalid or given twice, or `alphas` or `escalate` is given
+            without the adaptive strategy.
     """
-    names = _listed("--strategies", strategies)
-    if unknown := [name for name in names if name not in STRATEGIES]:
-        raise ValueError(
-            f"--strategies: there is no strategy {unknown[0]!r}; use {', '.join(STRATEGIES)}"
-        )
+    names = _split("--strategies", strategies)
+    known = (*STRATEGIES, ADAPTIVE)
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"--strategies: unknown strategy {unknown[0]!r}; use {', '.join(known)}")
     if alphas is not None and ADAPTIVE not in names:
         raise ValueError(f"--alphas is for the strategy {ADAPTIVE}; add it, or leave --alphas out")
     if escalate and ADAPTIVE not in names:
         raise ValueError(f"--escalate is for the strategy {ADAPTIVE}; add it, or leave it out")
-    decided = {"gate": gate, "router": router, "profile": profile}
     found = []
     for name in names:
         if name != ADAPTIVE:
             found.append(System(name, {"strategy": name}))
             continue
-        for each in _listed("--alphas", ALPHAS if alphas is None else alphas):
-            settings = {"alpha": _alpha(each), **decided}
-            plain = System(f"{ADAPTIVE}:alpha={settings['alpha']:.10g}", settings)
+        for each in _split("--alphas", ALPHAS if alphas is None else alphas):
+            own = {"alpha": _alpha(each), **settings}
+            plain = System(f"{ADAPTIVE}:alpha={own['alpha']:.10g}", own)
             found.append(plain)
             if escalate:
-                deeper = settings | {"escalate": escalate}
-                found.append(System(f"{plain.name},escalate={escalate}", deeper))
-    if twice := [name for name, count in Counter(each.name for each in found).items() if count > 1]:
-        raise ValueError(f"{twice[0]} is given twice; leave one out")
+                escalating = own | {"escalate": escalate}
+                found.append(System(f"{plain.name},escalate={escalate}", escalating))
+    counts = Counter(each.name for each in found)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise ValueError(f"{repeated[0]} is given twice; leave one out")
     return found
 
 
-def _listed(option: str, text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ValueError(f"{option} is {text!r}; give names with one comma between them")
-    return names
+def _split(option: str, text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ValueError(f"{option} is {text!r}; separate values with single commas")
+    return parts
 
 
 def _alpha(text: str) -> float:
@@ -106,25 +100,25 @@ def _alpha(text: str) -> float:
     except ValueError:
         alpha = math.nan
     if not 0 <= alpha <= 1:
-        raise ValueError(f"--alphas: {text!r} is no number from 0 to 1")
+        raise ValueError(f"--alphas: {text!r} is not a number from 0 to 1")
     return alpha
 
 
 def summarise(answers: Sequence[Answered], price: Price | None = None) -> dict[str, Any]:
-    """What a system's answers come to. Shares and scores are from 0 to 1; no text is kept.
+    """Summarise a system's answers; shares and scores are from 0 to 1, and no text is included.
 
     Args:
         answers: At least one, each question once.
-        price: Of the model; None leaves cost out.
+        price: Price of the model; None leaves cost out.
 
     Returns:
         The scores of `headline`, and `tokens`, `cost` and `ms` as
-        `hopgate.evaluation.scores.summarise`; `shares` of A, B and C by the path that was taken
-        (a gate's No counts as A); `stop_reasons`, how many loops ended for each; `invalid`, the
-        share of gate replies that were neither Yes nor No; and `by_dataset`, `headline` of each
-        dataset that is named.
+        `hopgate.evaluation.scores.summarise`; `shares` of the strategies that were taken (a gate's
+        No counts as `none`); `stop_reasons`, how many loops ended for each; `invalid`, the share
+        of gate replies that were neither Yes nor No; and `by_dataset`, `headline` of each named
+        dataset.
     """
-    paths = Counter(LABELS[row["strategy"]] for row in answers)
+    taken = Counter(row["strategy"] for row in answers)
     reasons = Counter(row["stop_reason"] for row in answers if row["stop_reason"])
     datasets = sorted({row["source"] for row in answers} - {""})
     return {
@@ -132,7 +126,7 @@ def summarise(answers: Sequence[Answered], price: Price | None = None) -> dict[s
         "tokens": token_sums(answers),
         "cost": money(answers, price),
         "ms": latency(answers),
-        "shares": {label: paths[label] / len(answers) for label in LABELS.values()},
+        "shares": {name: taken[name] / len(answers) for name in STRATEGIES},
         "stop_reasons": dict(reasons.most_common()),
         "invalid": mean([row["verdict"] == "invalid" for row in answers]),
         "by_dataset": {
@@ -142,12 +136,12 @@ def summarise(answers: Sequence[Answered], price: Price | None = None) -> dict[s
 
 
 def headline(answers: Sequence[Answered]) -> dict[str, Any]:
-    """The scores that are also given for each dataset.
+    """Return the scores that are also given for each dataset.
 
     Returns:
-        `n`; the means of `match` (accuracy: an accepted answer stands in the answer), `em` and
-        `f1`, where "I don't know" is never right; `unknown`, the share of "I don't know";
-        `retrieval_steps` and `llm_calls` of a question; and `interval`, the 95% bootstrap interval
+        `n`; the means of `match` (accuracy: the answer contains an accepted one), `em` and `f1`,
+        where "I don't know" is never correct; `unknown`, the share of "I don't know";
+        `retrieval_steps` and `llm_calls` per question; and `interval`, the 95% bootstrap interval
         of `match` and `em`.
     """
     match = [row["known"] and row["match"] for row in answers]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopgate.common.files import json_bytes
+from hopgate.common.strategies import STRATEGIES
+from hopgate.evaluation.drawing import (
+    BLUE,
+    LIGHT_GREY,
+    RED,
+    escape_math,
+    label_point,
+    new_figure,
+    style_axes,
+    to_png,
+)
+from hopgate.evaluation.output import write_files
 from hopgate.evaluation.pages import code, costs, percent, settings, table, what_was_run
-from hopgate.evaluation.plots import DPI, ROUTERS, beside, require_matplotlib
-from hopgate.evaluation.qa import STATIC
 from hopgate.evaluation.report import DOCUMENT, PAGE
-from hopgate.evaluation.writing import json_bytes, write_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,28 +31,28 @@ Runs = Sequence[Mapping[str, Any]]
 PICTURE = "qa.png"
 
 _NOTES = """\
-- Match, the accuracy of the picture: an accepted answer stands somewhere in the answer, both
-  normalised (lower case, no punctuation, no articles). It looks at letters, not words, so "12"
-  stands in "2012", and a long answer that tries many names gains. EM and F1 look at whole words.
-  "I don't know" is never right.
-- A step is one retrieval. `none`, `single` and `multi` send every question the same way, and skip
-  gate and router. `adaptive` decides by question; with the gate `off` by the router alone.
+- Match, the accuracy in the picture: the answer contains an accepted answer, both normalised
+  (lower case, no punctuation, no articles). It compares letters, not words, so "12" matches
+  "2012", and a long answer that lists many names gains. EM and F1 compare whole words.
+  "I don't know" is never correct.
+- A step is one retrieval. `none`, `single` and `multi` treat every question alike, and skip gate
+  and router. `adaptive` decides for each question; with the gate `off`, the router alone does.
 - In square brackets: the 95% bootstrap interval over the questions. The runs share their
-  questions, so two runs can differ more surely than their intervals suggest. At 0% and 100% it has
-  no width, and says nothing of other questions.
-- Tokens, calls and cost count all that was sent and given back. Milliseconds are of one question
-  while others ran beside it."""
+  questions, so two runs may differ more reliably than their intervals suggest. At 0% and 100% it
+  has no width, and says nothing about other questions.
+- Tokens, calls and cost count everything sent and received. Milliseconds are per question, while
+  other questions ran concurrently."""
 
 
 def write_report(out: Path, results: Mapping[str, Any]) -> None:
-    """Writes `results.json`, `report.md` and `qa.png`, each whole or not at all.
+    """Write `results.json`, `report.md` and `qa.png`, each whole or not at all.
 
     Args:
-        out: Folder to write into; it is made if it is not there.
+        out: Folder to write to; it is created if needed.
         results: The content of `results.json`.
 
     Raises:
-        RuntimeError: If matplotlib is missing, or `out` cannot be written to.
+        RuntimeError: matplotlib is not installed, or `out` cannot be written to.
     """
     files = {
         PICTURE: png(results),
@@ -54,7 +63,7 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """The content of `report.md`.
+    """Return the content of `report.md`.
 
     Args:
         results: The content of `results.json`.
@@ -66,7 +75,7 @@ def page(results: Mapping[str, Any]) -> str:
         "## Runs\n\nPercent, with 95% intervals in square brackets.",
         _quality(runs),
         f"![Match of each run against its retrieval steps]({PICTURE})",
-        "## What it cost\n\nMeans of a question, unless it says otherwise.",
+        "## Cost\n\nMeans per question, unless stated otherwise.",
         costs(runs, "strategy"),
         *_paths(runs),
         *_stops(runs),
@@ -84,7 +93,7 @@ def _quality(runs: Runs) -> str:
 
 
 def quality(scores: Mapping[str, Any]) -> list[str]:
-    """A run's scores as they are shown, without their names."""
+    """Return a run's scores as they are shown, without their names."""
     return [
         *(percent(scores[name], scores["interval"][name]) for name in ("match", "em")),
         *(percent(scores[name]) for name in ("f1", "unknown")),
@@ -102,8 +111,8 @@ def _paths(runs: Runs) -> list[str]:
         [code(run["name"]), *map(percent, (*scores["shares"].values(), scores["invalid"]))]
         for run, scores in ((run, run["scores"]) for run in adaptive)
     )
-    title = "## Where the questions went\n\nPercent of the questions; a gate's No counts as A."
-    header = ("strategy", "A: none", "B: single", "C: multi", "gate's reply invalid")
+    title = "## Where the questions went\n\nPercent of the questions; a gate's No counts as `none`."
+    header = ("strategy", *STRATEGIES, "invalid gate replies")
     return [title, table(header, rows)]
 
 
@@ -134,62 +143,56 @@ def _parts(parts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _adaptive(runs: Runs, escalating: bool | None = None) -> list[Mapping[str, Any]]:
-    """Adaptive runs by α: all, or only those with or without escalation."""
+    """Return adaptive runs by α: all, or only those with or without escalation."""
     found = [
         run
         for run in runs
-        if run["name"] not in STATIC and escalating in (None, bool(run["settings"].get("escalate")))
+        if run["name"] not in STRATEGIES
+        and escalating in (None, bool(run["settings"].get("escalate")))
     ]
     return sorted(found, key=lambda run: float(run["settings"]["alpha"]))
 
 
 def png(results: Mapping[str, Any]) -> bytes:
-    """Match against steps of every run as a PNG.
+    """Return match against steps of every run as a PNG.
 
     Args:
         results: The content of `results.json`.
 
     Raises:
-        RuntimeError: If matplotlib is not installed.
+        RuntimeError: matplotlib is not installed.
     """
-    require_matplotlib()
-    buffer = io.BytesIO()
-    draw(results).savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
+    return to_png(draw(results))
 
 
 def draw(results: Mapping[str, Any]) -> Figure:
-    """The picture as a matplotlib figure; see `png`."""
-    from matplotlib.figure import Figure
-
+    """Return the picture as a matplotlib figure; see `png`."""
     runs = results["runs"]
-    figure = Figure(figsize=(9, 5.8), layout="constrained")
+    figure = new_figure(9, 5.8)
     axes = figure.subplots()
-    static = {run["name"]: run for run in runs if run["name"] in STATIC}
-    ordered = [static[name] for name in STATIC if name in static]
+    static = {run["name"]: run for run in runs}
+    ordered = [static[name] for name in STRATEGIES if name in static]
     _curve(axes, ordered, "static strategies", "black", ":X")
-    _curve(axes, _adaptive(runs, False), "adaptive", ROUTERS[0], "-o")
-    _curve(axes, _adaptive(runs, True), "adaptive, escalating", ROUTERS[1], "-s")
-    model = results["model"].replace("$", r"\$")
+    _curve(axes, _adaptive(runs, False), "adaptive", BLUE, "-o")
+    _curve(axes, _adaptive(runs, True), "adaptive, escalating", RED, "-s")
     axes.set_title(
-        f"{model}, {results['data']['rows']:,} questions; whiskers: 95% intervals",
+        f"{escape_math(results['model'])}, {results['data']['rows']:,} questions; "
+        "whiskers: 95% intervals",
         loc="left",
         fontsize=12,
     )
-    axes.set_xlabel("retrieval steps a question", fontsize=12)
+    axes.set_xlabel("retrieval steps per question", fontsize=12)
     axes.set_ylabel("match, %", fontsize=12)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.14, y=0.12)
-    axes.grid(color="#dddddd", lw=0.6, zorder=0)
-    axes.tick_params(labelsize=11)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.grid(color=LIGHT_GREY, lw=0.6, zorder=0)
+    style_axes(axes)
     figure.legend(loc="outside lower center", ncols=2, fontsize=11, frameon=False)
     return figure
 
 
 def _curve(axes: Axes, runs: Runs, label: str, colour: str, form: str) -> None:
-    """One line through runs, each with its interval, and its name where there is room."""
+    """Draw a line through runs, each with its interval and its name."""
     if not runs:
         return
     steps = [run["scores"]["retrieval_steps"] for run in runs]
@@ -206,13 +209,13 @@ def _curve(axes: Axes, runs: Runs, label: str, colour: str, form: str) -> None:
         form[-1]
     ]
     for names, x, y in _grouped(runs, steps, match):
-        beside(axes, names, (x, y), offset, color="black" if static else colour, ha=side)
+        label_point(axes, names, (x, y), offset, color="black" if static else colour, ha=side)
 
 
 def _grouped(
     runs: Runs, steps: Sequence[float], match: Sequence[float]
 ) -> Iterable[tuple[str, float, float]]:
-    """The names of runs; those that lie on one another share a place."""
+    """Return the names of runs; runs at the same place share one."""
     places: dict[tuple[float, float], list[str]] = {}
     for run, x, y in zip(runs, steps, match, strict=True):
         places.setdefault((round(x, 1), round(y)), []).append(_short(run))

@@ -1,71 +1,57 @@
-"""The report of a RetrievalQA run: numbers, pages and pictures, and what fell since another."""
+"""Results documents, comparing them with a baseline, and the report of a RetrievalQA run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hopgate.common.files import json_bytes, read_json
 from hopgate.evaluation import charts
+from hopgate.evaluation.output import write_files
 from hopgate.evaluation.pages import code, costs, percent, settings, table, what_was_run
 from hopgate.evaluation.published import RETRIEVALQA
 from hopgate.evaluation.scores import ANSWERABLE, OUTCOMES
-from hopgate.evaluation.writing import json_bytes, write_files
 
 FORMAT = 1
 DOCUMENT, PAGE, GATES, FLOW = "results.json", "report.md", "gates.png", "flow.png"
 RETRIEVALQA_RUN, QA_RUN = "retrievalqa", "qa"
-"""What results are of: the command that makes them."""
+"""The benchmarks, named after the commands that run them."""
 COMPARED = {
     RETRIEVALQA_RUN: ("retrieval_accuracy", "match", "em", "f1"),
     QA_RUN: ("match", "em", "f1"),
 }
 DECISION_F1 = "decision_f1"
 _EPSILON = 1e-9
-_MEANING = {"retrieval_accuracy": "Retrieval accuracy", "retrieval_rate": "Share retrieved for"}
+_MEANING = {"retrieval_accuracy": "Retrieval accuracy", "retrieval_rate": "Share with a retrieval"}
 
 _NOTES = """\
-- Retrieval accuracy is the share of must-retrieve questions that were retrieved for. `always` has
-  100% by definition and `never` 0%: a gate is worth its calls where match stays near that of
-  `always` while it retrieves less.
-- Match is the published metric: a gold answer stands somewhere in the prediction, both normalised
-  (lower case, no punctuation, no articles). It looks at letters, not words, so gold "12" stands in
-  "2012", and a long answer that tries many names gains. EM and F1 look at whole words.
+- Retrieval accuracy is the share of must-retrieve questions for which the gate retrieves. It is
+  100% for `always` by definition and 0% for `never`: a gate is worth its calls if match stays
+  near that of `always` with fewer retrievals.
+- Match is the published metric: the prediction contains a gold answer, both normalised (lower
+  case, no punctuation, no articles). It compares letters, not words, so gold "12" matches "2012",
+  and a long answer that lists many names gains. EM and F1 compare whole words.
 - In square brackets: the 95% bootstrap interval over the questions. The runs share their
-  questions, so two runs can differ more surely than their intervals suggest. At 0% and 100% it has
-  no width, and says nothing of other questions.
-- In the flow, "I don't know" is never right.
+  questions, so two runs may differ more reliably than their intervals suggest. At 0% and 100% it
+  has no width, and says nothing about other questions.
+- In the flow, "I don't know" is never correct.
 - Invalid: the gate's reply was neither Yes nor No. In the paper that means no retrieval; here it
   means retrieval, unless the run has `invalid=direct`.
-- Published figures are of the authors' 1,271 questions (GPT-4: 250 of them), prompts and parser.
-- Tokens, calls and cost count all that was sent and given back, the gate's call included. Where
-  there are calls and 0 tokens, the endpoint does not count them, and there is no cost.
-  Milliseconds are of one question while others ran beside it."""
-
-
-class Run(NamedTuple):
-    """One gate on all questions.
-
-    Attributes:
-        name: Its spec as typed, `ta-are:date=no`.
-        settings: What the spec comes to, plain JSON values without texts of the data.
-        scores: Of `hopgate.evaluation.scores.summarise`.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    scores: dict[str, Any]
+- Published figures are for the authors' 1,271 questions (GPT-4: 250 of them), prompts and parser.
+- Tokens, calls and cost count everything sent and received, the gate's call included. Calls with
+  0 tokens mean that the endpoint does not count them; then there is no cost. Milliseconds are per
+  question, while other questions ran concurrently."""
 
 
 class Drop(NamedTuple):
-    """A score that fell.
+    """A score that is lower than the baseline's.
 
     Attributes:
-        run: Name of the run.
+        run: The name of the run.
         metric: One of `COMPARED`, or `DECISION_F1`.
-        before: In the baseline, 0 to 1.
-        after: Now.
+        before: The baseline's score, 0 to 1.
+        after: The new score.
     """
 
     run: str
@@ -77,7 +63,7 @@ class Drop(NamedTuple):
 def results_document(
     data: Mapping[str, Any],
     model: str,
-    runs: Sequence[Run],
+    runs: Sequence[Mapping[str, Any]],
     *,
     passages: str,
     endpoint: str | None,
@@ -86,23 +72,23 @@ def results_document(
     version: str,
     benchmark: str = RETRIEVALQA_RUN,
 ) -> dict[str, Any]:
-    """The content of `results.json`: plain JSON, without questions or passages.
+    """Return the content of `results.json`: plain JSON, without questions or passages.
 
     Args:
-        data: Of `hopgate.evaluation.retrievalqa.data_summary`.
-        model: As it was resolved.
-        runs: At least one, names unique.
-        passages: Where retrieval looked: `given`, or the index.
+        data: See `hopgate.evaluation.datasets.data_summary`.
+        model: The full name of the model.
+        runs: At least one, each with a unique `name`, its `settings` and its `scores`.
+        passages: What was searched: `given`, or the index.
         endpoint: Host and port of the model's server; None: the embedded one.
-        command: As typed.
+        command: The command line.
         date: YYYY-MM-DD.
-        version: Of hopgate.
+        version: The version of hopgate.
         benchmark: A key of `COMPARED`.
 
     Raises:
-        ValueError: If there are no runs, or two have one name.
+        ValueError: There are no runs, or two have the same name.
     """
-    names = [run.name for run in runs]
+    names = [run["name"] for run in runs]
     if not runs or len(set(names)) < len(names):
         raise ValueError(f"the runs are {names}; give at least one, and each name once")
     return {
@@ -115,19 +101,19 @@ def results_document(
         "command": command,
         "date": date,
         "version": version,
-        "runs": [run._asdict() for run in runs],
+        "runs": [dict(run) for run in runs],
     }
 
 
 def write_report(out: Path, results: Mapping[str, Any]) -> None:
-    """Writes `results.json`, `report.md`, `gates.png` and `flow.png`, each whole or not at all.
+    """Write `results.json`, `report.md`, `gates.png` and `flow.png`, each whole or not at all.
 
     Args:
-        out: Folder to write into; it is made if it is not there.
-        results: Of `results_document`.
+        out: Folder to write to; it is created if needed.
+        results: See `results_document`.
 
     Raises:
-        RuntimeError: If matplotlib is missing, or `out` cannot be written to.
+        RuntimeError: matplotlib is not installed, or `out` cannot be written to.
     """
     files = {
         GATES: charts.gates_png(results),
@@ -142,50 +128,46 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Reads a `results.json` that something is to be compared with.
+    """Read a `results.json` to compare with.
 
     Raises:
-        ValueError: If it cannot be read or is none of this format. The message names the file.
+        ValueError: It cannot be read or has another format. The message names the file.
     """
-    try:
-        found = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"baseline {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"baseline {path} is not a JSON file: {error}") from error
+    found = read_json(path, "baseline")
     _scores_by_run(found, f"baseline {path}")
-    return dict(found)
+    return found
 
 
 def compare(
     baseline: Mapping[str, Any], results: Mapping[str, Any], tolerance: float
 ) -> list[Drop]:
-    """What fell by more than a tolerance, for every run of the baseline.
+    """Return the scores that dropped by more than a tolerance, for every run of the baseline.
 
     Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it. Runs that only
     `results` has are not compared: see `new_runs`.
 
     Args:
         baseline: The content of an earlier `results.json`.
-        results: Of now.
+        results: The new content.
         tolerance: How much lower a score may be, 0 to 1.
 
     Raises:
-        ValueError: If a side is of another format or lacks a part, they are of different commands,
-            data or questions, a run of the baseline is missing, or the tolerance is out of range.
+        ValueError: A side has another format or is incomplete, the sides are from different
+            commands, data or questions, a run of the baseline is missing, or the tolerance is
+            out of range.
     """
     if not 0 <= tolerance <= 1:
         raise ValueError(f"--tolerance is {tolerance}; it must be from 0 to 1")
     before, after = _scores_by_run(baseline, "baseline"), _scores_by_run(results, "results")
     if (was := _benchmark(baseline)) != (now := _benchmark(results)):
         raise ValueError(
-            f"the baseline is of `hopgate eval {was}`, not of {now}; give one of {now}"
+            f"the baseline is from `hopgate eval {was}`; give one from `hopgate eval {now}`"
         )
     _check_same_data(baseline["data"], results["data"])
     if missing := [name for name in before if name not in after]:
         raise ValueError(
             f"the baseline has runs that are missing now: {', '.join(missing)}; run these too, "
-            "or make a baseline without them"
+            "or use a baseline without them"
         )
     return [
         Drop(run, metric, was, after[run][metric])
@@ -196,7 +178,7 @@ def compare(
 
 
 def new_runs(baseline: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
-    """Names of the runs that the baseline lacks, so that nothing was compared for them."""
+    """Return the names of runs that the baseline lacks, which were compared with nothing."""
     before = _scores_by_run(baseline, "baseline")
     return [name for name in _scores_by_run(results, "results") if name not in before]
 
@@ -205,9 +187,9 @@ def _check_same_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for field in ("sha256", "rows"):
         if before[field] != now[field]:
             raise ValueError(
-                f"the baseline is of other questions: its data {before['name']} has {field} "
-                f"{before[field]}, that of now, {now['name']}, has {now[field]}; compare runs on "
-                "the same questions"
+                f"the baseline has other questions: {field} of its data {before['name']} is "
+                f"{before[field]}, but {now[field]} of {now['name']}; compare runs on the same "
+                "questions"
             )
 
 
@@ -216,12 +198,12 @@ def _benchmark(document: Mapping[str, Any]) -> str:
 
 
 def _scores_by_run(document: Any, what: str) -> dict[str, dict[str, float]]:
-    """The compared scores of each run, from a document that may be anything."""
+    """Return the compared scores of each run, from a document that may be anything."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         there = document.get("format") if isinstance(document, Mapping) else document
         raise ValueError(
-            f"{what} is no results.json of format {FORMAT} (its format is {there!r:.40}); make it "
-            "anew with `hopgate eval`"
+            f"{what} is not a results.json of format {FORMAT} (its format is {there!r:.40}); "
+            "create it again with `hopgate eval`"
         )
     try:
         for field in ("name", "sha256", "rows"):
@@ -230,7 +212,7 @@ def _scores_by_run(document: Any, what: str) -> dict[str, dict[str, float]]:
         return {str(run["name"]): _compared(run["scores"], metrics) for run in document["runs"]}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{what} is not whole: {type(error).__name__} at {error}; make it anew with "
+            f"{what} is incomplete: {type(error).__name__} at {error}; create it again with "
             "`hopgate eval`"
         ) from error
 
@@ -239,7 +221,7 @@ def _compared(scores: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, fl
     found = {metric: scores[metric] for metric in metrics}
     if scores.get("decision") is not None:
         found[DECISION_F1] = scores["decision"]["f1"]
-    if found.get("retrieval_accuracy", 0) is None:  # no question must be retrieved for
+    if found.get("retrieval_accuracy", 0) is None:  # no question must retrieve
         del found["retrieval_accuracy"]
     for metric, value in found.items():
         if not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -251,7 +233,7 @@ def _compared(scores: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, fl
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """The content of `report.md`."""
+    """Return the content of `report.md`."""
     runs = results["runs"]
     sections = [
         f"# RetrievalQA: gates of {code(results['model'])}",
@@ -261,13 +243,13 @@ def page(results: Mapping[str, Any]) -> str:
         f"![Retrieval accuracy and match of each run beside the paper's]({GATES})",
         "### Published\n\nRetrieval accuracy / match (RetrievalQA, table 1).",
         _published(),
-        "## What it cost\n\nMeans of a question, unless it says otherwise.",
+        "## Cost\n\nMeans per question, unless stated otherwise.",
         costs(runs, "gate"),
         *_parts("## New world and long tail", runs, "by_kind", "retrieval_accuracy"),
         *_parts("## By source", runs, "by_source", "retrieval_accuracy"),
         *(_parts("## By need", runs, "by_need", "retrieval_rate") if _has_answerable(runs) else ()),
         *_decisions(runs),
-        "## Where the questions went\n\nQuestions, by whether they were retrieved for.",
+        "## Where the questions went\n\nQuestions, by whether a retrieval was made.",
         f"![Flow from the decision to the answer]({FLOW})",
         _flows(runs),
         "## Settings",
@@ -304,7 +286,7 @@ def _published() -> str:
 
 
 def _parts(title: str, runs: Sequence[Mapping[str, Any]], by: str, metric: str) -> list[str]:
-    """A metric / match of each run in each part; nothing where no part is known."""
+    """Return a metric / match of each run in each group; nothing without groups."""
     counts = {name: part["n"] for name, part in runs[0]["scores"][by].items()}
     if not counts:
         return []

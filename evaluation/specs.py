@@ -1,4 +1,4 @@
-"""Gates as they are named on the command line: `GATE[:key=value[,key=value…]]`."""
+"""Gate specs of the command line: `GATE[:key=value[,key=value…]]`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 GATES = ("auto", "ta-are", "vanilla", "confidence", "draft", "always", "never")
-"""Those of the context but `off`, which leaves the decision to the router."""
+"""Those of `Context` except `off`, which leaves the decision to the router."""
 PROMPTED = ("auto", "ta-are", "confidence")
-"""Those whose prompt has demonstrations and a date."""
-LAYOUTS = ("inline", "turns")
+"""Gates whose prompt has demonstrations and a date."""
 
 
 class Spec(NamedTuple):
     """A gate to run.
 
     Attributes:
-        name: The spec as it was typed.
-        settings: What it sets of `hopgate.nodes.context.Context`.
+        name: The spec as typed.
+        settings: The fields of `Context` that it sets.
     """
 
     name: str
@@ -28,7 +27,7 @@ class Spec(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """A name for files: the same for the same spec, another for another one."""
+        """The name of its files: unique for each spec."""
         safe = self.name.replace(":", "_", 1)
         plain = re.sub(r"[^a-z0-9.=,_-]", "-", safe)[:80]
         if plain == safe and "_" not in self.name:
@@ -37,7 +36,7 @@ class Spec(NamedTuple):
 
     @property
     def dated(self) -> bool:
-        """Whether its prompt says which day it is."""
+        """Whether its prompt names today's date."""
         return self.settings["gate"] in PROMPTED and self.settings.get("gate_date", True)
 
 
@@ -45,12 +44,12 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
     """Read several specs.
 
     Raises:
-        ValueError: If one is wrong, or two mean the same.
+        ValueError: One is invalid, or two mean the same.
     """
     specs: list[Spec] = []
     for spec in map(parse_spec, texts):
-        if twin := next((each for each in specs if each.settings == spec.settings), None):
-            also = "" if twin.name == spec.name else f", as {twin.name!r}"
+        if same := next((each for each in specs if each.settings == spec.settings), None):
+            also = "" if same.name == spec.name else f", as {same.name!r}"
             raise ValueError(f"--gate {spec.name!r} is given twice{also}; leave one out")
         specs.append(spec)
     return specs
@@ -59,16 +58,16 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
 def parse_spec(text: str) -> Spec:
     """Read one spec, such as `ta-are:date=no,demos=0`.
 
-    The keys: `date=yes|no` and `demos=N` (the prompt's date and number of demonstrations),
-    `pool=FILE` (where they are picked from), `threshold=X`, `layout=inline|turns`,
+    Keys are `date=yes|no` and `demos=N` (the prompt's date and number of demonstrations),
+    `pool=FILE` (the source of demonstrations), `threshold=X`, `layout=inline|turns` and
     `invalid=retrieve|direct` (what a reply that is neither Yes nor No means; direct: the paper).
 
     Raises:
-        ValueError: If the gate, a key or a value is not known, or the gate has no use for it.
+        ValueError: The gate, a key or a value is unknown, or the gate does not use the key.
     """
     gate, colon, rest = text.partition(":")
     if gate not in GATES:
-        raise ValueError(f"--gate {text!r}: there is no gate {gate!r}; use {', '.join(GATES)}")
+        raise ValueError(f"--gate {text!r}: unknown gate {gate!r}; use {', '.join(GATES)}")
     settings: dict[str, Any] = {"gate": gate}
     for pair in rest.split(",") if colon else []:
         key, equals, value = pair.partition("=")
@@ -89,7 +88,7 @@ def parse_spec(text: str) -> Spec:
 
 
 class Key(NamedTuple):
-    """A key of a spec: its values' form and reader, the context's field, the gates it is for."""
+    """A key of a spec: its form and parser of its values, field of `Context`, gates that use it."""
 
     form: str
     read: Callable[[str], Any]
@@ -101,10 +100,13 @@ def _forms() -> list[str]:
     return [f"{name}={key.form}" for name, key in KEYS.items()]
 
 
-def _yes_or_no(value: str) -> bool:
-    if value not in ("yes", "no"):
-        raise ValueError
-    return value == "yes"
+def _one_of(*values: str) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        if value not in values:
+            raise ValueError
+        return value
+
+    return read
 
 
 def _count(value: str) -> int:
@@ -125,23 +127,13 @@ def _share(value: str) -> float:
     return share
 
 
-def _layout(value: str) -> str:
-    if value not in LAYOUTS:
-        raise ValueError
-    return value
-
-
-def _invalid(value: str) -> str:
-    if value not in ("retrieve", "direct"):
-        raise ValueError
-    return value
-
-
 KEYS = {
-    "date": Key("yes|no", _yes_or_no, "gate_date", PROMPTED),
+    "date": Key("yes|no", lambda v: _one_of("yes", "no")(v) == "yes", "gate_date", PROMPTED),
     "demos": Key("N, an even number from 0 to 12", _count, "gate_demos", PROMPTED),
-    "pool": Key("FILE, one that is there", _file, "demos", PROMPTED),
+    "pool": Key("FILE, an existing one", _file, "demos", PROMPTED),
     "threshold": Key("X from 0 to 1", _share, "gate_threshold", ("auto", "confidence", "draft")),
-    "layout": Key("inline|turns", _layout, "layout", GATES),
-    "invalid": Key("retrieve|direct", _invalid, "gate_invalid", (*PROMPTED, "vanilla")),
+    "layout": Key("inline|turns", _one_of("inline", "turns"), "layout", GATES),
+    "invalid": Key(
+        "retrieve|direct", _one_of("retrieve", "direct"), "gate_invalid", (*PROMPTED, "vanilla")
+    ),
 }

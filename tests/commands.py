@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,3 +60,22 @@ def one_line(ran: Ran, code: int, *parts: str) -> None:
     assert "Traceback" not in ran.err
     for part in parts:
         assert part in ran.err
+
+
+def started(
+    arguments: Sequence[str | Path], far_enough: Callable[[], bool], seconds: float = 300
+) -> "subprocess.Popen[str]":
+    """Start a command in a process of its own and return it once it has come far enough."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hopgate", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ.copy(),
+    )
+    limit = time.monotonic() + seconds
+    while not far_enough():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    return process

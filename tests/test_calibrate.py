@@ -1,4 +1,4 @@
-"""Calibration: honest probabilities, the α that meets a goal, and settings kept by name."""
+"""`hopgate calibrate`: calibration errors, the α that meets a goal, and saved settings."""
 
 import json
 import os
@@ -11,21 +11,21 @@ import pytest
 from commands import Ran, one_line
 from doubles import by_task
 from fake_openai import FakeOpenAI
-from test_sweep import small, write_labels
+from recorded import four_questions, write_labels
 
 from hopgate.classifiers.checkpoint import BUILTIN
-from hopgate.classifiers.saved_alphas import check_name, save_alpha, saved_alpha
+from hopgate.classifiers.presets import check_name, preset_alpha, save_preset
 from hopgate.evaluation.calibration import (
     RESAMPLES,
     Goal,
-    calibrate,
     calibration_error,
-    honesty,
+    choose_alpha,
     recall,
+    router_calibration,
 )
-from hopgate.evaluation.replay import Outcomes
+from hopgate.evaluation.replay import Recorded
 
-# Honest probabilities
+# Probabilities
 
 
 def likely(top: float, label: int) -> list[float]:
@@ -41,7 +41,7 @@ def test_calibration_error_by_hand() -> None:
     assert calibration_error(probabilities, truth) == pytest.approx(by_hand)
 
 
-def test_probabilities_that_hold_have_no_calibration_error() -> None:
+def test_calibrated_probabilities_have_no_error() -> None:
     probabilities = np.array([likely(0.75, 1)] * 4)
     assert calibration_error(probabilities, np.array([1, 1, 1, 2], np.int8)) == 0
     assert calibration_error(np.array([likely(1.0, 1)]), np.array([0], np.int8)) == 1
@@ -52,23 +52,23 @@ def test_recall_is_by_true_label_and_leaves_out_absent_ones() -> None:
     assert recall(probabilities, np.array([1, 1, 2, 1], np.int8)) == {"B": 2 / 3, "C": 1}
 
 
-def test_each_end_is_measured_against_its_own_truth() -> None:
-    recorded = Outcomes(
+def test_cost_and_reliability_weights_have_their_own_truth() -> None:
+    recorded = Recorded(
         questions=("a", "b", "c"),
         datasets=np.array(["nq", "musique", "mine"]),
         correct=np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], bool),
         steps=np.array([[0.0, 1.0, 3.0]] * 3),
     )
     sure = np.array([likely(1.0, at) for at in (0, 0, 2)])
-    found = honesty(recorded, cost=sure, reliability=sure)
+    found = router_calibration(recorded, cost=sure, reliability=sure)
     # α = 0: a is A, c is B, b has no right strategy; α = 1: nq is B, musique is C
     assert found["recall"] == {"cost": {"A": 1, "B": 0}, "reliability": {"B": 0, "C": 0}}
     assert found["ece"] == {"cost": 0.5, "reliability": 1}
 
 
-def test_an_end_without_truth_is_none() -> None:
+def test_without_truth_there_is_no_calibration_error() -> None:
     sure = np.array([likely(1.0, 0)] * 4)
-    found = honesty(small(), cost=sure, reliability=sure)
+    found = router_calibration(four_questions(), cost=sure, reliability=sure)
     assert found["ece"]["reliability"] is None
     assert found["recall"]["reliability"] is None
     assert found["recall"]["cost"] == {"A": 1, "B": 0, "C": 0}
@@ -117,8 +117,8 @@ def test_a_goal_is_one_number_in_range(
         Goal(budget, floor)
 
 
-def alike(questions: int, correct: list[int]) -> Outcomes:
-    return Outcomes(
+def alike(questions: int, correct: list[int]) -> Recorded:
+    return Recorded(
         questions=("x",) * questions,
         datasets=np.array([""] * questions),
         correct=np.array([correct] * questions, bool),
@@ -127,8 +127,8 @@ def alike(questions: int, correct: list[int]) -> Outcomes:
 
 
 def test_questions_that_are_all_alike_give_intervals_of_no_width() -> None:
-    picks = np.array([[0] * 5, [1] * 5, [2] * 5], np.int8)
-    found = calibrate(alike(5, [0, 1, 1]), picks, [0.0, 0.5, 1.0], Goal(min_accuracy=0.9))
+    choices = np.array([[0] * 5, [1] * 5, [2] * 5], np.int8)
+    found = choose_alpha(alike(5, [0, 1, 1]), choices, [0.0, 0.5, 1.0], Goal(min_accuracy=0.9))
     assert (found["alpha"], found["accuracy"], found["steps"]) == (0.5, 1, 1)
     assert found["interval"]["alpha"] == [0.5, 0.5]
     assert found["interval"]["accuracy"] == pytest.approx([1, 1])
@@ -137,7 +137,7 @@ def test_questions_that_are_all_alike_give_intervals_of_no_width() -> None:
     assert (found["resamples"], found["infeasible"]) == (RESAMPLES, 0)
 
 
-def halves(questions: int) -> tuple[Outcomes, np.ndarray]:
+def halves(questions: int) -> tuple[Recorded, np.ndarray]:
     """Half the questions need no retrieval, half need one; at α = 1 all get one."""
     half = questions // 2
     recorded = alike(questions, [0, 1, 1])
@@ -146,8 +146,8 @@ def halves(questions: int) -> tuple[Outcomes, np.ndarray]:
 
 
 def test_the_interval_of_a_share_has_its_known_width() -> None:
-    recorded, picks = halves(400)
-    found = calibrate(recorded, picks, [0.0, 1.0], Goal(budget_steps=0))
+    recorded, choices = halves(400)
+    found = choose_alpha(recorded, choices, [0.0, 1.0], Goal(budget_steps=0))
     low, high = found["interval"]["accuracy"]
     assert found["accuracy"] == 0.5
     assert high - low == pytest.approx(2 * 1.96 * 0.5 / 400**0.5, rel=0.15)
@@ -156,28 +156,30 @@ def test_the_interval_of_a_share_has_its_known_width() -> None:
 
 
 def test_resamples_that_meet_no_goal_are_counted_and_alpha_is_chosen_anew() -> None:
-    recorded, picks = halves(400)
-    found = calibrate(recorded, picks[:1], [0.3], Goal(min_accuracy=0.5))
+    recorded, choices = halves(400)
+    found = choose_alpha(recorded, choices[:1], [0.3], Goal(min_accuracy=0.5))
     assert 0.3 * RESAMPLES < found["infeasible"] < 0.7 * RESAMPLES
     assert found["interval"]["alpha"] == [0.3, 0.3]
-    either = calibrate(recorded, picks, [0.0, 1.0], Goal(min_accuracy=0.5))
+    either = choose_alpha(recorded, choices, [0.0, 1.0], Goal(min_accuracy=0.5))
     assert (either["alpha"], either["infeasible"]) == (0, 0)
     assert either["interval"]["alpha"] == [0, 1]
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:
-    recorded, picks = halves(100)
+    recorded, choices = halves(100)
     goal = Goal(min_accuracy=0.45)
-    first, again = (calibrate(recorded, picks, [0.0, 1.0], goal) for _ in range(2))
+    first, again = (choose_alpha(recorded, choices, [0.0, 1.0], goal) for _ in range(2))
     assert first == again
 
 
-def test_a_goal_out_of_reach_says_what_can_be_reached() -> None:
-    recorded, picks = halves(10)
-    with pytest.raises(ValueError, match=r"accuracy of 0.9.*α = 0, gets 0.5000 right at 0.000"):
-        calibrate(recorded, picks, [0.0, 1.0], Goal(min_accuracy=0.9))
+def test_an_unreachable_goal_names_what_can_be_reached() -> None:
+    recorded, choices = halves(10)
+    with pytest.raises(
+        ValueError, match=r"accuracy of 0.9.*α = 0, has an accuracy of 0.5000 at 0.000"
+    ):
+        choose_alpha(recorded, choices, [0.0, 1.0], Goal(min_accuracy=0.9))
     with pytest.raises(ValueError, match=r"within 0.5 steps.*the cheapest, α = 1.*1.000 steps"):
-        calibrate(recorded, picks[1:], [1.0], Goal(budget_steps=0.5))
+        choose_alpha(recorded, choices[1:], [1.0], Goal(budget_steps=0.5))
 
 
 # Settings by name
@@ -192,37 +194,37 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_setting_is_kept_beside_others(folder: Path) -> None:
-    save_alpha(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
-    save_alpha(folder, "sure-2", {"alpha": 1, "profile": "gpt-4o", "labels": "l.jsonl"})
-    save_alpha(folder, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
-    assert saved_alpha(folder, "cheap") == 0.2
-    assert saved_alpha(folder, "sure-2", "gpt-4o") == 1
+def test_a_setting_is_saved_beside_others(folder: Path) -> None:
+    save_preset(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
+    save_preset(folder, "sure-2", {"alpha": 1, "profile": "gpt-4o", "labels": "l.jsonl"})
+    save_preset(folder, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
+    assert preset_alpha(folder, "cheap") == 0.2
+    assert preset_alpha(folder, "sure-2", "gpt-4o") == 1
     assert json.loads((folder / "presets.json").read_text())["sure-2"]["labels"] == "l.jsonl"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "presets.json"]
 
 
-def test_an_unknown_setting_lists_those_there_are(folder: Path) -> None:
+def test_an_unknown_setting_lists_the_known_ones(folder: Path) -> None:
     with pytest.raises(ValueError, match="none yet"):
-        saved_alpha(folder, "cheap")
-    save_alpha(folder, "b", {"alpha": 0.1, "profile": "x"})
-    save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
-    with pytest.raises(ValueError, match=r"'cheap' is neither.*saved: a, b\)"):
-        saved_alpha(folder, "cheap")
+        preset_alpha(folder, "cheap")
+    save_preset(folder, "b", {"alpha": 0.1, "profile": "x"})
+    save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
+    with pytest.raises(ValueError, match=r"'cheap' is neither.*: a, b\."):
+        preset_alpha(folder, "cheap")
 
 
 def test_a_setting_of_another_profile_is_refused(folder: Path) -> None:
-    save_alpha(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
+    save_preset(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
     with pytest.raises(ValueError, match="for the profile gpt-4o, not for flan-t5-xl"):
-        saved_alpha(folder, "cheap", "flan-t5-xl")
+        preset_alpha(folder, "cheap", "flan-t5-xl")
 
 
-def test_settings_of_weights_that_are_gone_are_refused_and_dropped(folder: Path) -> None:
-    save_alpha(folder, "old", {"alpha": 0.1, "profile": "x"})
+def test_settings_of_replaced_weights_are_refused_and_dropped(folder: Path) -> None:
+    save_preset(folder, "old", {"alpha": 0.1, "profile": "x"})
     (folder / "manifest.json").write_text('{"weights": 2}')
     with pytest.raises(ValueError, match="trained again"):
-        saved_alpha(folder, "old")
-    save_alpha(folder, "new", {"alpha": 0.2, "profile": "x"})
+        preset_alpha(folder, "old")
+    save_preset(folder, "new", {"alpha": 0.2, "profile": "x"})
     assert set(json.loads((folder / "presets.json").read_text())) == {"new"}
 
 
@@ -231,7 +233,7 @@ def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a setting"):
         check_name(name)
     with pytest.raises(ValueError, match="cannot name a setting"):
-        save_alpha(folder, name, {"alpha": 0.1, "profile": "x"})
+        save_preset(folder, name, {"alpha": 0.1, "profile": "x"})
     assert not (folder / "presets.json").exists()
 
 
@@ -239,9 +241,9 @@ def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
 def test_damaged_settings_are_named(folder: Path, text: str) -> None:
     (folder / "presets.json").write_text(text)
     with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
-        saved_alpha(folder, "a")
+        preset_alpha(folder, "a")
     with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
-        save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
+        save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(
@@ -251,8 +253,8 @@ def test_a_folder_that_cannot_be_written_to_is_named(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(RuntimeError, match=r"cannot be saved in .*Permission denied.*--router"):
-        save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
+    with pytest.raises(RuntimeError, match=r"cannot be kept in .*Permission denied.*--router"):
+        save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
 
 
@@ -284,7 +286,7 @@ def test_calibrate_json_gives_alpha_with_intervals(run: Callable[..., Ran], labe
     assert found["multi"] == {"accuracy": pytest.approx(1 / 3), "steps": pytest.approx(5.04)}
 
 
-def test_a_saved_setting_is_taken_by_ask_and_route(
+def test_ask_and_route_accept_a_saved_setting(
     run: Callable[..., Ran], fake: FakeOpenAI, router: Path, labels: Path
 ) -> None:
     command = ("calibrate", "--router", router, "--labels", labels, "--min-accuracy", "0")
@@ -307,15 +309,15 @@ def test_a_saved_setting_is_taken_by_ask_and_route(
 def test_a_setting_must_be_of_the_profile_in_use(
     run: Callable[..., Ran], router: Path, profile: str
 ) -> None:
-    save_alpha(router, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
-    save_alpha(router, "embedded", {"alpha": 0.3, "profile": "local-smollm2"})
+    save_preset(router, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
+    save_preset(router, "embedded", {"alpha": 0.3, "profile": "local-smollm2"})
     command = ("route", "Why?", "--router", router, "--profile", profile, "--json")
     one_line(run(*command, "--alpha", "cheap"), 2, "'cheap'", "gpt-4o", "--profile gpt-4o")
     if profile == "auto":
         assert json.loads(run(*command, "--alpha", "embedded").out)["alpha"] == 0.3
 
 
-def test_a_name_that_is_not_kept_is_one_line(run: Callable[..., Ran], router: Path) -> None:
+def test_an_unknown_name_is_one_line(run: Callable[..., Ran], router: Path) -> None:
     for command in ("ask", "route"):
         ran = run(command, "Why?", "--alpha", "cheap", "--router", router)
         one_line(ran, 2, "--alpha 'cheap'", str(router), "hopgate calibrate --save")
@@ -327,8 +329,8 @@ def test_a_name_that_is_not_kept_is_one_line(run: Callable[..., Ran], router: Pa
         ([], ["--budget-steps", "--min-accuracy"]),
         (["--budget-steps", "1", "--min-accuracy", "0.5"], ["one of --budget-steps"]),
         (["--min-accuracy", "2"], ["--min-accuracy is 2"]),
-        (["--min-accuracy", "1"], ["reaches an accuracy of 1", "right at"]),
-        (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "lowercase letters"]),
+        (["--min-accuracy", "1"], ["reaches an accuracy of 1", "has an accuracy"]),
+        (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "small letters"]),
         (["--budget-steps", "1", "--router", "nowhere"], ["nowhere"]),
     ],
     ids=lambda each: " ".join(each)[-30:],
@@ -348,7 +350,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert [path.name for path in tmp_path.iterdir()] == ["labels.jsonl"]
 
 
-def test_nothing_is_routed_for_a_folder_that_cannot_keep_the_setting(
+def test_nothing_is_routed_for_a_read_only_folder(
     run: Callable[..., Ran], router: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != router)

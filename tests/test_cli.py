@@ -7,15 +7,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from commands import Ran, one_line, run_process
 from doubles import by_task
 from fake_openai import FakeOpenAI, Reply
 
-from hopgate import cli
+from hopgate import Context, cli
 from hopgate.models import chat
 from hopgate.retrievers.sources import sample_path
 
@@ -55,7 +57,7 @@ def test_the_command_line_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("index",)])
-def test_no_command_is_wrong_usage_and_points_to_help(
+def test_a_missing_command_is_wrong_usage(
     run: Callable[..., Ran], arguments: tuple[str, ...]
 ) -> None:
     one_line(run(*arguments), 2, "--help")
@@ -64,9 +66,9 @@ def test_no_command_is_wrong_usage_and_points_to_help(
 # Asking
 
 
-def test_ask_json_is_one_document_of_the_contract_s_shape(embedded: str) -> None:
-    """The real command on real parts: the embedded model, MiniLM, FAISS, the sample."""
-    ran = run_process("ask", QUESTION, "--strategy", "single", "--json")
+def test_ask_json_has_the_shape_of_the_contract(run: Callable[..., Ran], embedded: str) -> None:
+    """With real parts: the embedded model, MiniLM, FAISS, the sample collection."""
+    ran = run("ask", QUESTION, "--strategy", "single", "--json")
     assert ran.code == 0, ran.err
     assert ran.out.count("\n") == 1
     result = json.loads(ran.out)
@@ -88,7 +90,39 @@ def test_ask_json_is_one_document_of_the_contract_s_shape(embedded: str) -> None
     assert set(usage["ms"]) == {"condense", "gate", "route", "retrieve", "generate"}
 
 
-def test_the_gate_is_asked_as_the_options_say(
+def test_every_field_of_the_context_is_an_option(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Context] = []
+
+    async def record(question: str, context: Context, *_: Any, **__: Any) -> Any:
+        given.append(context)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr("hopgate.asking.ask", record)
+    values: dict[str, Any] = {
+        "alpha": 0.7, "gate": "draft", "gate_threshold": 0.3, "gate_invalid": "direct",
+        "demos": "pool.jsonl", "gate_demos": 2, "strategy": "multi", "escalate": 3,
+        "model": "openai:x", "layout": "turns", "index": "folder", "mode": "bm25", "rerank": "x",
+        "router": "mine", "profile": "p", "top_k": 7, "hop_k": 4, "max_hops": 6,
+        "max_passages": 9, "passage_chars": 500, "max_evidence_tokens": 900,
+        "multihop": "decompose", "max_sub_questions": 2, "max_seconds": 1.5,
+        "today": "2024-02-03", "timezone": "Europe/Berlin",
+    }  # fmt: skip
+    assert {*values, "gate_date"} == {field.name for field in fields(Context)}
+    options = [part for name, each in values.items() for part in (option(name), str(each))]
+    run("ask", QUESTION)
+    run("ask", QUESTION, *options, "--no-gate-date")
+    assert given == [Context(), Context(**values, gate_date=False)]
+    text = run("ask", "--help").out
+    assert all(f"{option(name)} " in text for name in values)
+
+
+def option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def test_gate_options_reach_the_prompt(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
 ) -> None:
     pool = tmp_path / "pool.jsonl"
@@ -114,7 +148,7 @@ def test_a_draft_below_the_threshold_is_the_answer(
     assert result["decision"]["gate"]["threshold"] == 0.5
 
 
-def test_gate_and_router_decide_at_the_alpha_asked_for(
+def test_gate_and_router_decide_at_the_given_alpha(
     run: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
     """The shipped router and the sample index for real; only the model is a fake."""
@@ -169,27 +203,32 @@ def test_ask_stream_is_a_json_line_an_event_then_the_result(
     assert result["usage"]["llm_calls"] == document["usage"]["llm_calls"]
 
 
-def test_ask_stream_prints_each_event_as_it_happens(fake: FakeOpenAI) -> None:
-    """The model answers only once the events before its answer were read from the pipe."""
-    read = threading.Event()
+def test_ask_stream_prints_each_event_as_it_happens(
+    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model answers only after the events before its answer were printed."""
+    printed, three = list[str](), threading.Event()
     in_time: list[bool] = []
+    echo = click.echo
+
+    def record(line: str) -> None:
+        echo(line)
+        printed.append(json.loads(line)["event"])
+        if len(printed) == 3:
+            three.set()
 
     def answer(_: str) -> str:
-        in_time.append(read.wait(60))
+        in_time.append(three.wait(60))
         return "Caddoc Fairlow [1]"
 
+    monkeypatch.setattr(click, "echo", record)
     fake.answers(by_task(answer=answer))
-    command = [sys.executable, "-m", "hopgate", "ask", QUESTION, "--strategy", "single", "--stream"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        before = [json.loads(process.stdout.readline())["event"] for _ in range(3)]
-        read.set()
-        after = [json.loads(line)["event"] for line in process.stdout]
-    assert (process.returncode, in_time) == (0, [True])
-    assert (before, after) == (["gate", "route", "hop"], ["token", "answer", "result"])
+    ran = run("ask", QUESTION, "--strategy", "single", "--stream")
+    assert (ran.code, in_time) == (0, [True])
+    assert printed == ["gate", "route", "hop", "token", "answer", "result"]
 
 
-def test_ask_stream_fails_with_one_line_after_what_was_told(
+def test_ask_stream_fails_with_one_line_after_its_events(
     run: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
     fake.answers(by_task(answer=Reply(status=401, error="Incorrect API key")))
@@ -199,14 +238,14 @@ def test_ask_stream_fails_with_one_line_after_what_was_told(
     one_line(ran._replace(out=""), 1, fake.base_url)
 
 
-def test_markup_in_answers_is_shown_as_it_is(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
+def test_markup_in_answers_is_printed_literally(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="[bold]not bold[/bold] [/x]"))
     ran = run("ask", QUESTION, "--strategy", "none")
     assert ran.code == 0, ran.err
     assert "[bold]not bold[/bold] [/x]" in ran.out
 
 
-def test_a_follow_up_on_a_thread_is_understood_by_the_next_process(
+def test_the_next_command_understands_a_follow_up_on_a_thread(
     run: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
     standalone = "When was Farrick Head Lighthouse first lit?"
@@ -214,7 +253,7 @@ def test_a_follow_up_on_a_thread_is_understood_by_the_next_process(
     common = ("--strategy", "single", "--thread", "lights", "--json")
     first = run("ask", QUESTION, *common)
     assert json.loads(first.out)["usage"]["llm_calls"] == 1, first.err
-    second = run_process("ask", "And when was it first lit?", *common)
+    second = run("ask", "And when was it first lit?", *common)
     result = json.loads(second.out)
     assert result["hops"][0]["query"] == standalone
     assert result["usage"]["llm_calls"] == 2
@@ -222,7 +261,7 @@ def test_a_follow_up_on_a_thread_is_understood_by_the_next_process(
     assert len(fake.requests) == 3
 
 
-def test_threads_do_not_hear_each_other(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
+def test_threads_are_separate(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="x"))
     for thread in ("one", "two"):
         ran = run("ask", QUESTION, "--strategy", "none", "--thread", thread, "--json")
@@ -250,7 +289,7 @@ def test_a_thread_leaves_no_key_on_disk(
     assert not any(key.encode() in path.read_bytes() for path in written)
 
 
-def test_a_home_that_cannot_be_made_is_named(
+def test_a_home_that_cannot_be_created_is_named(
     run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -265,7 +304,7 @@ def test_a_damaged_conversation_file_is_named(run: Callable[..., Ran], home: Pat
     one_line(ran, 1, "threads.sqlite", "move the file away")
 
 
-def test_a_full_disk_is_no_reason_to_move_the_threads_away(
+def test_a_full_disk_is_not_reported_as_a_damaged_file(
     run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: Any) -> None:
@@ -294,9 +333,14 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--model", "gpt-4o"], ["gpt-4o", "openai:NAME"]),
     (["ask", QUESTION, "--model", "openai:x"], ["openai:x", "OPENAI_API_KEY"]),
     (["ask", QUESTION, "--model", ""], ["model", "at least 1 character"]),
-    (["ask", QUESTION, "--gate-threshold", "2"], ["gate_threshold", "2.0", "less than or equal"]),
+    (["ask", QUESTION, "--gate-threshold", "2"], ["--gate-threshold", "2.0", "less than or equal"]),
     (["ask", QUESTION, "--gate-threshold", "x"], ["--gate-threshold", "'x'"]),
     (["ask", QUESTION, "--layout", "wide"], ["--layout", "'wide'", "turns"]),
+    (["ask", QUESTION, "--max-hops", "0"], ["--max-hops is 0", "greater than or equal to 1"]),
+    (["ask", QUESTION, "--max-hops", "few"], ["--max-hops", "'few'"]),
+    (["ask", QUESTION, "--gate-demos", "3"], ["--gate-demos is 3", "multiple of 2"]),
+    (["ask", QUESTION, "--today", "soon"], ["--today is 'soon'", "valid date"]),
+    (["ask", QUESTION, "--timezone", "Mars"], ["--timezone is 'Mars'", "Europe/Berlin"]),
     (["ask", QUESTION, "--demos", "nowhere"], ["the pool nowhere", "No such file"]),
     (["ask", QUESTION, "--demos", ""], ["demos", "''"]),
     (["ask", QUESTION, "--index", "nowhere"], ["nowhere", "hopgate index build"]),
@@ -323,7 +367,7 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--profile", "gpt-9"], ["profile is 'gpt-9'", "flan-t5-xl"]),
     (["route", "x", "--input", "a.jsonl", "--output", "b.jsonl"], ["--input"]),
     (["route", "--input", "a.jsonl"], ["--output"]),
-    (["route", "--input", "a.jsonl", "--output", "b.jsonl"], ["a.jsonl", "no such file"]),
+    (["route", "--input", "a.jsonl", "--output", "b.jsonl"], ["a.jsonl", "does not exist"]),
     (["index", "build", "nowhere", "--out", "o"], ["nowhere"]),
     (["index", "build", "--out", "o"], ["PATHS"]),
     (["index", "info", "nowhere"], ["nowhere"]),
@@ -344,11 +388,11 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 def test_the_real_command_fails_the_same_way() -> None:
-    one_line(run_process("ask", QUESTION, "--model", "openai:x"), 2, "OPENAI_API_KEY")
+    one_line(run_process("ask", QUESTION, "--alpha", "7"), 2, "--alpha is 7")
 
 
 def test_debug_shows_the_traceback() -> None:
-    ran = run_process("--debug", "ask", QUESTION, "--model", "openai:x")
+    ran = run_process("--debug", "ask", QUESTION, "--alpha", "7")
     assert ran.code == 1
     assert "Traceback" in ran.err
 
@@ -412,7 +456,7 @@ def test_a_model_that_is_too_slow_is_exit_code_1(
 
 
 @pytest.mark.parametrize(("said", "flagged"), [("", True), ("�� ]]} <|im_end|> {{", False)])
-def test_a_model_that_says_nothing_of_use_still_gets_an_answer_out(
+def test_a_useless_reply_still_gives_an_answer(
     run: Callable[..., Ran], fake: FakeOpenAI, said: str, flagged: bool
 ) -> None:
     fake.answers(lambda _: said)
@@ -493,7 +537,7 @@ def documents(tmp_path: Path) -> Path:
     return folder
 
 
-def test_own_documents_are_asked_in_two_commands(
+def test_own_documents_are_indexed_and_asked_about_in_two_commands(
     run: Callable[..., Ran], fake: FakeOpenAI, documents: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "index"
@@ -634,28 +678,32 @@ def test_a_bad_row_is_named_and_nothing_is_written(
     source.write_text(f'{{"question": "Why?"}}\n{line}\n')
     ran = run("route", "--input", source, "--output", target)
     assert ran.code == 2
-    assert f"{source}, line 2" in ran.err
+    assert f"{source}:2: " in ran.err
     assert not target.exists()
 
 
-def test_route_refuses_files_that_it_cannot_use_before_it_routes(
+def test_route_refuses_unusable_files_first(
     run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def routed(_: str) -> None:
         raise AssertionError("the router was loaded")
 
-    monkeypatch.setattr("hopgate.routing._load", routed)
+    monkeypatch.setattr("hopgate.evaluation.routing._load", routed)
     good, latin = tmp_path / "in.jsonl", tmp_path / "latin.jsonl"
     good.write_text('{"question": "Why?"}')
     latin.write_bytes('{"question": "Où ?"}'.encode("cp1252"))
     one_line(
         run("route", "--input", latin, "--output", tmp_path / "out.jsonl"),
         2,
-        f"{latin} is not UTF-8",
+        f"{latin}:1: not UTF-8",
     )
     one_line(run("route", "--input", good, "--output", tmp_path), 2, f"{tmp_path} is not a file")
     gone = tmp_path / "gone"
-    one_line(run("route", "--input", good, "--output", gone / "out.jsonl"), 2, f"no folder {gone}")
+    one_line(
+        run("route", "--input", good, "--output", gone / "out.jsonl"),
+        2,
+        f"the folder {gone} does not exist",
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "latin.jsonl"]
 
 
@@ -714,7 +762,7 @@ def test_a_question_in_another_language_is_flagged_and_retrieves(run: Callable[.
     assert "does not look like" in routed["reason"]
 
 
-def test_cost_files_are_sorted_by_profile(tmp_path: Path) -> None:
+def test_cost_files_are_grouped_by_profile(tmp_path: Path) -> None:
     odd = tmp_path / "a=b.jsonl"
     odd.touch()
     given = ("one.jsonl", "gpt-4o=two.jsonl", "gpt-4o=three.jsonl", str(odd))

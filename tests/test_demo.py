@@ -1,16 +1,19 @@
 """`make demo`'s command, on the real embedded model."""
 
+import asyncio
 import re
-import subprocess
-import sys
+
+import pytest
+
+from hopgate import demo
 
 
-def test_the_demo_takes_each_of_the_three_paths_and_names_sources() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "hopgate.demo"], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    head, none, single, multi = re.split(r"^.*\? ─+$", ran.stdout, flags=re.MULTILINE)
+def test_the_demo_takes_each_of_the_three_paths_and_names_sources(
+    embedded: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    asyncio.run(demo.run())
+    head, none, single, multi = re.split(r"^.*\? ─+$", capfd.readouterr().out, flags=re.MULTILINE)
     assert "tiny" in head
     assert "gate    no" in none
     assert "route" not in none

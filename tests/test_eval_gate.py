@@ -1,4 +1,4 @@
-"""Gates as numbers: how steady they are on paraphrases, and which threshold separates best."""
+"""Measuring gates: thresholds that separate best, and stability on paraphrases."""
 
 import json
 import math
@@ -15,21 +15,16 @@ from doubles import task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from hypothesis import given
 from hypothesis import strategies as st
-from test_label import write
+from ships import write_rows
 
 from hopgate.evaluation import gate_plots, gates
-from hopgate.evaluation.gates import Asked
+from hopgate.evaluation.gates import Decided
 from hopgate.evaluation.paraphrases import read_groups
 
 # The threshold
 
 VALUES = [0.1, 0.2, 0.2, 0.4, 0.3, 0.6]
 NEEDED = [False, False, True, False, True, True]
-
-
-def test_the_area_by_hand() -> None:
-    # pairs won: 0.2 beats 0.1 and ties 0.2; 0.3 beats two; 0.6 beats all three
-    assert gates.auc(VALUES, NEEDED) == pytest.approx((1.5 + 2 + 3) / 9)
 
 
 def test_the_curve_by_hand() -> None:
@@ -64,11 +59,11 @@ def test_every_point_of_the_curve_is_what_its_threshold_does(
 
 
 @given(some)
-def test_the_area_is_the_share_of_pairs(rows: list[tuple[float, bool]]) -> None:
+def test_the_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, bool]]) -> None:
     needed = [value for value, label in rows if label]
     known = [value for value, label in rows if not label]
     wins = sum((n > k) + 0.5 * (n == k) for n in needed for k in known)
-    found = gates.auc(*zip(*rows, strict=True))
+    found = gates.choose_threshold(*zip(*rows, strict=True))["auc"]
     assert found == pytest.approx(wins / len(needed) / len(known))
 
 
@@ -77,7 +72,7 @@ def test_no_threshold_is_better_than_the_chosen_one(
     rows: list[tuple[float, bool]], min_recall: float | None
 ) -> None:
     values, needed = zip(*rows, strict=True)
-    found = gates.calibrate(values, needed, min_recall)
+    found = gates.choose_threshold(values, needed, min_recall)
     points, chosen = gates.curve(values, needed), found["chosen"]
     if min_recall is None:
         best = max(point["balanced_accuracy"] for point in points)
@@ -90,12 +85,12 @@ def test_no_threshold_is_better_than_the_chosen_one(
     assert chosen["threshold"] == found["threshold"]
 
 
-def test_how_sure_a_threshold_is_shows_in_the_resamples() -> None:
+def test_intervals_show_how_certain_a_threshold_is() -> None:
     generator = random.Random(1)
     needed = [at % 2 == 0 for at in range(400)]
     apart = [0.8 * label + 0.1 * generator.random() for label in needed]
     mixed = [0.2 * label + 0.8 * generator.random() for label in needed]
-    sure, unsure = gates.calibrate(apart, needed), gates.calibrate(mixed, needed)
+    sure, unsure = gates.choose_threshold(apart, needed), gates.choose_threshold(mixed, needed)
     assert (sure["auc"], sure["interval"]["auc"]) == (1, [1, 1])
     assert sure["threshold"] == 0.5
     assert sure["interval"]["threshold"] == [pytest.approx(0.45, abs=0.01)] * 2
@@ -107,10 +102,10 @@ def test_how_sure_a_threshold_is_shows_in_the_resamples() -> None:
     json.dumps(unsure, allow_nan=False)
 
 
-def test_many_points_are_thinned_with_the_chosen_one_kept() -> None:
+def test_many_points_are_thinned_but_not_the_chosen_one() -> None:
     generator = np.random.default_rng(0)
     values = generator.random(3000)
-    found = gates.calibrate(values.tolist(), (generator.random(3000) < values).tolist())
+    found = gates.choose_threshold(values.tolist(), (generator.random(3000) < values).tolist())
     assert len(found["curve"]) <= gates.MAX_POINTS + 1
     assert found["chosen"] in found["curve"]
     assert (found["curve"][0]["needed"], found["curve"][-1]["needed"]) == (1, 0)
@@ -123,13 +118,13 @@ def test_thresholds_are_short_numbers() -> None:
 
 @pytest.mark.parametrize("needed", [[True, True], [False, False]])
 def test_labels_of_one_kind_are_refused(needed: list[bool]) -> None:
-    for function in (gates.auc, gates.curve, gates.calibrate):
-        with pytest.raises(ValueError, match="some of either kind"):
+    for function in (gates.curve, gates.choose_threshold):
+        with pytest.raises(ValueError, match="some of each kind"):
             function([0.1, 0.2], needed)
 
 
 def test_the_picture_shows_both_kinds_and_the_threshold() -> None:
-    found = gates.calibrate(VALUES, NEEDED) | {"gate": "confidence", "model": "m"}
+    found = gates.choose_threshold(VALUES, NEEDED) | {"gate": "confidence", "model": "m"}
     left, right = gate_plots.draw(found, VALUES, NEEDED).axes
     named = [text.get_text() for text in left.get_legend().get_texts()]
     assert named == [
@@ -149,15 +144,16 @@ def test_the_picture_shows_both_kinds_and_the_threshold() -> None:
 # Paraphrases
 
 
-def group(*said: bool | float) -> list[Asked]:
+def group(*said: bool | float) -> list[Decided]:
     """Decisions, or values that decide at 0.5."""
     return [
-        Asked(each, None) if isinstance(each, bool) else Asked(each >= 0.5, each) for each in said
+        Decided(each, None) if isinstance(each, bool) else Decided(each >= 0.5, each)
+        for each in said
     ]
 
 
-def test_steadiness_by_hand() -> None:
-    found = gates.steadiness([group(0.9, 0.4, 0.6), group(0.1, 0.3), group(0.7, 0.8)])
+def test_stability_by_hand() -> None:
+    found = gates.stability([group(0.9, 0.4, 0.6), group(0.1, 0.3), group(0.7, 0.8)])
     assert found["flips"]["value"] == pytest.approx(1 / 3)
     assert found["pairs"]["value"] == pytest.approx((2 / 3 + 0 + 0) / 3)
     assert found["retrieve"]["value"] == pytest.approx((2 / 3 + 0 + 1) / 3)
@@ -168,15 +164,15 @@ def test_steadiness_by_hand() -> None:
 
 
 def test_a_gate_without_values_has_no_spread() -> None:
-    found = gates.steadiness([group(True, False), group(True, True)])
+    found = gates.stability([group(True, False), group(True, True)])
     assert found["spread"] is None
     assert found["flips"]["value"] == 0.5
     assert found["flips"]["interval"] == [0, 1]
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=2, max_size=5), min_size=1, max_size=8))
-def test_pairs_are_counted_as_they_are(groups: list[list[bool]]) -> None:
-    found = gates.steadiness([group(*said) for said in groups])
+def test_pairs_are_counted(groups: list[list[bool]]) -> None:
+    found = gates.stability([group(*said) for said in groups])
     shares = [
         np.mean([a != b for at, a in enumerate(said) for b in said[at + 1 :]]) for said in groups
     ]
@@ -191,23 +187,23 @@ def test_pairs_are_counted_as_they_are(groups: list[list[bool]]) -> None:
         ("[]", "not a JSON object"),
         ('{"id": "2"}', "neither questions nor question and paraphrases"),
         ('{"question": "Why?"}', "neither"),
-        ('{"questions": "Why?"}', "no list"),
+        ('{"questions": "Why?"}', "not a list"),
         ('{"questions": ["Why?"]}', "at least two forms"),
-        ('{"questions": ["Why?", "Why? "]}', "another text"),
+        ('{"questions": ["Why?", "Why? "]}', "different texts"),
         ('{"questions": ["Why?", ""]}', "empty"),
         ('{"questions": ["Why?", 3]}', "empty"),
         ('{"id": "1", "questions": ["Why?", "How?"]}', "'1' appears twice"),
     ],
 )
 def test_a_bad_group_is_named(tmp_path: Path, line: str, reason: str) -> None:
-    file = write(tmp_path / "p.jsonl", [{"id": 1, "questions": ["A?", "B?"]}, "", line])
-    with pytest.raises(ValueError, match=rf"p\.jsonl, line 3: .*{re.escape(reason)}"):
+    file = write_rows(tmp_path / "p.jsonl", [{"id": 1, "questions": ["A?", "B?"]}, "", line])
+    with pytest.raises(ValueError, match=rf"p\.jsonl:3: .*{re.escape(reason)}"):
         read_groups(file)
 
 
 def test_both_forms_of_groups_are_read(tmp_path: Path) -> None:
     rows = [{"id": "x", "questions": ["A?", "B?"]}, {"question": "C?", "paraphrases": ["D?"]}]
-    found = read_groups(write(tmp_path / "p.jsonl", rows))
+    found = read_groups(write_rows(tmp_path / "p.jsonl", rows))
     assert [(each.id, each.questions) for each in found] == [
         ("x", ("A?", "B?")),
         ("group_2", ("C?", "D?")),
@@ -220,7 +216,7 @@ def test_both_forms_of_groups_are_read(tmp_path: Path) -> None:
 @pytest.fixture
 def groups(tmp_path: Path) -> Path:
     rows = [{"id": f"g{at}", "questions": [f"Is {at} odd?", f"odd {at}"]} for at in range(5)]
-    return write(tmp_path / "groups.jsonl", rows)
+    return write_rows(tmp_path / "groups.jsonl", rows)
 
 
 def by_wording(messages: Messages) -> Reply:
@@ -234,7 +230,7 @@ def by_wording(messages: Messages) -> Reply:
     )
 
 
-def test_flips_are_reported_and_only_the_gate_is_asked(
+def test_flips_are_reported_and_only_the_gate_is_prompted(
     run: Callable[..., Ran], fake: FakeOpenAI, groups: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -262,29 +258,6 @@ def test_flips_are_reported_and_only_the_gate_is_asked(
     assert "| `ta-are` | 80% (" in page
     assert "Is 0 odd?" not in page + ran.out
     assert (out / "asked" / "ta-are.jsonl").read_text().count("\n") == 10
-
-
-def test_asking_about_paraphrases_goes_on_where_it_was(
-    run: Callable[..., Ran], fake: FakeOpenAI, groups: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    common = ("eval", "gate", "--paraphrases", groups, "--model", "openai:fake", "--out", out)
-    left = iter(range(4))
-
-    def dying(messages: Messages) -> Reply:
-        gone = Reply(status=400, error="gone")
-        return by_wording(messages) if next(left, None) is not None else gone
-
-    fake.answers(dying)
-    ran = run(*common, "--gate", "ta-are", "--concurrency", "1")
-    one_line(ran, 1, "question g2#1", "gone", f"4 of 10 answers are kept in {out / 'asked'}")
-    fake.requests.clear()
-    fake.answers(by_wording)
-    ran = run(*common, "--gate", "ta-are")
-    assert (ran.code, ran.err) == (0, "")
-    assert len(fake.requests) == 6
-    for part in ("openai:fake, 5 questions in 10 forms", "80%", str(out / "paraphrases.md")):
-        assert part in ran.out
 
 
 @pytest.mark.parametrize(
@@ -326,7 +299,7 @@ def labels(tmp_path: Path) -> Path:
     rows += [
         {"question": f"What is {at}?", "retrieval_steps": 0, "match": at < 5} for at in (2, 3, 9)
     ]
-    return write(tmp_path / "labels.jsonl", rows)
+    return write_rows(tmp_path / "labels.jsonl", rows)
 
 
 def by_number(messages: Messages) -> Reply:
@@ -370,7 +343,7 @@ def test_a_threshold_is_found_and_the_command_to_use_it(
     for part in ("threshold 0.38", "AUC       0.800", "shipped", "chosen", "--gate-threshold 0.38"):
         assert part in again.out
     other = run(*common, "--out", out)
-    one_line(other, 2, "confidence.jsonl", 'layout: "turns" there')
+    one_line(other, 2, "confidence.jsonl", 'layout: "turns" in the file')
 
 
 def test_a_draft_is_calibrated_by_its_uncertainty(
@@ -400,23 +373,23 @@ def test_replies_without_a_value_retrieve_at_every_threshold(
     assert found["curve"][-1]["known"] >= 0.2
 
 
-def test_a_gate_that_tells_nothing_apart_is_not_recommended(
+def test_a_gate_that_separates_nothing_is_not_recommended(
     run: Callable[..., Ran], fake: FakeOpenAI, labels: Path
 ) -> None:
     fake.answers(lambda _: Reply("[No]", logprobs=[{"Yes": -1.0, "No": -0.5}]))
     common = ("calibrate", "--gate", "confidence", "--labels", labels, "--model", "openai:fake")
     ran = run(*common)
     assert ran.code == 0, ran.err
-    assert "do not show that the gate tells them apart" in " ".join(ran.out.split())
+    assert "the gate cannot be told from chance" in " ".join(ran.out.split())
 
 
-def test_labels_without_one_kind_cost_nothing(
+def test_labels_of_one_kind_are_refused_before_anything_is_asked(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
 ) -> None:
-    labels = write(tmp_path / "l.jsonl", [{"question": "Why?", "answer": "Yes"}] * 3)
+    labels = write_rows(tmp_path / "l.jsonl", [{"question": "Why?", "answer": "Yes"}] * 3)
     common = ("calibrate", "--gate", "confidence", "--model", "openai:fake")
     one_line(run(*common, "--labels", labels), 2, "all 3 questions need retrieval")
-    write(labels, [{"question": "Why?"}])
+    write_rows(labels, [{"question": "Why?"}])
     one_line(run(*common, "--labels", labels), 2, "l.jsonl:1")
     assert fake.requests == []
 
@@ -437,7 +410,7 @@ def test_labels_without_one_kind_cost_nothing(
     ],
     ids=lambda each: " ".join(each)[:40],
 )
-def test_nonsense_is_one_line(
+def test_wrong_usage_of_calibrate_is_one_line(
     run: Callable[..., Ran],
     fake: FakeOpenAI,
     labels: Path,

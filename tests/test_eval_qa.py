@@ -3,22 +3,27 @@
 import copy
 import json
 import re
-import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import test_label
 from commands import Ran, one_line
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from markdown_it import MarkdownIt
-from test_label import asked_of, knows, row, rows, write
+from ships import (
+    answers_some,
+    prompted,
+    read_rows,
+    ship,
+    skip_pictures,
+    write_rows,
+)
 
 from hopgate.evaluation import qa_report
+from hopgate.evaluation.datasets import read_examples
 from hopgate.evaluation.qa import systems
-from hopgate.evaluation.questions import read_questions
 
 STATIC = ("--strategies", "none,single,multi")
 MULTIHOP = Path(__file__).resolve().parents[2] / "shared" / "data" / "multihop" / "dev.jsonl"
@@ -26,7 +31,7 @@ MULTIHOP = Path(__file__).resolve().parents[2] / "shared" / "data" / "multihop" 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write(tmp_path / "questions.jsonl", [row(number) for number in range(4)])
+    return write_rows(tmp_path / "questions.jsonl", [ship(number) for number in range(4)])
 
 
 @pytest.fixture
@@ -35,8 +40,11 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def evaluate(run: Callable[..., Ran], data: Path, out: Path) -> Callable[..., Ran]:
-    """`hopgate eval qa` on the fake model and the sample collection, with more options."""
+def evaluate(
+    run: Callable[..., Ran], data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """`hopgate eval qa` on the fake model and the sample collection, without pictures."""
+    skip_pictures(monkeypatch)
 
     def command(*arguments: str | Path) -> Ran:
         common = ("--data", data, "--model", "openai:fake", "--out", out)
@@ -46,17 +54,17 @@ def evaluate(run: Callable[..., Ran], data: Path, out: Path) -> Callable[..., Ra
 
 
 def gates(messages: Messages) -> Reply | str:
-    """Says Yes to odd ships, and answers as `knows`."""
+    """Says Yes to odd ships, and answers as `answers_some`."""
     if "[Yes]" in messages[-1]["content"]:
         number = int(re.findall(r"ship (\d+)", messages[-1]["content"])[-1])
         return "[Yes]" if number % 2 else "[No]"
-    return knows(messages)
+    return answers_some(messages)
 
 
 def test_each_strategy_and_each_alpha_is_scored(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     ran = evaluate("--alphas", "0,1", "--json")
     assert ran.code == 0, ran.err
     results = json.loads(ran.out)
@@ -72,16 +80,16 @@ def test_each_strategy_and_each_alpha_is_scored(
     assert found["multi"]["stop_reasons"] == {"answered": 4}
     assert found["none"]["stop_reasons"] == {}
     assert [found[name]["shares"] for name in right] == [
-        {label: float(label == each) for label in "ABC"} for each in "ABC"
+        {name: float(name == each) for name in right} for each in right
     ]
     assert found["multi"]["by_dataset"]["even"]["match"] == 0.5
     assert found["multi"]["by_dataset"]["odd"]["n"] == 2
-    assert found[dear]["shares"]["A"] == 0
+    assert found[dear]["shares"]["none"] == 0
     assert found[cheap]["retrieval_steps"] <= found[dear]["retrieval_steps"]
     for name in (cheap, dear):
         assert sum(found[name]["shares"].values()) == 1
         paths = Counter(each["strategy"] for each in kept(out, name))
-        assert paths["none"] / 4 == found[name]["shares"]["A"]
+        assert paths["none"] / 4 == found[name]["shares"]["none"]
     settings = results["runs"][3]["settings"]
     assert (settings["alpha"], settings["gate"]) == (0, "off")
     assert re.fullmatch("builtin, SHA-256 [0-9a-f]{64}", settings["router"])
@@ -91,14 +99,15 @@ def test_each_strategy_and_each_alpha_is_scored(
 
 
 def kept(out: Path, name: str) -> list[dict[str, Any]]:
-    return rows(out / "predictions" / f"{name.replace(':', '_')}.jsonl")
+    return read_rows(out / "predictions" / f"{name.replace(':', '_')}.jsonl")
 
 
 def test_the_page_has_the_figures_and_no_text_of_the_data(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
+    run: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
 ) -> None:
-    fake.answers(knows)
-    ran = evaluate("--strategies", "multi,adaptive", "--alphas", "1")
+    fake.answers(answers_some)
+    common = ("--data", data, "--model", "openai:fake", "--out", out)
+    ran = run("eval", "qa", *common, "--strategies", "multi,adaptive", "--alphas", "1")
     assert ran.code == 0, ran.err
     for part in ("openai:fake, 4 questions", "adaptive:alpha=1", "50.0%", str(out / "report.md")):
         assert part in ran.out
@@ -116,7 +125,7 @@ def test_the_page_has_the_figures_and_no_text_of_the_data(
     assert (out / "qa.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_gate_can_stand_before_the_router(
+def test_a_gate_can_precede_the_router(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     fake.answers(gates)
@@ -125,7 +134,7 @@ def test_a_gate_can_stand_before_the_router(
     assert ran.code == 0, ran.err
     (found,) = json.loads(ran.out)["runs"]
     assert found["settings"]["today"] == "2024-02-03"
-    assert found["scores"]["shares"]["A"] == 0.5
+    assert found["scores"]["shares"]["none"] == 0.5
     assert {each["id"]: each["strategy"] == "none" for each in kept(out, found["name"])} == {
         "q0": True, "q1": False, "q2": True, "q3": False,
     }  # fmt: skip
@@ -133,11 +142,11 @@ def test_a_gate_can_stand_before_the_router(
     assert len(asked) == 4
 
 
-def test_not_knowing_is_never_right(
+def test_i_don_t_know_is_never_correct(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
 ) -> None:
-    write(data, [row(0, answers=["no"]), row(1, answers=["no"])])  # letters of "i dont know"
-    fake.answers(lambda messages: "No" if asked_of(messages)[1] else "I don't know")
+    write_rows(data, [ship(0, answers=["no"]), ship(1, answers=["no"])])  # letters of "i dont know"
+    fake.answers(lambda messages: "No" if prompted(messages)[1] else "I don't know")
     (found,) = json.loads(evaluate("--strategies", "none", "--json").out)["runs"]
     scores = found["scores"]
     assert [scores[key] for key in ("match", "em", "f1", "unknown")] == [0.5] * 4
@@ -145,7 +154,7 @@ def test_not_knowing_is_never_right(
 
 
 def test_long_names_leave_the_figures_room(evaluate: Callable[..., Ran], fake: FakeOpenAI) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     ran = evaluate("--strategies", "adaptive", "--alphas", "0.25", "--escalate", "2")
     for part in ("match", "steps", "calls", "tokens"):
         assert f" {part} " in ran.out
@@ -166,8 +175,8 @@ EVIL = [
 def test_names_of_datasets_cannot_break_the_page(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
 ) -> None:
-    write(data, [row(number, dataset=name) for number, name in enumerate(EVIL)])
-    fake.answers(knows)
+    write_rows(data, [ship(number, dataset=name) for number, name in enumerate(EVIL)])
+    fake.answers(answers_some)
     assert evaluate("--strategies", "none").code == 0
     text = (out / "report.md").read_text(encoding="utf-8")
     assert all(character.isprintable() or character == "\n" for character in text)
@@ -182,14 +191,14 @@ def test_names_of_datasets_cannot_break_the_page(
 def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text('{"fake": {"input": 1000000, "output": 0}}')
-    fake.answers(knows)
+    fake.answers(answers_some)
     ran = evaluate("--strategies", "none", "--prices", prices, "--json")
     assert json.loads(ran.out)["runs"][0]["scores"]["cost"]["total"] == 4 * PROMPT_TOKENS
 
 
 @pytest.mark.skipif(not MULTIHOP.is_file(), reason="needs the questions in ../shared/data")
-def test_multi_hop_questions_are_read_as_they_are() -> None:
-    examples, bad = read_questions(MULTIHOP)
+def test_multi_hop_questions_are_read() -> None:
+    examples, bad = read_examples(MULTIHOP)
     assert (len(examples), bad) == (54, [])
     assert {each.source for each in examples} == {"hotpotqa", "iirc", "2wikimultihopqa", "musique"}
     assert all(each.golds and not each.passages for each in examples)
@@ -226,97 +235,52 @@ def test_the_picture_joins_static_strategies_and_alphas_in_order() -> None:
     assert qa_report.png(found).startswith(b"\x89PNG")
 
 
-def test_points_on_one_another_share_a_name() -> None:
+def test_points_at_one_place_share_a_label() -> None:
     found = document(alpha0=(1, 0.5), alpha50=(1.01, 0.5), alpha100=(2, 0.5))
     axes = qa_report.draw(found).axes[0]
     assert [each.get_text() for each in axes.texts] == ["α = 0, α = 0.5", "α = 1"]
 
 
-# Going on
+# Resuming (see test_resuming for kills)
 
 
-@pytest.mark.parametrize("answers", [2, 7])
-def test_an_endpoint_that_dies_leaves_what_was_done_and_the_same_command_goes_on(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, answers: int
-) -> None:
-    left = answers
-
-    def dying(messages: Messages) -> Reply | str:
-        nonlocal left
-        left -= 1
-        return knows(messages) if left >= 0 else Reply(status=400, error="gone")
-
-    fake.answers(dying)
-    part = f"{answers} of 12 answers are kept in {out / 'predictions'}, and the same command"
-    one_line(evaluate(*STATIC, "--concurrency", "1"), 1, "question q", "gone", part)
-    assert not (out / "results.json").exists()
-    fake.requests.clear()
-    fake.answers(knows)
-    ran = evaluate(*STATIC, "--json")
-    assert ran.code == 0, ran.err
-    asked = Counter(asked_of(body["messages"])[0] for body in fake.requests)
-    assert asked["none"] + asked["single"] + asked["multi"] == 12 - answers
-    assert [run["scores"]["n"] for run in json.loads(ran.out)["runs"]] == [4, 4, 4]
-    fake.requests.clear()
-    assert evaluate(*STATIC).code == 0
-    assert fake.requests == []
-
-
-def test_a_killed_run_goes_on(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
-) -> None:
-    def slow(messages: Messages) -> Reply:
-        strategy, number = asked_of(messages)
-        late = strategy == "single" and number > 1
-        return Reply(str(knows(messages)), delay=60 if late else 0)
-
-    fake.answers(slow)
-    command = ("eval", "qa", "--data", data, "--out", out, "--model", "openai:fake", *STATIC)
-    kept = out / "predictions" / "single.jsonl"
-    with test_label.started(command, lambda: test_label.lines(kept) == 2) as process:
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
-    fake.requests.clear()
-    fake.answers(knows)
-    ran = evaluate(*STATIC, "--json")
-    assert ran.code == 0, ran.err
-    asked = Counter(asked_of(body["messages"]) for body in fake.requests)
-    assert asked == Counter({("single", 2): 1, ("single", 3): 1}) + Counter(
-        (name, number) for name in ("reason", "multi") for number in range(4)
-    )
-
-
-def test_an_answer_that_is_damaged_is_named(
+def test_a_damaged_answer_is_named(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     assert evaluate("--strategies", "none", "--limit", "1").code == 0
     path = out / "predictions" / "none.jsonl"
     row = json.loads(path.read_text())
     del row["stop_reason"]
     path.write_text(json.dumps(row) + "\n")
     ran = evaluate("--strategies", "none")
-    one_line(ran, 2, f"{path}, line 1", "'stop_reason'", "--overwrite")
+    one_line(ran, 2, f"{path}:1", "'stop_reason'", "--overwrite")
 
 
-def test_another_server_is_no_way_to_go_on(
+def test_another_server_cannot_resume(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     assert evaluate("--strategies", "none").code == 0
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     one_line(evaluate("--strategies", "none"), 2, "endpoint: ", '"127.0.0.1:9" now')
 
 
-def test_a_changed_router_or_gate_is_no_way_to_go_on(
+def test_another_router_or_gate_cannot_resume(
     evaluate: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     options = ("--strategies", "adaptive", "--alphas", "0", "--limit", "1")
     assert evaluate(*options).code == 0
     count = len(fake.requests)
-    for change in (("--gate", "never"), ("--profile", "gpt-4o")):
-        one_line(evaluate(*options, *change), 2, change[0][2:], "other settings", "--overwrite")
+    for change in (("--gate", "never"), ("--profile", "gpt-4o"), ("--top-k", "3")):
+        one_line(
+            evaluate(*options, *change),
+            2,
+            change[0][2:].replace("-", "_"),
+            "other settings",
+            "--overwrite",
+        )
     assert len(fake.requests) == count
 
 
@@ -326,7 +290,7 @@ def test_a_changed_router_or_gate_is_no_way_to_go_on(
 def test_a_drop_is_exit_code_1(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
 ) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     assert evaluate("--strategies", "none").code == 0
     baseline = tmp_path / "baseline.json"
     baseline.write_bytes((out / "results.json").read_bytes())
@@ -343,7 +307,7 @@ def test_a_drop_is_exit_code_1(
 def test_a_baseline_of_another_command_is_refused(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
 ) -> None:
-    fake.answers(knows)
+    fake.answers(answers_some)
     assert evaluate("--strategies", "none").code == 0
     other = json.loads((out / "results.json").read_text()) | {"benchmark": "retrievalqa"}
     other["runs"] = []
@@ -351,7 +315,7 @@ def test_a_baseline_of_another_command_is_refused(
     baseline.write_text(json.dumps(other))
     fake.requests.clear()
     ran = evaluate("--strategies", "none", "--baseline", baseline)
-    one_line(ran, 2, "the baseline is of `hopgate eval retrievalqa`")
+    one_line(ran, 2, "the baseline is from `hopgate eval retrievalqa`")
     assert fake.requests == []
 
 
@@ -372,6 +336,8 @@ def test_a_baseline_of_another_command_is_refused(
         (["--alphas", "0,,1"], ["--alphas is '0,,1'"]),
         (["--alphas", "0.5,.5"], ["adaptive:alpha=0.5 is given twice"]),
         (["--gate", "maybe"], ["--gate"]),
+        (["--max-hops", "99"], ["--max-hops is 99", "less than or equal to 10"]),
+        (["--escalate", "21"], ["--escalate is 21"]),
         (["--router", "nowhere"], ["nowhere"]),
         (["--profile", "gpt-9"], ["gpt-9", "flan-t5-xl"]),
         (["--index", "nowhere"], ["nowhere", "hopgate index build"]),
@@ -398,16 +364,16 @@ def test_wrong_usage_is_one_line_before_anything_is_asked(
 
 
 def test_systems_have_names_and_files_of_their_own() -> None:
-    found = systems("none,adaptive", "0,0.25", "ta-are", "builtin", "auto")
-    assert [(each.name, each.slug, each.alpha, each.dated) for each in found] == [
+    found = systems("none,adaptive", "0,0.25", 0, {"gate": "ta-are"})
+    assert [(each.name, each.slug, each.settings.get("alpha"), each.dated) for each in found] == [
         ("none", "none", None, False),
         ("adaptive:alpha=0", "adaptive_alpha=0", 0, True),
         ("adaptive:alpha=0.25", "adaptive_alpha=0.25", 0.25, True),
     ]
 
 
-def test_escalation_is_run_beside_what_it_is_to_be_compared_with() -> None:
-    found = systems("adaptive", "0,1", "off", "builtin", "auto", 4)
+def test_escalation_runs_beside_the_same_alpha_without_it() -> None:
+    found = systems("adaptive", "0,1", 4, {"gate": "off"})
     assert [(each.name, each.settings.get("escalate")) for each in found] == [
         ("adaptive:alpha=0", None),
         ("adaptive:alpha=0,escalate=4", 4),
@@ -415,7 +381,7 @@ def test_escalation_is_run_beside_what_it_is_to_be_compared_with() -> None:
         ("adaptive:alpha=1,escalate=4", 4),
     ]
     with pytest.raises(ValueError, match="--escalate is for the strategy adaptive"):
-        systems("none", None, "off", "builtin", "auto", 4)
+        systems("none", None, 4, {})
 
 
 def test_the_picture_draws_escalation_as_a_curve_of_its_own() -> None:

@@ -2,10 +2,7 @@
 
 import json
 import re
-import signal
-import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +11,12 @@ import pytest
 from commands import Ran, one_line
 from doubles import by_task, task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
-from test_label import started, write
+from ships import reads_the_passage, ship_with_passage, skip_pictures, write_rows
 
-from hopgate import Context, evaluating
-from hopgate.evaluation.asking import Examinee, GivenPassages
+from hopgate import Context
+from hopgate.evaluation.datasets import Example, read_retrievalqa
+from hopgate.evaluation.harness import GivenPassages, SingleRetrievalGraph
 from hopgate.evaluation.journal import Journal
-from hopgate.evaluation.retrievalqa import Example, read_examples
 from hopgate.evaluation.specs import parse_spec, parse_specs
 from hopgate.models import chat
 from hopgate.retrievers.sources import sample_path
@@ -27,20 +24,9 @@ from hopgate.retrievers.sources import sample_path
 SURE, UNSURE = [{"x": 0.0}], [{"x": -1.0, "y": -1.0, "z": -1.0, "w": -1.0}]
 
 
-def row(number: int, **fields: Any) -> dict[str, Any]:
-    """Question `number`, whose answer stands in its passage alone."""
-    return {
-        "data_source": "popqa" if number % 2 else "freshqa",
-        "question_id": f"q{number}",
-        "question": f"What is the code word of ship {number}?",
-        "ground_truth": [f"word{number}x"],
-        "context": [{"title": f"Ship {number}", "text": f"Its code word is word{number}x."}],
-    } | fields
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write(tmp_path / "data.jsonl", [row(number) for number in range(6)])
+    return write_rows(tmp_path / "data.jsonl", [ship_with_passage(number) for number in range(6)])
 
 
 @pytest.fixture
@@ -49,25 +35,17 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def evaluate(run: Callable[..., Ran], data: Path, out: Path) -> Callable[..., Ran]:
-    """`hopgate eval retrievalqa` on the fake model, with more options."""
+def evaluate(
+    run: Callable[..., Ran], data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """`hopgate eval retrievalqa` on the fake model, without pictures."""
+    skip_pictures(monkeypatch)
 
     def command(*arguments: str | Path) -> Ran:
         common = ("--data", data, "--model", "openai:fake", "--out", out)
         return run("eval", "retrievalqa", *common, *arguments)
 
     return command
-
-
-def reads_the_passage(messages: Messages) -> Reply | str:
-    """Says Yes to even ships; answers what the passages say, else that it does not know."""
-    asked = messages[-1]["content"]
-    match task(messages):
-        case "gate":
-            return "[Yes]" if int(re.findall(r"ship (\d+)", asked)[-1]) % 2 == 0 else "[No]"
-        case "answer":
-            return f"{re.findall(r'word[0-9a-z]+', asked)[-1]} [1]"
-    return "I don't know"
 
 
 def predictions(out: Path, slug: str) -> list[dict[str, Any]]:
@@ -84,7 +62,7 @@ def test_help_lists_what_can_be_measured(run: Callable[..., Ran]) -> None:
     one_line(run("eval"), 2, "name a command: gate, qa, retrievalqa")
 
 
-# What is asked and kept
+# What is asked and saved
 
 
 def test_each_gate_runs_on_every_question(
@@ -135,29 +113,39 @@ def test_each_gate_runs_on_every_question(
     assert {"report.md", "results.json", "predictions"} <= {path.name for path in out.iterdir()}
 
 
-def test_people_see_a_table(evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path) -> None:
+def test_people_see_a_table(
+    run: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
+) -> None:
     fake.answers(reads_the_passage)
-    ran = evaluate("--gate", "always")
+    common = ("--data", data, "--model", "openai:fake", "--out", out)
+    ran = run("eval", "retrievalqa", *common, "--gate", "always")
     assert (ran.code, ran.err) == (0, "")
     for part in ("openai:fake, 6 questions", "always", "100.0%", str(out / "report.md")):
         assert part in ran.out
+    for picture in ("flow.png", "gates.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_five_passages_of_the_question_are_shown(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
 ) -> None:
-    write(data, [row(1, context=[f"Passage number {number}." for number in range(8)])])
+    write_rows(
+        data, [ship_with_passage(1, context=[f"Passage number {number}." for number in range(8)])]
+    )
     fake.answers(by_task(answer="x"))
     assert evaluate("--gate", "always").code == 0
     assert re.findall(r"Passage number (\d)", fake.prompts[0]) == ["0", "1", "2", "3", "4"]
 
 
-def test_two_questions_of_the_same_text_keep_their_passages(
+def test_questions_with_the_same_text_have_their_own_passages(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
 ) -> None:
     same = "Which number is it?"
-    rows = [row(number, question=same, context=[f"It is word{number}x."]) for number in range(6)]
-    data = write(tmp_path / "same.jsonl", rows)
+    rows = [
+        ship_with_passage(number, question=same, context=[f"It is word{number}x."])
+        for number in range(6)
+    ]
+    data = write_rows(tmp_path / "same.jsonl", rows)
     fake.answers(reads_the_passage)
     common = ("--data", data, "--model", "openai:fake", "--out", out, "--concurrency", "6")
     assert run("eval", "retrievalqa", *common, "--gate", "always").code == 0
@@ -166,7 +154,7 @@ def test_two_questions_of_the_same_text_keep_their_passages(
     }
 
 
-def test_a_draft_that_is_sure_costs_one_call(
+def test_a_confident_draft_costs_one_call(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     def drafts(messages: Messages) -> Reply | str:
@@ -186,7 +174,9 @@ def test_a_draft_that_is_sure_costs_one_call(
 def test_specs_reach_the_prompt(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
 ) -> None:
-    pool = write(tmp_path / "p.jsonl", [{"question": "Who is the harbour pilot?", "answer": "Yes"}])
+    pool = write_rows(
+        tmp_path / "p.jsonl", [{"question": "Who is the harbour pilot?", "answer": "Yes"}]
+    )
     fake.answers(by_task(gate="[No]", direct="x"))
     specs = (
         "ta-are",
@@ -217,7 +207,9 @@ def test_an_index_can_be_searched_instead(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
 ) -> None:
     question = "Who designed Farrick Head Lighthouse?"
-    data = write(tmp_path / "d.jsonl", [row(1, question=question, ground_truth=["Fairlow"])])
+    data = write_rows(
+        tmp_path / "d.jsonl", [ship_with_passage(1, question=question, ground_truth=["Fairlow"])]
+    )
     fake.answers(by_task(answer="Caddoc Fairlow [1]"))
     common = ("--data", data, "--model", "openai:fake", "--out", out, "--gate", "always")
     ran = run("eval", "retrievalqa", *common, "--passages", "index", "--index", sample_path())
@@ -228,7 +220,7 @@ def test_an_index_can_be_searched_instead(
     one_line(given, 2, "always.jsonl", 'passages: "index', '"given" now')
 
 
-async def test_a_retriever_that_fails_is_no_answer(
+async def test_a_failing_retriever_is_an_error(
     fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -238,7 +230,9 @@ async def test_a_retriever_that_fails_is_no_answer(
     monkeypatch.setattr(GivenPassages, "search", fail)
     example = Example("q1", "Why?", ("x",), "popqa", (), None)
     with pytest.raises(RuntimeError, match="question q1: the retriever failed: gone"):
-        await Examinee(given=True).answer(example, Context(model="openai:fake", gate="always"))
+        await SingleRetrievalGraph(given=True).ask(
+            example, Context(model="openai:fake", gate="always")
+        )
 
 
 def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
@@ -250,10 +244,10 @@ def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_p
     assert each["scores"]["cost"]["total"] == 6 * PROMPT_TOKENS
 
 
-def test_the_embedded_model_is_run_for_real(
+def test_the_embedded_model_really_runs(
     run: Callable[..., Ran], embedded: str, tmp_path: Path, out: Path
 ) -> None:
-    data = write(tmp_path / "real.jsonl", [row(number) for number in (1, 2, 3)])
+    data = write_rows(tmp_path / "real.jsonl", [ship_with_passage(number) for number in (1, 2)])
     common = ("--data", data, "--model", embedded, "--out", out)
     ran = run("eval", "retrievalqa", *common, "--gate", "draft:threshold=1")
     assert ran.code == 0, ran.err
@@ -263,52 +257,10 @@ def test_the_embedded_model_is_run_for_real(
         assert each["prediction"]
 
 
-# Going on
+# Resuming (see test_resuming for kills)
 
 
-class Dying:
-    """A model that answers only so often; after that the endpoint is gone."""
-
-    def __init__(self, answers: int) -> None:
-        self.left = answers
-        self.asked: list[tuple[str, str]] = []
-
-    def __call__(self, messages: Messages) -> Reply | str:
-        if self.left == 0:
-            return Reply(status=400, error="gone")
-        self.left -= 1
-        (ship,) = re.findall(r"ship (\d+)\?", messages[-1]["content"])
-        self.asked.append((task(messages), ship))
-        return reads_the_passage(messages)
-
-
-@pytest.mark.parametrize("answers", [0, 3, 11])
-def test_an_endpoint_that_dies_leaves_what_was_done_and_the_same_command_goes_on(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, answers: int
-) -> None:
-    gates = ("--gate", "always", "--gate", "ta-are", "--concurrency", "2")
-    dying = Dying(answers)
-    fake.answers(dying)
-    ran = evaluate(*gates)
-    kept = sum(len(predictions(out, slug)) for slug in ("always", "ta-are"))
-    part = f"{kept} of 12 answers are kept in {out / 'predictions'}, and the same command goes on"
-    one_line(ran, 1, "question q", "gone", fake.base_url, part)
-    assert kept == {0: 0, 3: 3, 11: 8}[answers]
-    assert not (out / "results.json").exists()
-
-    living = Dying(1000)
-    fake.answers(living)
-    ran = evaluate(*gates, "--json")
-    assert ran.code == 0, ran.err
-    assert [each["scores"]["n"] for each in json.loads(ran.out)["runs"]] == [6, 6]
-    finished = Counter(each for each in dying.asked + living.asked if each[0] != "gate")
-    assert finished == {
-        **{("answer", str(n)): 1 if n % 2 else 2 for n in range(6)},
-        **{("direct", str(n)): 1 for n in range(6) if n % 2},
-    }
-
-
-def test_a_finished_run_is_not_asked_again(
+def test_a_finished_run_asks_nothing(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     fake.answers(reads_the_passage)
@@ -321,7 +273,7 @@ def test_a_finished_run_is_not_asked_again(
     assert len(fake.requests) == count + 6
 
 
-def test_more_questions_of_the_same_file_go_on(
+def test_more_questions_of_the_same_file_are_added(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     fake.answers(reads_the_passage)
@@ -331,7 +283,7 @@ def test_more_questions_of_the_same_file_go_on(
         assert len(fake.requests) == len(predictions(out, "never")) == known
 
 
-def test_a_run_goes_on_with_the_date_on_which_it_began(
+def test_a_resumed_run_keeps_the_date_of_its_start(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     fake.answers(reads_the_passage)
@@ -340,7 +292,7 @@ def test_a_run_goes_on_with_the_date_on_which_it_began(
     asked = [text for text in fake.prompts if "Today is" in text]
     assert len(asked) == 6
     assert all("Today is 2024-02-03" in text for text in asked)
-    one_line(evaluate("--gate", "ta-are", "--today", "2025-01-01"), 2, '"2024-02-03" there')
+    one_line(evaluate("--gate", "ta-are", "--today", "2025-01-01"), 2, '"2024-02-03" in the file')
 
 
 def test_other_settings_are_refused_before_anything_is_asked(
@@ -351,8 +303,10 @@ def test_other_settings_are_refused_before_anything_is_asked(
     count = len(fake.requests)
     common = ("eval", "retrievalqa", "--data", data, "--out", out, "--gate", "never")
     other = run(*common, "--gate", "always", "--model", "openai:other")
-    one_line(other, 2, "never.jsonl", 'model: "openai:fake" there', "--overwrite", "another --out")
-    write(data, [row(1)])
+    one_line(
+        other, 2, "never.jsonl", 'model: "openai:fake" in the file', "--overwrite", "another --out"
+    )
+    write_rows(data, [ship_with_passage(1)])
     one_line(evaluate("--gate", "never"), 2, "never.jsonl", "data: ")
     assert len(fake.requests) == count
 
@@ -364,43 +318,6 @@ def test_a_second_process_on_the_same_folder_is_refused(
     with Journal(out / "predictions" / "never.jsonl", {}):
         one_line(evaluate("--gate", "never"), 1, "never.jsonl is in use by another process")
     assert fake.requests == []
-
-
-def begun(data: Path, out: Path, answers: int) -> subprocess.Popen[str]:
-    """The command in a process of its own, at the moment when it has kept some answers."""
-    common = ("eval", "retrievalqa", "--data", data, "--model", "openai:fake")
-    file = out / "predictions" / "always.jsonl"
-    return started(
-        (*common, "--out", out, "--gate", "always"),
-        lambda: file.exists() and len(file.read_bytes().splitlines()) >= answers,
-        seconds=60,
-    )
-
-
-def slow(messages: Messages) -> Reply:
-    answer = reads_the_passage(messages)
-    number = re.findall(r"ship (\d+)\?", messages[-1]["content"])[-1]
-    return Reply(str(answer), delay=0 if int(number) < 2 else 30)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_killed_and_started_again_it_goes_on(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, how: signal.Signals
-) -> None:
-    fake.answers(slow)
-    with begun(data, out, 2) as process:
-        process.send_signal(how)
-        stdout, stderr = process.communicate(timeout=30)
-    if how is signal.SIGINT:
-        said = f"interrupted; 2 of 6 answers are kept in {out / 'predictions'}"
-        one_line(Ran(process.returncode, stdout, stderr), 1, said, "the same command goes on")
-    fake.requests.clear()
-    fake.answers(reads_the_passage)
-    ran = evaluate("--gate", "always", "--json")
-    assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["runs"][0]["scores"]["match"] == 1
-    asked = [re.findall(r"ship (\d)\?", text)[-1] for text in fake.prompts]
-    assert sorted(asked) == ["2", "3", "4", "5"]
 
 
 # The regression gate
@@ -430,7 +347,7 @@ def test_a_drop_is_exit_code_1_with_a_line_for_each(
 
 
 @pytest.mark.parametrize("change", ["data", "gates", "json", "missing"])
-def test_a_baseline_that_cannot_be_compared_with_is_refused_first(
+def test_a_baseline_that_cannot_be_compared_is_refused_first(
     evaluate: Callable[..., Ran],
     fake: FakeOpenAI,
     data: Path,
@@ -444,7 +361,7 @@ def test_a_baseline_that_cannot_be_compared_with_is_refused_first(
     if change != "missing":
         baseline.write_bytes((out / "results.json").read_bytes())
     if change == "data":
-        write(data, [row(7)])
+        write_rows(data, [ship_with_passage(7)])
     if change == "json":
         baseline.write_text("{")
     fake.requests.clear()
@@ -455,13 +372,13 @@ def test_a_baseline_that_cannot_be_compared_with_is_refused_first(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_baseline_that_the_run_would_write_over_is_refused(
+def test_a_baseline_that_would_be_overwritten_is_refused(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     fake.answers(reads_the_passage)
     assert evaluate("--gate", "always").code == 0
     again = evaluate("--gate", "always", "--baseline", out / "results.json")
-    one_line(again, 2, "baseline", "written over")
+    one_line(again, 2, "baseline", "overwritten")
 
 
 # Bad input
@@ -471,18 +388,20 @@ def test_a_baseline_that_the_run_would_write_over_is_refused(
     ("bad", "reason"),
     [
         ('{"question": ', "not JSON"),
-        ({**row(2), "ground_truth": []}, "ground_truth"),
-        ({key: value for key, value in row(2).items() if key != "question"}, "question"),
-        ({**row(2), "question": "x" * 5000}, "5000 characters"),
+        ({**ship_with_passage(2), "ground_truth": []}, "ground_truth"),
+        (
+            {key: value for key, value in ship_with_passage(2).items() if key != "question"},
+            "question",
+        ),
+        ({**ship_with_passage(2), "question": "x" * 5000}, "5000 characters"),
     ],
     ids=["broken line", "no golds", "missing field", "long question"],
 )
 def test_a_bad_row_is_named_before_anything_is_asked(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, bad: Any, reason: str
 ) -> None:
-    write(data, [row(1), bad, row(3)])
-    parts = (str(data), "q2" if "characters" in reason else ":2", reason)
-    one_line(evaluate("--gate", "never"), 2, *parts)
+    write_rows(data, [ship_with_passage(1), bad, ship_with_passage(3)])
+    one_line(evaluate("--gate", "never"), 2, f"{data}:2", reason)
     assert fake.requests == []
     assert not out.exists()
 
@@ -490,7 +409,7 @@ def test_a_bad_row_is_named_before_anything_is_asked(
 def test_bad_rows_are_left_out_when_asked_to(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
 ) -> None:
-    write(data, [row(1), "{", row(3)])
+    write_rows(data, [ship_with_passage(1), "{", ship_with_passage(3)])
     fake.answers(reads_the_passage)
     ran = evaluate("--gate", "never", "--skip-bad-rows", "--json")
     assert ran.code == 0, ran.err
@@ -550,10 +469,10 @@ def test_wrong_usage_is_one_line_before_anything_is_asked(
     assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
-def test_a_pool_that_is_none_is_refused_before_anything_is_asked(
+def test_a_bad_pool_is_refused_before_anything_is_asked(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
 ) -> None:
-    pool = write(tmp_path / "pool.jsonl", ["{}"])
+    pool = write_rows(tmp_path / "pool.jsonl", ["{}"])
     gates = ("--gate", "always", "--gate", f"ta-are:pool={pool}")
     one_line(evaluate(*gates), 2, f"{pool}:1")
     assert fake.requests == []
@@ -574,19 +493,19 @@ def test_a_spec_says_what_an_invalid_reply_means(
     assert (kept["verdict"], kept["retrieve"]) == ("invalid", retrieved)
 
 
-def test_no_questions_time_has_loading_in_it(
+def test_the_time_of_a_question_excludes_loading(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = chat._make
 
     def slowly(name: str) -> chat.ChatModel:
-        time.sleep(3)
+        time.sleep(2)
         return make(name)
 
     monkeypatch.setattr(chat, "_make", slowly)
     fake.answers(reads_the_passage)
     assert evaluate("--gate", "never").code == 0
-    assert max(each["ms"] for each in predictions(out, "never")) < 3000
+    assert max(each["ms"] for each in predictions(out, "never")) < 2000
 
 
 def test_a_spec_sets_the_context() -> None:
@@ -621,10 +540,9 @@ def test_specs_have_files_of_their_own(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"[a-z0-9.=,_-]{1,90}", slug) for slug in slugs)
 
 
-def test_the_released_file_is_read_as_it_is() -> None:
+def test_the_released_file_is_read() -> None:
     released = Path(__file__).resolve().parents[2] / "shared/data/retrievalqa/dev.jsonl"
     if not released.is_file():
         pytest.skip("needs the released questions in ../shared/data")
-    examples, bad = read_examples(released)
-    evaluating._check_questions(released, examples)
+    examples, bad = read_retrievalqa(released)
     assert (len(examples), bad) == (150, [])

@@ -1,4 +1,4 @@
-"""Work that outlives its process: the journal, and many questions at once."""
+"""The journal on disk, and acting on many items concurrently."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hopgate.evaluation.journal import Journal, stored_settings
-from hopgate.evaluation.running import run
+from hopgate.evaluation.runner import for_each
 
 SETTINGS = {"model": "a", "gate": {"name": "ta-are", "date": True}}
 
@@ -28,7 +28,7 @@ def filled(path: Path, *ids: str) -> None:
             journal.append({"id": each, "text": f"é {each}"})
 
 
-def test_rows_are_there_again_with_the_same_settings(path: Path) -> None:
+def test_rows_are_read_again_with_the_same_settings(path: Path) -> None:
     filled(path, "1", "2")
     with Journal(path, json.loads(json.dumps(SETTINGS))) as journal:
         assert list(journal.done) == ["1", "2"]
@@ -39,7 +39,7 @@ def test_rows_are_there_again_with_the_same_settings(path: Path) -> None:
     assert stored_settings(path) == SETTINGS
 
 
-def test_a_row_is_on_the_disk_before_the_next_is_asked_for(path: Path) -> None:
+def test_a_row_is_on_the_disk_when_append_returns(path: Path) -> None:
     with Journal(path, SETTINGS) as journal:
         journal.append({"id": "1"})
         assert path.read_text() == '{"id": "1"}\n'
@@ -63,7 +63,11 @@ def test_other_settings_are_refused_by_name(path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         Journal(path, other)
     message = str(caught.value)
-    for part in (str(path), 'model: "a" there, "b" now', "data: nothing there, null now"):
+    for part in (
+        str(path),
+        'model: "a" in the file, "b" now',
+        "data: not set in the file, null now",
+    ):
         assert part in message
     assert "--overwrite" in message
     assert "another --out" in message
@@ -71,7 +75,7 @@ def test_other_settings_are_refused_by_name(path: Path) -> None:
     filled(path, "2")  # nothing was changed or kept locked
 
 
-def test_overwriting_starts_anew(path: Path) -> None:
+def test_overwriting_starts_again(path: Path) -> None:
     filled(path, "1")
     with Journal(path, {"model": "b"}, overwrite=True) as journal:
         assert journal.done == {}
@@ -84,15 +88,15 @@ def test_a_damaged_row_is_named(path: Path, line: str) -> None:
     filled(path, "1")
     with path.open("a") as file:
         file.write(f'{line}\n{{"id": "3"}}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: .*--overwrite"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl:2: .*--overwrite"):
         Journal(path, SETTINGS)
 
 
-def test_a_row_that_lacks_a_field_is_named(path: Path) -> None:
+def test_a_row_without_a_field_is_named(path: Path) -> None:
     filled(path, "1")
     with path.open("a") as file:
         file.write('{"id": "2"}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: .*'text'.*--overwrite"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl:2: .*'text'.*--overwrite"):
         Journal(path, SETTINGS, fields={"id", "text"})
     with Journal(path, SETTINGS) as journal:
         assert list(journal.done) == ["1", "2"]
@@ -101,7 +105,7 @@ def test_a_row_that_lacks_a_field_is_named(path: Path) -> None:
 def test_rows_without_settings_are_refused(path: Path) -> None:
     filled(path, "1")
     path.with_name("rows.settings.json").unlink()
-    with pytest.raises(ValueError, match=r"rows\.settings\.json is not beside it"):
+    with pytest.raises(ValueError, match=r"rows\.settings\.json is missing"):
         Journal(path, SETTINGS)
 
 
@@ -109,7 +113,7 @@ def test_rows_without_settings_are_refused(path: Path) -> None:
 def test_damaged_settings_are_named(path: Path, text: str) -> None:
     filled(path, "1")
     path.with_name("rows.settings.json").write_text(text)
-    with pytest.raises(ValueError, match=r"rows\.settings\.json holds no settings"):
+    with pytest.raises(ValueError, match=r"rows\.settings\.json does not hold settings"):
         Journal(path, SETTINGS)
 
 
@@ -137,14 +141,16 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
         assert list(journal.done) == ["1"]
 
 
-def test_half_a_character_is_kept_as_it_is(path: Path) -> None:
+def test_half_a_character_is_preserved(path: Path) -> None:
     with Journal(path, SETTINGS) as journal:
         journal.append({"id": "1", "text": "\ud800 é"})
     with Journal(path, SETTINGS) as journal:
         assert journal.done["1"]["text"] == "\ud800 é"
 
 
-def test_a_disk_that_is_full_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_row(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -159,7 +165,7 @@ def test_a_disk_that_is_full_is_one_line(path: Path, monkeypatch: pytest.MonkeyP
     assert path.read_text() == '{"id": "2"}\n'
 
 
-def test_no_piece_of_a_row_stays_however_often_the_disk_was_full(path: Path) -> None:
+def test_a_full_disk_never_leaves_part_of_a_row(path: Path) -> None:
     with Journal(path, SETTINGS) as journal:
         journal.append({"id": "1"})
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -179,7 +185,7 @@ def test_no_piece_of_a_row_stays_however_often_the_disk_was_full(path: Path) -> 
 # Many at once
 
 
-async def test_never_more_than_asked_for_run_at_once_and_all_are_done() -> None:
+async def test_concurrency_is_limited_and_all_items_are_done() -> None:
     running, most, done = 0, 0, list[int]()
 
     async def act(item: int) -> int:
@@ -190,13 +196,13 @@ async def test_never_more_than_asked_for_run_at_once_and_all_are_done() -> None:
         running -= 1
         return item
 
-    await run(range(20), act, 3, done.append)
+    await for_each(range(20), act, 3, done.append)
     assert most == 3
     assert sorted(done) == list(range(20))
     assert done != sorted(done)  # handed on as they come
 
 
-async def test_an_error_stops_new_work_and_keeps_what_was_running() -> None:
+async def test_an_error_stops_new_work_and_finishes_what_is_running() -> None:
     started, done = list[int](), list[int]()
 
     async def act(item: int) -> int:
@@ -207,7 +213,7 @@ async def test_an_error_stops_new_work_and_keeps_what_was_running() -> None:
         return item
 
     with pytest.raises(RuntimeError, match="down"):
-        await run(range(20), act, 3, done.append)
+        await for_each(range(20), act, 3, done.append)
     assert started == [0, 1, 2]
     assert done == [1, 2]
 
@@ -218,10 +224,10 @@ async def test_the_first_of_several_errors_is_raised() -> None:
         raise ValueError(item)
 
     with pytest.raises(ValueError, match="2"):
-        await run(range(3), act, 3, lambda _: None)
+        await for_each(range(3), act, 3, lambda _: None)
 
 
-async def test_what_cannot_be_kept_stops_the_work() -> None:
+async def test_a_result_that_cannot_be_saved_stops_the_work() -> None:
     asked = list[int]()
 
     async def act(item: int) -> int:
@@ -232,18 +238,18 @@ async def test_what_cannot_be_kept_stops_the_work() -> None:
         raise RuntimeError("no space")
 
     with pytest.raises(RuntimeError, match="no space"):
-        await run(range(20), act, 2, keep)
+        await for_each(range(20), act, 2, keep)
     assert asked == [0]
 
 
-async def test_cancelling_gives_up_what_is_running() -> None:
+async def test_cancelling_abandons_what_is_running() -> None:
     done = list[int]()
 
     async def act(item: int) -> int:
         await asyncio.sleep(0 if item == 0 else 60)
         return item
 
-    task = asyncio.create_task(run(range(4), act, 2, done.append))
+    task = asyncio.create_task(for_each(range(4), act, 2, done.append))
     await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,11 +8,12 @@ import pty
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Ran
 from doubles import by_task
 from fake_openai import FakeOpenAI
 from rich.console import Console
@@ -178,15 +179,11 @@ def test_ask_shows_a_run_in_a_terminal_and_the_answer_on_stdout(
     assert out.startswith("╭─ answer")
 
 
-def test_ask_shows_nothing_live_where_stderr_is_no_terminal(fake: FakeOpenAI) -> None:
+def test_ask_shows_nothing_live_if_stderr_is_not_a_terminal(
+    run: Callable[..., Ran], fake: FakeOpenAI
+) -> None:
     fake.answers(by_task(direct="x"))
-    ran = subprocess.run(
-        [sys.executable, "-m", "hopgate", "ask", "Why?", "--strategy", "none"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "x" in ran.stdout
+    ran = run("ask", "Why?", "--strategy", "none")
+    assert (ran.code, ran.err) == (0, "")
+    assert "x" in ran.out
     assert not fake.requests[0].get("stream")

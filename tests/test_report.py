@@ -1,4 +1,4 @@
-"""The report: what is written, what it may not hold, pictures, and comparing with another."""
+"""Reports: files, pages, pictures, and comparing results with a baseline."""
 
 import copy
 import itertools
@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from matplotlib.text import Text
-from test_scores import row
+from predictions import prediction
 
 from hopgate.evaluation import charts
 from hopgate.evaluation.published import RETRIEVALQA, SELF_RAG
 from hopgate.evaluation.report import (
     Drop,
-    Run,
     compare,
     new_runs,
     page,
@@ -24,8 +23,8 @@ from hopgate.evaluation.report import (
     results_document,
     write_report,
 )
+from hopgate.evaluation.runner import endpoint, model_settings
 from hopgate.evaluation.scores import Price, summarise
-from hopgate.plans import asked_of, endpoint
 
 PAPER = Path(__file__).resolve().parents[2] / "shared" / "papers" / "retrievalqa-ta-are.txt"
 FILES = ["flow.png", "gates.png", "report.md", "results.json"]
@@ -36,10 +35,14 @@ SPECS = (
 )  # fmt: skip
 
 
-def run(name: str, right: int = 3, answerable: bool | None = None, n: int = 10) -> Run:
+def entry(name: str, settings: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "settings": settings, "scores": scores}
+
+
+def run(name: str, right: int = 3, answerable: bool | None = None, n: int = 10) -> dict[str, Any]:
     """A run in which the first `right` of `n` questions were retrieved for and answered."""
     rows = [
-        row(
+        prediction(
             id=str(i), question="SECRET QUESTION", prediction="SECRET PREDICTION",
             source=("popqa", "freshqa")[i % 2], retrieve=i < right, match=i < right, em=i < right,
             f1=float(i < right), known=i % 3 > 0 or i < right,
@@ -47,10 +50,10 @@ def run(name: str, right: int = 3, answerable: bool | None = None, n: int = 10) 
         )
         for i in range(n)
     ]  # fmt: skip
-    return Run(name, {"gate": name}, summarise(rows, Price(0.15, 0.6)))
+    return entry(name, {"gate": name}, summarise(rows, Price(0.15, 0.6)))
 
 
-def document(*runs: Run, **fields: Any) -> dict[str, Any]:
+def document(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
     data = {"name": "data.jsonl", "sha256": "ab" * 32, "rows": 10, "bad_rows": 1}
     known: dict[str, Any] = {
         "passages": "given", "endpoint": None, "command": "hopgate eval retrievalqa --data x",
@@ -79,12 +82,12 @@ def test_the_document_says_what_was_run() -> None:
         ("http://127.0.0.1:8000/v1", "local:smollm2", None),
     ],
 )
-def test_of_the_endpoint_only_host_and_port_are_kept(
+def test_only_host_and_port_of_the_endpoint_are_saved(
     monkeypatch: pytest.MonkeyPatch, url: str, model: str, shown: str | None
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     assert endpoint(model) == shown
-    assert asked_of(model) == {"model": model, **({"endpoint": shown} if shown else {})}
+    assert model_settings(model) == {"model": model, **({"endpoint": shown} if shown else {})}
 
 
 def test_runs_need_names_of_their_own() -> None:
@@ -99,7 +102,7 @@ def test_runs_need_names_of_their_own() -> None:
 # What is written
 
 
-def test_four_files_are_written_and_nothing_else_stays(tmp_path: Path) -> None:
+def test_a_report_is_four_files_without_leftovers(tmp_path: Path) -> None:
     found = document(run("ta-are"), run("never", 0))
     write_report(tmp_path / "deep" / "out", found)
     assert sorted(os.listdir(tmp_path / "deep" / "out")) == FILES
@@ -112,7 +115,7 @@ def test_no_text_of_the_data_is_written(tmp_path: Path) -> None:
         assert "SECRET" not in (tmp_path / name).read_text(encoding="utf-8")
 
 
-def test_a_report_that_cannot_be_made_leaves_the_old_one(
+def test_a_failed_report_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_report(tmp_path, document())
@@ -133,7 +136,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         write_report(tmp_path / "out", document())
 
 
-def test_names_that_are_no_utf_8_are_written_so_that_they_can_be_read(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_can_be_written_and_read(tmp_path: Path) -> None:
     write_report(tmp_path, document(run("ta-are"), command="hopgate --data \udcff.jsonl"))
     assert read_results(tmp_path / "results.json")["command"] == "hopgate --data \udcff.jsonl"
     assert "\\udcff" in (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -164,7 +167,7 @@ def test_the_page_has_the_figures() -> None:
     assert published[1] == ["TinyLlama (1.1B)", "39.1 / 14.7", "54.1 / 19.0", "100.0 / 28.2"]
     assert table(text, "## New world")[0] == ["gate", "`long-tail` (n = 5)", "`new-world` (n = 5)"]
     assert table(text, "## By source")[1] == ["`ta-are`", "20.0 / 20.0", "40.0 / 40.0"]
-    assert table(text, "## What it cost")[1][5:8] == ["1,100", "2.1e-05", "0.00021"]
+    assert table(text, "## Cost")[1][5:8] == ["1,100", "2.1e-05", "0.00021"]
     flow = table(text, "## Where the questions went")
     assert flow[1] == ["`ta-are`", "3", "0", "0", "0", "4", "3"]
     assert "](gates.png)" in text and "](flow.png)" in text
@@ -190,7 +193,7 @@ def test_a_run_s_name_breaks_no_table() -> None:
 
 @pytest.mark.parametrize("draw", [charts.draw_gates, charts.draw_flow])
 @pytest.mark.parametrize("count", [1, 2, 5, 12])
-def test_no_text_of_a_picture_lies_on_another_or_is_cut_off(
+def test_texts_of_a_picture_do_not_overlap_and_are_not_cut_off(
     draw: Callable[..., Any], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [run(name, at * 37 % 201, n=200) for at, name in enumerate(SPECS[:count])]
@@ -224,15 +227,15 @@ def test_the_gates_picture_shows_runs_and_published_figures() -> None:
     assert lines["always"] == [100] * 5
 
 
-def test_the_gates_picture_counts_must_retrieve_questions_alone() -> None:
+def test_the_gates_picture_counts_only_must_retrieve_questions() -> None:
     figure = charts.draw_gates(document(run("ta-are", answerable=True)))
     assert [bar.get_width() for bar in figure.axes[0].patches] == pytest.approx([20])
     assert "5 questions" in figure.axes[0].get_title(loc="left")
 
 
 def test_questions_that_are_all_answerable_give_a_picture_too() -> None:
-    rows = [row(answerable=True)]
-    assert charts.gates_png(document(Run("a", {}, summarise(rows)))).startswith(b"\x89PNG")
+    rows = [prediction(answerable=True)]
+    assert charts.gates_png(document(entry("a", {}, summarise(rows)))).startswith(b"\x89PNG")
 
 
 def test_the_flow_s_bands_are_as_wide_as_their_counts() -> None:
@@ -247,7 +250,7 @@ def test_the_flow_s_bands_are_as_wide_as_their_counts() -> None:
     assert "right 3\n3 + 0" in texts and "wrong 4\n0 + 4" in texts
 
 
-def test_a_name_is_no_formula_and_loses_its_folders() -> None:
+def test_names_in_pictures_are_not_formulas_and_lose_their_folders() -> None:
     assert (
         charts.label("ta-are:pool=/a/b/pool.jsonl,demos=4") == "ta-are: pool=pool.jsonl,\ndemos=4"
     )
@@ -320,12 +323,12 @@ def test_a_missing_run_is_refused_and_a_new_one_is_named() -> None:
     ("change", "parts"),
     [
         (lambda d: d["data"].update(sha256="cd" * 32), ["other questions", "sha256", "cdcd"]),
-        (lambda d: d["data"].update(rows=9), ["other questions", "rows 9"]),
+        (lambda d: d["data"].update(rows=9), ["other questions", "rows", "is 9"]),
         (lambda d: d.update(format=2), ["baseline", "format 1", "is 2"]),
         (lambda d: d.pop("format"), ["baseline", "is None"]),
-        (lambda d: d.pop("data"), ["baseline is not whole", "'data'"]),
+        (lambda d: d.pop("data"), ["baseline is incomplete", "'data'"]),
         (lambda d: d["data"].pop("rows"), ["'rows'"]),
-        (lambda d: d.update(runs=3), ["baseline is not whole"]),
+        (lambda d: d.update(runs=3), ["baseline is incomplete"]),
         (lambda d: d["runs"][0].pop("scores"), ["'scores'"]),
         (lambda d: d["runs"][0]["scores"].pop("match"), ["'match'"]),
         (lambda d: d["runs"][0]["scores"].update(match="high"), ["match, which is 'high'"]),
@@ -350,7 +353,7 @@ def test_a_tolerance_out_of_range_is_refused(tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '"text"', "{}", "[" * 100_000])
-def test_a_file_that_holds_no_results_is_named(tmp_path: Path, content: str) -> None:
+def test_a_file_without_results_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"baseline .*results\.json"):

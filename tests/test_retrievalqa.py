@@ -1,4 +1,4 @@
-"""RetrievalQA's file: every shape that is released, and every way in which a row can be bad."""
+"""RetrievalQA's file: every published shape, and every kind of bad row."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopgate.evaluation.retrievalqa import KINDS, Example, read_examples
-from hopgate.evaluation.rows import BadRow, data_summary
+from hopgate.common.files import BadRow
+from hopgate.evaluation.datasets import KINDS, Example, data_summary, read_retrievalqa
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "retrievalqa" / "dev.jsonl"
 ROW = {
@@ -45,7 +45,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def only(path: Path) -> Example:
-    examples, bad = read_examples(path)
+    examples, bad = read_retrievalqa(path)
     assert (len(examples), bad) == (1, [])
     return examples[0]
 
@@ -55,7 +55,7 @@ def only(path: Path) -> Example:
 
 @pytest.mark.skipif(not DATA.is_file(), reason="needs RetrievalQA in ../shared/data")
 def test_the_released_file_is_read_as_it_is() -> None:
-    examples, bad = read_examples(DATA)
+    examples, bad = read_retrievalqa(DATA)
     assert (len(examples), bad) == (150, [])
     assert Counter(each.source for each in examples) == dict.fromkeys(KINDS, 30)
     for example in examples:
@@ -88,7 +88,7 @@ def test_passages_come_as_objects_with_and_without_text_and_as_strings(write: Wr
     assert [hit["score"] for hit in example.passages] == [1 / rank for rank in range(1, 7)]
 
 
-def test_passages_that_are_empty_or_there_twice_are_left_out(write: Write) -> None:
+def test_empty_and_repeated_passages_are_left_out(write: Write) -> None:
     context = ["same", {"title": "", "text": ""}, " ", {}, {"text": "same"}, "other"]
     example = only(write({"context": context}))
     assert [(hit["text"], hit["score"]) for hit in example.passages] == [
@@ -118,7 +118,7 @@ def test_a_question_may_have_no_passages(write: Write) -> None:
         (["The", "The Who"], ("The", "The Who")),
     ],
 )
-def test_golds_come_as_a_list_a_written_list_or_one_answer(
+def test_golds_are_a_list_a_list_in_a_string_or_one_answer(
     write: Write, golds: Any, expected: tuple[str, ...]
 ) -> None:
     assert only(write({"ground_truth": golds})).golds == expected
@@ -128,18 +128,16 @@ def test_golds_come_as_a_list_a_written_list_or_one_answer(
     ("value", "expected"),
     [(0, False), (1, True), (False, False), (True, True), (None, None), ("left out", None)],
 )
-def test_answerable_is_taken_where_it_is_known(
-    write: Write, value: Any, expected: bool | None
-) -> None:
+def test_answerable_is_read_if_present(write: Write, value: Any, expected: bool | None) -> None:
     assert only(write({"param_knowledge_answerable": value})).answerable is expected
 
 
-def test_an_id_is_made_of_source_and_line_where_there_is_none(write: Write) -> None:
+def test_a_missing_id_is_made_from_source_and_line(write: Write) -> None:
     path = write({}, b"", {"question_id": "left out"}, {"question_id": 7})
-    assert [each.id for each in read_examples(path)[0]] == ["popqa_1", "popqa_3", "7"]
+    assert [each.id for each in read_retrievalqa(path)[0]] == ["popqa_1", "popqa_3", "7"]
 
 
-def test_a_byte_order_mark_empty_lines_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
+def test_byte_order_mark_empty_lines_and_windows_line_ends_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(b"\xef\xbb\xbf\r\n" + json.dumps(ROW).encode() + b"\r\n\r\n")
     assert only(path).id == "popqa_1"
@@ -165,10 +163,10 @@ BAD: list[tuple[dict[str, Any] | bytes, str]] = [
     ({"data_source": "left out"}, "data_source is missing"),
     ({"question": "  "}, "question is '  '"),
     ({"question": None}, "question is None"),
-    ({"question": "half \ud800"}, "question holds half of a character"),
+    ({"question": "half \ud800"}, "question contains half of a character"),
     ({"question_id": ""}, "question_id is ''"),
     ({"question_id": True}, "question_id is True"),
-    ({"question_id": "popqa_1"}, "question_id 'popqa_1' appears twice"),
+    ({"question_id": "popqa_1"}, "id 'popqa_1' appears twice"),
     ({"ground_truth": []}, "empty list"),
     ({"ground_truth": "[]"}, "empty list"),
     ({"ground_truth": ["the", "?!", ""]}, "only articles and punctuation"),
@@ -176,7 +174,7 @@ BAD: list[tuple[dict[str, Any] | bytes, str]] = [
     ({"ground_truth": [1858]}, "ground_truth is [1858]"),
     ({"ground_truth": None}, "ground_truth is None"),
     ({"ground_truth": {"a": 1}}, "must list strings"),
-    ({"ground_truth": ["ok", "\udfff"]}, "ground_truth holds half of a character"),
+    ({"ground_truth": ["ok", "\udfff"]}, "ground_truth contains half of a character"),
     ({"context": None}, "context is None"),
     ({"context": "text"}, "context is 'text'"),
     ({"context": [7]}, "a passage of context is 7"),
@@ -200,38 +198,38 @@ def test_a_bad_row_is_named_with_line_and_reason(
         row = {"question_id": "popqa_2"} | row
     path = write({}, b"", row, {"question_id": "popqa_3"})
     with pytest.raises(ValueError) as caught:
-        read_examples(path)
+        read_retrievalqa(path)
     message = str(caught.value)
     assert message.startswith(f"{path}:3: ") and reason in message
     assert "--skip-bad-rows" in message and "\n" not in message and len(message) < 400
     message.encode()
-    examples, bad = read_examples(path, skip_bad=True)
+    examples, bad = read_retrievalqa(path, skip_bad=True)
     assert [each.id for each in examples] == ["popqa_1", "popqa_3"]
     assert [each.line for each in bad] == [3] and reason in bad[0].reason
 
 
-def test_how_many_rows_are_bad_is_said(write: Write) -> None:
+def test_the_number_of_bad_rows_is_reported(write: Write) -> None:
     path = write({}, {"question": ""}, b"{", {"question": None})
     with pytest.raises(ValueError, match=r":2: question is ''.*2 more bad rows"):
-        read_examples(path)
-    assert len(read_examples(path, skip_bad=True)[1]) == 3
+        read_retrievalqa(path)
+    assert len(read_retrievalqa(path, skip_bad=True)[1]) == 3
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
 def test_a_file_without_questions_is_refused(write: Write, skip_bad: bool) -> None:
-    with pytest.raises(ValueError, match=r"data.jsonl holds no questions \(it is empty\)"):
-        read_examples(write(b"", b"  "), skip_bad)
+    with pytest.raises(ValueError, match=r"data.jsonl has no usable rows \(no rows\)"):
+        read_retrievalqa(write(b"", b"  "), skip_bad)
 
 
-def test_a_file_of_bad_rows_alone_is_refused(write: Write) -> None:
-    with pytest.raises(ValueError, match="2 bad rows, the first: not a JSON object"):
-        read_examples(write(b"1", b"2"), skip_bad=True)
+def test_a_file_of_only_bad_rows_is_refused(write: Write) -> None:
+    with pytest.raises(ValueError, match="all 2 rows are bad, the first: not a JSON object"):
+        read_retrievalqa(write(b"1", b"2"), skip_bad=True)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.jsonl", tmp_path):
-        with pytest.raises(ValueError, match="does not exist or is no file"):
-            read_examples(path)
+        with pytest.raises(ValueError, match="does not exist or is not a file"):
+            read_retrievalqa(path)
 
 
 JSON = st.recursive(
@@ -249,7 +247,7 @@ def test_any_row_is_either_read_or_bad(
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     rows = [ROW | {"question_id": "good"}, ROW | fields]
     path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    examples, bad = read_examples(path, skip_bad=True)
+    examples, bad = read_retrievalqa(path, skip_bad=True)
     assert len(examples) + len(bad) == 2
     assert all(isinstance(each, BadRow) and each.line == 2 for each in bad)
     json.dumps([each._asdict() for each in examples]).encode()

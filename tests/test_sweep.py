@@ -1,4 +1,4 @@
-"""Replays of recorded outcomes and the sweep over α: cases by hand, the picture, the command."""
+"""Replaying recorded outcomes, and `hopgate sweep`: cases by hand, the picture, the command."""
 
 import json
 import re
@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Ran, one_line
+from recorded import four_questions, write_labels
 
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.evaluation import plots
+from hopgate.evaluation.drawing import DPI
 from hopgate.evaluation.published import FLARE_AUG, PUBLISHED
-from hopgate.evaluation.replay import MULTI_STEPS, Outcomes, decide, outcomes, prices
+from hopgate.evaluation.replay import MULTI_STEPS, Recorded, join, multi_steps, route_all
 from hopgate.evaluation.sweep import area, curve_area, evenly, oracle_curve, summary, sweep
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -51,18 +53,8 @@ LABELS = [
 
 
 @pytest.fixture
-def recorded() -> Outcomes:
-    return outcomes(QUESTIONS, LABELS, prices(None, {each.dataset for each in QUESTIONS}))
-
-
-def small() -> Outcomes:
-    """Four questions: none, single and multi right where the row says; multi costs 3."""
-    return Outcomes(
-        questions=("a", "b", "c", "d"),
-        datasets=np.array(["", "", "", ""]),
-        correct=np.array([[1, 0, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], bool),
-        steps=np.array([[0.0, 1.0, 3.0]] * 4),
-    )
+def recorded() -> Recorded:
+    return join(QUESTIONS, LABELS, multi_steps(None, {each.dataset for each in QUESTIONS}))
 
 
 def silent(*_: int) -> None:
@@ -72,9 +64,9 @@ def silent(*_: int) -> None:
 # Replay
 
 
-def test_a_replay_counts_accuracy_steps_and_shares(recorded: Outcomes) -> None:
-    routed = decide(FakeByLength(), recorded.questions, [0.5, 1.0], silent)
-    middle, most = (recorded.score(picks) for picks in routed.picks)
+def test_a_replay_counts_accuracy_steps_and_shares(recorded: Recorded) -> None:
+    routed = route_all(FakeByLength(), recorded.questions, [0.5, 1.0], silent)
+    middle, most = (recorded.score(choices) for choices in routed.choices)
     datasets = middle.pop("datasets")
     assert middle == {
         "accuracy": 0.5,
@@ -88,29 +80,29 @@ def test_a_replay_counts_accuracy_steps_and_shares(recorded: Outcomes) -> None:
     assert datasets["squad"]["accuracy"] == 0
 
 
-def test_a_question_without_a_label_is_wrong_under_every_strategy(recorded: Outcomes) -> None:
+def test_a_question_without_a_label_is_wrong_under_every_strategy(recorded: Recorded) -> None:
     assert recorded.correct[3].tolist() == [False, False, False]
     assert recorded.oracle().tolist() == [1, 1, 2, 0]
 
 
-def test_the_cheaper_of_equals_is_picked() -> None:
+def test_ties_go_to_the_cheaper_label() -> None:
     class Ties:
         def route_alphas(self, questions: Any, alphas: Any) -> Any:
             return [[{"A": 0.2, "B": 0.4, "C": 0.4}, {"A": 0.4, "B": 0.2, "C": 0.4}]]
 
-    assert decide(Ties(), ["x", "y"], [0.0], silent).picks.tolist() == [[1, 0]]
+    assert route_all(Ties(), ["x", "y"], [0.0], silent).choices.tolist() == [[1, 0]]
 
 
 def test_many_questions_are_routed_in_batches_with_progress() -> None:
     router, done = FakeByLength(), []
-    routed = decide(router, ["x", "xx"] * 400, [0.0, 1.0], done.append)
+    routed = route_all(router, ["x", "xx"] * 400, [0.0, 1.0], done.append)
     assert router.calls == done == [512, 288]
-    assert routed.picks.shape == (2, 800)
-    assert routed.picks[0].tolist() == [0, 1] * 400
+    assert routed.choices.shape == (2, 800)
+    assert routed.choices[0].tolist() == [0, 1] * 400
     assert (routed.first.shape, routed.last[:, 2].min()) == ((800, 3), 1)
 
 
-def test_a_router_with_a_body_for_each_alpha_blends_each_once() -> None:
+def test_a_router_with_weights_for_each_alpha_blends_each_once() -> None:
     class ByAlpha(FakeByLength):
         one_pass = False
 
@@ -121,29 +113,29 @@ def test_a_router_with_a_body_for_each_alpha_blends_each_once() -> None:
             return super().route_alphas(questions, alphas)
 
     blended, done = list[float](), list[int]()
-    routed = decide(ByAlpha(), ["x", "xx"] * 400, [0.0, 0.5, 1.0], done.append)
+    routed = route_all(ByAlpha(), ["x", "xx"] * 400, [0.0, 0.5, 1.0], done.append)
     assert blended == [0.0, 0.5, 1.0]
     assert (len(done), sum(done)) == (3, 800)
-    assert routed.picks[[0, 2], :2].tolist() == [[0, 1], [2, 2]]
+    assert routed.choices[[0, 2], :2].tolist() == [[0, 1], [2, 2]]
 
 
 def test_labels_without_outcomes_are_refused() -> None:
     row = LabelRow("7", "x", "nq", "B", None)
     with pytest.raises(ValueError, match="'7' has no field correct"):
-        outcomes([row], [row], {"nq": 5.0})
+        join([row], [row], {"nq": 5.0})
 
 
 def test_labels_of_other_questions_are_refused() -> None:
     with pytest.raises(ValueError, match="1 of 3 labels, the first with id '3'"):
-        outcomes(QUESTIONS[:2], LABELS, {"squad": 4.0, "nq": 5.0})
+        join(QUESTIONS[:2], LABELS, {"squad": 4.0, "nq": 5.0})
 
 
-def test_multi_step_s_price_is_a_number_a_file_or_the_published_one(tmp_path: Path) -> None:
-    assert prices(None, ["nq", "mine", "nq"]) == {"nq": 5.04, "mine": 4.69}
-    assert prices("2.5", ["nq", ""]) == {"nq": 2.5, "": 2.5}
+def test_multi_steps_are_a_number_a_file_or_the_published_ones(tmp_path: Path) -> None:
+    assert multi_steps(None, ["nq", "mine", "nq"]) == {"nq": 5.04, "mine": 4.69}
+    assert multi_steps("2.5", ["nq", ""]) == {"nq": 2.5, "": 2.5}
     file = tmp_path / "steps.json"
     file.write_text('{"nq": 3, "mine": 1.5, "other": 9}')
-    assert prices(str(file), ["nq", "mine"]) == {"nq": 3, "mine": 1.5}
+    assert multi_steps(str(file), ["nq", "mine"]) == {"nq": 3, "mine": 1.5}
 
 
 @pytest.mark.parametrize(
@@ -153,21 +145,21 @@ def test_multi_step_s_price_is_a_number_a_file_or_the_published_one(tmp_path: Pa
         ("nan", "'nan'; give a number"),
         ("nowhere.json", "'nowhere.json'; give a number"),
         ("{", "is not a JSON file"),
-        ("[1]", "no JSON object"),
-        ('{"other": 2}', "no price for the dataset 'nq'"),
-        ('{"nq": "2"}', "nq: the steps are '2'"),
-        ('{"nq": true}', "nq: the steps are True"),
+        ("[1]", "does not hold a JSON object"),
+        ('{"other": 2}', "no steps for the dataset 'nq'"),
+        ('{"nq": "2"}', "nq is '2'; it must be a number of at least 1"),
+        ('{"nq": true}', "nq is True"),
     ],
 )
-def test_a_bad_price_is_named(tmp_path: Path, given: str, message: str) -> None:
+def test_bad_multi_steps_are_named(tmp_path: Path, given: str, message: str) -> None:
     if given[0] in "{[":
         (tmp_path / "steps.json").write_text(given)
         given = str(tmp_path / "steps.json")
     with pytest.raises(ValueError, match=re.escape(message)):
-        prices(given, ["nq"])
+        multi_steps(given, ["nq"])
 
 
-# What a curve comes to
+# Summaries of curves
 
 MULTI = {"accuracy": 0.5, "steps": 4.0}
 CURVE = [
@@ -186,7 +178,7 @@ def test_the_summary_by_hand() -> None:
     }
 
 
-def test_what_no_point_reaches_is_none() -> None:
+def test_shares_that_no_point_reaches_are_none() -> None:
     found = summary([{"steps": 3.9, "accuracy": 0.4}], MULTI)
     assert found == {
         "share_at_38": None,
@@ -207,8 +199,8 @@ def test_a_worse_point_at_more_steps_does_not_lower_the_area() -> None:
     assert area([good, {"steps": 2.0, "accuracy": 0.1}], 4) == area([good], 4) == 0.5 * 3 / 4
 
 
-def test_the_oracle_buys_the_cheapest_questions_first() -> None:
-    corners = oracle_curve(small())
+def test_the_oracle_takes_the_cheapest_questions_first() -> None:
+    corners = oracle_curve(four_questions())
     assert corners == [[0, 0.25], [0.25, 0.5], [1, 0.75]]
     by_hand = 0.25 * 0.375 + 0.75 * 0.625 + 2 * 0.75
     assert curve_area(corners, {"steps": 3.0}) == pytest.approx(by_hand / 3)
@@ -225,7 +217,7 @@ def test_alphas_are_even_and_include_both_ends() -> None:
 # The sweep
 
 
-def test_a_sweep_has_rows_statics_oracle_and_summary(recorded: Outcomes) -> None:
+def test_a_sweep_has_rows_statics_oracle_and_summary(recorded: Recorded) -> None:
     seen: list[tuple[int, int]] = []
     routers = {"one": FakeByLength(), "two": FakeByLength()}
     found = sweep(routers, recorded, [0.0, 0.5, 1.0], lambda *at: seen.append(at))
@@ -244,8 +236,8 @@ def test_a_sweep_has_rows_statics_oracle_and_summary(recorded: Outcomes) -> None
     json.dumps(found, allow_nan=False)
 
 
-def test_a_sweep_without_a_right_multi_step_answer_is_refused() -> None:
-    nothing = Outcomes(("a",), np.array([""]), np.zeros((1, 3), bool), np.array([[0.0, 1, 3]]))
+def test_a_sweep_without_a_correct_multi_step_answer_is_refused() -> None:
+    nothing = Recorded(("a",), np.array([""]), np.zeros((1, 3), bool), np.array([[0.0, 1, 3]]))
     with pytest.raises(ValueError, match="multi-step answered none"):
         sweep({"one": FakeByLength()}, nothing, [0.0, 1.0], silent)
 
@@ -254,7 +246,7 @@ def test_a_sweep_without_a_right_multi_step_answer_is_refused() -> None:
 def test_the_released_labels_give_the_known_statics_and_oracle() -> None:
     questions = read_questions(FLARE / "questions.valid.jsonl")
     labels = read_labels(FLARE / "flan_t5_xl.valid.jsonl")
-    recorded = outcomes(questions, labels, prices(None, {each.dataset for each in questions}))
+    recorded = join(questions, labels, multi_steps(None, {each.dataset for each in questions}))
     multi = recorded.score(np.full(3000, 2, np.int8))
     assert (round(multi["accuracy"], 4), multi["steps"]) == (0.3817, pytest.approx(4.69))
     assert recorded.score(recorded.oracle())["accuracy"] == 0.45
@@ -286,7 +278,7 @@ def drawn(figure: Any) -> dict[str, list[tuple[float, float]]]:
     return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in lines}
 
 
-def test_the_picture_shows_everything_as_shares_of_multi_step(recorded: Outcomes) -> None:
+def test_the_picture_shows_everything_as_shares_of_multi_step(recorded: Recorded) -> None:
     found = sweep({"mine": FakeByLength()}, recorded, evenly(5), silent)
     lines = drawn(plots.draw(found))
     assert lines["mine"][-1] == (pytest.approx(100), pytest.approx(100))
@@ -296,7 +288,7 @@ def test_the_picture_shows_everything_as_shares_of_multi_step(recorded: Outcomes
     assert lines["MBA-RAG, published"] == [pytest.approx((180 / 4.7, 43.57 / 0.437))]
 
 
-def test_a_profile_of_one_s_own_is_drawn_without_published_points(recorded: Outcomes) -> None:
+def test_a_custom_profile_is_drawn_without_published_points(recorded: Recorded) -> None:
     router = FakeByLength()
     router.profile = "mine"
     figure = plots.draw(sweep({"x" * 50: router}, recorded, evenly(2), silent))
@@ -305,31 +297,13 @@ def test_a_profile_of_one_s_own_is_drawn_without_published_points(recorded: Outc
     assert "…" + "x" * 29 in drawn(figure)
 
 
-def test_the_picture_is_a_png_of_readme_width(recorded: Outcomes) -> None:
+def test_the_picture_is_a_png_of_readme_width(recorded: Recorded) -> None:
     content = plots.png(sweep({"mine": FakeByLength()}, recorded, evenly(5), silent))
     assert content.startswith(b"\x89PNG")
-    assert int.from_bytes(content[16:20]) == 12 * plots.DPI
+    assert int.from_bytes(content[16:20]) == 12 * DPI
 
 
 # The command
-
-
-def write_labels(path: Path, rows: list[dict[str, Any]] | None = None) -> Path:
-    rows = rows or [
-        {"id": "1", "question": "What is the capital of France?", "correct": ["zero", "one"]},
-        {"id": "2", "question": "When was Skerrane Light first lit?", "correct": ["one"]},
-        {
-            "id": "3",
-            "question": "Where was the mother of the director of Up born?",
-            "correct": ["multiple"],
-        },
-    ]
-    labels = {"zero": "A", "one": "B", "multiple": "C"}
-    lines = [
-        json.dumps({"label": labels[row["correct"][0]], "dataset": "nq"} | row) for row in rows
-    ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 def test_sweep_writes_its_document_and_picture(run: Callable[..., Ran], tmp_path: Path) -> None:
@@ -378,7 +352,7 @@ def test_a_question_file_adds_unanswered_questions(run: Callable[..., Ran], tmp_
     assert document["static"]["multi"]["datasets"]["squad"]["accuracy"] == 0
 
 
-def test_a_sweep_is_replaced_only_if_asked(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_sweep_is_replaced_only_with_overwrite(run: Callable[..., Ran], tmp_path: Path) -> None:
     labels, out = write_labels(tmp_path / "labels.jsonl"), tmp_path / "out"
     command = ("sweep", "--labels", labels, "--points", "2", "--out", out)
     assert run(*command).code == 0

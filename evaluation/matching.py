@@ -1,9 +1,9 @@
-"""Answer metrics as RetrievalQA defines them, best over the accepted answers.
+"""Answer metrics as RetrievalQA defines them: the best score over the accepted answers.
 
-All work on SQuAD's normalised form (`hopgate.nodes.text.normalise`), which knows ASCII
-punctuation and English articles only: curly quotes stay, and an accent written as a letter
-and a mark is not the same as one letter. An accepted answer that normalises to nothing is
-left out, unlike in the authors' code: it would match every prediction.
+All compare SQuAD's normalised form (`hopgate.nodes.text.normalise`), which handles only ASCII
+punctuation and English articles: curly quotes stay, and a letter with a combining accent differs
+from the precomposed letter. An accepted answer that normalises to nothing is ignored, unlike in
+the authors' code: it would match every prediction.
 """
 
 from collections import Counter
@@ -13,17 +13,17 @@ from hopgate.nodes.text import normalise
 
 
 def match(prediction: str, golds: Sequence[str]) -> bool:
-    """Tell whether a gold answer stands anywhere in the prediction (the paper, section 3.2).
+    """Return whether the prediction contains a gold answer (the paper, section 3.2).
 
-    It is letters that are compared, as published, not words: gold "12" stands in "2012" and
-    gold "no" in "I don't know". `exact_match` and `f1` compare words.
+    Letters are compared, as published, not words: gold "12" matches "2012" and gold "no" matches
+    "I don't know". `exact_match` and `f1` compare words.
     """
     predicted = normalise(prediction)
     return any(gold in predicted for gold in _normalised(golds))
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> bool:
-    """Tell whether the prediction is a gold answer."""
+    """Return whether the prediction equals a gold answer."""
     return normalise(prediction) in _normalised(golds)
 
 

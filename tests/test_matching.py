@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopgate.evaluation.metrics import exact_match, f1, match
+from hopgate.evaluation.matching import exact_match, f1, match
 from hopgate.nodes.text import normalise
 
 # Σ is lowered by its neighbours, so punctuation beside it matters.

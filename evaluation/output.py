@@ -1,0 +1,59 @@
+"""Writing results: folders, whole files, and lines appended to a file."""
+
+import errno
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+
+from hopgate.common.files import write_atomic
+
+
+def check_folder(folder: Path) -> None:
+    """Check, before any work, that results can be written to a folder.
+
+    Raises:
+        ValueError: It, or a parent of it, is a file.
+        RuntimeError: It is not writable.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ValueError(f"--out {folder}: {existing} is not a folder; name a folder to write to")
+    if not os.access(existing, os.W_OK):
+        raise RuntimeError(f"--out {folder}: {existing} is not writable; choose another folder")
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each whole or not at all; the folder is created if needed.
+
+    Args:
+        folder: The folder.
+        files: Content by name, written in this order.
+
+    Raises:
+        RuntimeError: A file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_atomic(folder / name, content)
+    except OSError as error:
+        raise RuntimeError(f"{folder} cannot be written to: {error}") from error
+
+
+def append_lines(file: FileIO, lines: bytes) -> None:
+    """Append whole lines to an unbuffered file and flush them to the disk.
+
+    Raises:
+        OSError: They cannot be written; the file is left without any part of them.
+    """
+    end = os.fstat(file.fileno()).st_size
+    try:
+        if file.write(lines) < len(lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):  # else the next line would follow a fragment of these
+            file.truncate(end)
+        raise
