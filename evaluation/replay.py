@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.common.files import read_json
-from hopgate.common.strategies import LABELS, STRATEGIES
+from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
 from hopgate.evaluation.scores import number_of_at_least
 
 MULTI_STEPS = {
