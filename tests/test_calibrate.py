@@ -14,7 +14,7 @@ from fake_openai import FakeOpenAI
 from recorded import four_questions, write_labels
 
 from hopgate.classifiers.checkpoint import BUILTIN
-from hopgate.classifiers.presets import check_name, preset_alpha, save_preset
+from hopgate.classifiers.saved_alphas import check_name, save_alpha, saved_alpha
 from hopgate.evaluation.calibration import (
     RESAMPLES,
     Goal,
@@ -195,36 +195,36 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_setting_is_saved_beside_others(folder: Path) -> None:
-    save_preset(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
-    save_preset(folder, "sure-2", {"alpha": 1, "profile": "gpt-4o", "labels": "l.jsonl"})
-    save_preset(folder, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
-    assert preset_alpha(folder, "cheap") == 0.2
-    assert preset_alpha(folder, "sure-2", "gpt-4o") == 1
+    save_alpha(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
+    save_alpha(folder, "sure-2", {"alpha": 1, "profile": "gpt-4o", "labels": "l.jsonl"})
+    save_alpha(folder, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
+    assert saved_alpha(folder, "cheap") == 0.2
+    assert saved_alpha(folder, "sure-2", "gpt-4o") == 1
     assert json.loads((folder / "presets.json").read_text())["sure-2"]["labels"] == "l.jsonl"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "presets.json"]
 
 
 def test_an_unknown_setting_lists_the_known_ones(folder: Path) -> None:
     with pytest.raises(ValueError, match="none yet"):
-        preset_alpha(folder, "cheap")
-    save_preset(folder, "b", {"alpha": 0.1, "profile": "x"})
-    save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
-    with pytest.raises(ValueError, match=r"'cheap' is neither.*: a, b\."):
-        preset_alpha(folder, "cheap")
+        saved_alpha(folder, "cheap")
+    save_alpha(folder, "b", {"alpha": 0.1, "profile": "x"})
+    save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
+    with pytest.raises(ValueError, match=r"'cheap' is neither.*saved: a, b\)"):
+        saved_alpha(folder, "cheap")
 
 
 def test_a_setting_of_another_profile_is_refused(folder: Path) -> None:
-    save_preset(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
+    save_alpha(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
     with pytest.raises(ValueError, match="for the profile gpt-4o, not for flan-t5-xl"):
-        preset_alpha(folder, "cheap", "flan-t5-xl")
+        saved_alpha(folder, "cheap", "flan-t5-xl")
 
 
 def test_settings_of_replaced_weights_are_refused_and_dropped(folder: Path) -> None:
-    save_preset(folder, "old", {"alpha": 0.1, "profile": "x"})
+    save_alpha(folder, "old", {"alpha": 0.1, "profile": "x"})
     (folder / "manifest.json").write_text('{"weights": 2}')
     with pytest.raises(ValueError, match="trained again"):
-        preset_alpha(folder, "old")
-    save_preset(folder, "new", {"alpha": 0.2, "profile": "x"})
+        saved_alpha(folder, "old")
+    save_alpha(folder, "new", {"alpha": 0.2, "profile": "x"})
     assert set(json.loads((folder / "presets.json").read_text())) == {"new"}
 
 
@@ -233,7 +233,7 @@ def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a setting"):
         check_name(name)
     with pytest.raises(ValueError, match="cannot name a setting"):
-        save_preset(folder, name, {"alpha": 0.1, "profile": "x"})
+        save_alpha(folder, name, {"alpha": 0.1, "profile": "x"})
     assert not (folder / "presets.json").exists()
 
 
@@ -241,9 +241,9 @@ def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
 def test_damaged_settings_are_named(folder: Path, text: str) -> None:
     (folder / "presets.json").write_text(text)
     with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
-        preset_alpha(folder, "a")
+        saved_alpha(folder, "a")
     with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
-        save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
+        save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(
@@ -253,8 +253,8 @@ def test_a_folder_that_cannot_be_written_to_is_named(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(RuntimeError, match=r"cannot be kept in .*Permission denied.*--router"):
-        save_preset(folder, "a", {"alpha": 0.1, "profile": "x"})
+    with pytest.raises(RuntimeError, match=r"cannot be saved in .*Permission denied.*--router"):
+        save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
 
 
@@ -309,8 +309,8 @@ def test_ask_and_route_accept_a_saved_setting(
 def test_a_setting_must_be_of_the_profile_in_use(
     run: Callable[..., Ran], router: Path, profile: str
 ) -> None:
-    save_preset(router, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
-    save_preset(router, "embedded", {"alpha": 0.3, "profile": "local-smollm2"})
+    save_alpha(router, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
+    save_alpha(router, "embedded", {"alpha": 0.3, "profile": "local-smollm2"})
     command = ("route", "Why?", "--router", router, "--profile", profile, "--json")
     one_line(run(*command, "--alpha", "cheap"), 2, "'cheap'", "gpt-4o", "--profile gpt-4o")
     if profile == "auto":
@@ -330,7 +330,7 @@ def test_an_unknown_name_is_one_line(run: Callable[..., Ran], router: Path) -> N
         (["--budget-steps", "1", "--min-accuracy", "0.5"], ["one of --budget-steps"]),
         (["--min-accuracy", "2"], ["--min-accuracy is 2"]),
         (["--min-accuracy", "1"], ["reaches an accuracy of 1", "has an accuracy"]),
-        (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "small letters"]),
+        (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "lowercase letters"]),
         (["--budget-steps", "1", "--router", "nowhere"], ["nowhere"]),
     ],
     ids=lambda each: " ".join(each)[-30:],

@@ -14,7 +14,7 @@ from doubles import task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from ships import CORRECT, answers_some, count_rows, prompted, read_rows, ship, write_rows
 
-from hopgate.classifiers import read_labels
+from hopgate.classifiers.labels import read_labels
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.datasets import read_examples
 from hopgate.evaluation.labelling import LabelFile, answer_id

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from hopgate.nodes.retrieve import RetrievalFailed
-from hopgate.nodes.retrieve import search as node_search
+from hopgate import Context
+from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed
 from hopgate.retrievers import web
 from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.sources import check_source, open_source
@@ -199,8 +199,9 @@ def assert_fails(ask: Callable[[str, int], object], cause: str, *, keyless: bool
 
 async def test_a_failure_ends_as_that_of_any_retriever(engine: Loopback) -> None:
     engine.says({}, status=503)
+    runtime = NodeRuntime(Context(), Resources(retriever=WebSearch(wikipedia)))
     with pytest.raises(RetrievalFailed, match="the retriever failed: web search with Wikipedia"):
-        await node_search(WebSearch(wikipedia), "lit", 5)
+        await runtime.search("lit", 5)
 
 
 def test_engines_are_chosen_by_name(engine: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
