@@ -44,14 +44,21 @@ def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:
 
     Args:
         router: Folder, or `builtin`.
-        profile: A profile, which is returned unchecked; or `auto`, for the one most similar to
-            the model, else the router's first.
+        profile: One of the router's profiles; or `auto`, for the one most similar to the model,
+            else the router's first.
         model: Name of the model.
 
     Returns:
         The profile; None if the router has no cost weights.
+
+    Raises:
+        ValueError: The router has no such profile, or cannot be used.
     """
-    if profile != "auto":
-        return profile
     profiles = profiles_in(router)
-    return profile_for(model, profiles) or next(iter(profiles), None)
+    if profile == "auto":
+        return profile_for(model, profiles) or next(iter(profiles), None)
+    if profile not in profiles:
+        raise ValueError(
+            f"profile is {profile!r}; the router {str(router)!r} has {', '.join(profiles)}"
+        )
+    return profile

@@ -3,8 +3,7 @@
 `tests/test_internals.py` fails with a clear message when a version of LangGraph changes either.
 """
 
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -19,11 +18,14 @@ a kill can repeat a model call that had finished."""
 
 
 def delta_channel(
-    reducer: Callable[[list[Item], list[Item]], list[Item]],
+    apply: Callable[[list[Item], Sequence[list[Item]]], list[Item]],
 ) -> DeltaChannel[list[Item]]:
     """Return a channel that checkpoints each write instead of the whole list at every step.
 
     So the bytes that a loop stores grow with its hops, not with their square. `DeltaChannel` is
     in beta.
+
+    Args:
+        apply: Returns the list after a sequence of writes.
     """
-    return DeltaChannel(lambda old, writes: reduce(reducer, writes, old), list)
+    return DeltaChannel(apply, list)

@@ -139,6 +139,9 @@ class Limits:
             )
 
 
+NO_LIMITS = Limits()
+
+
 @lru_cache(maxsize=256)  # every node of a turn calls it
 def _applied(limits: Limits, context: Context) -> Context:
     exceeding = {
@@ -164,7 +167,7 @@ def from_environment() -> Limits:
     """
     given = json_variable(VARIABLE)
     if given is None:
-        return Limits()
+        return NO_LIMITS
     try:
         return Limits.parse(given)
     except ValueError as error:

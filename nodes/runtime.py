@@ -18,7 +18,7 @@ from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event
 from hopgate.nodes.evidence import plain_hit
-from hopgate.nodes.limits import Limits
+from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
 
@@ -63,22 +63,7 @@ class Resources:
     retriever: Retriever | None = None
     router: Router | None = None
     clock: Callable[[], datetime] = system_clock
-    limits: Limits = field(default_factory=Limits)
-
-    def context(self, given: object) -> Context:
-        """Return the settings of a request, within the operator's limits.
-
-        Raises:
-            ValueError: A setting exceeds its limit, or the settings belong to another graph:
-                LangGraph passes a parent graph's context on to the graphs its nodes call.
-        """
-        context = given or Context()
-        if not isinstance(context, Context):
-            raise ValueError(
-                f"the context is a {type(context).__name__}, not hopgate's; inside another graph, "
-                "pass hopgate's own with the call: context=Context()"
-            )
-        return self.limits.apply(context)
+    limits: Limits = NO_LIMITS
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.
@@ -130,15 +115,8 @@ class Resources:
         return await asyncio.to_thread(load_router, context.router, profile)
 
     def _profile(self, context: Context) -> str | None:
-        from hopgate.classifiers.checkpoint import profiles_in
         from hopgate.classifiers.profiles import chosen_profile
 
-        profiles = profiles_in(context.router)
-        if context.profile not in ("auto", *profiles):
-            raise ValueError(
-                f"profile is {context.profile!r}; the router {context.router!r} has "
-                f"{', '.join(profiles)}"
-            )
         model = self.model.name if self.model else chat.resolve(context.model)
         return chosen_profile(context.router, context.profile, model)
 
@@ -160,10 +138,13 @@ class NodeRuntime:
     send: Callable[[Event], None] = lambda event: None
     usage: Usage = field(default_factory=NO_USAGE.copy)
     last_call: Completion | None = None
+    _model: ChatModel | None = None
 
     async def model(self) -> ChatModel:
         """Return the request's chat model."""
-        return await self.resources.load_model(self.context)
+        if self._model is None:
+            self._model = await self.resources.load_model(self.context)
+        return self._model
 
     async def router(self) -> Router:
         """Return the request's router."""
@@ -244,15 +225,19 @@ def bind(
 
     Raises:
         ValueError: From the returned function: a setting, or a part of the state that a person
-            edited, exceeds the operator's limits.
+            edited, exceeds the operator's limits; or the context belongs to another graph, since
+            LangGraph passes a parent graph's context on to the graphs its nodes call.
     """
-    name = name or node.__name__
+    name, limits = name or node.__name__, resources.limits
+    limited = limits is not NO_LIMITS
 
     async def visit(state: Any, *, runtime: Runtime[Context]) -> Update:
         started = time.perf_counter()
-        if not first:
-            resources.limits.check_state(state)
-        context = resources.context(runtime.context)
+        context = _own_context(runtime.context)
+        if limited:
+            context = limits.apply(context)
+            if not first:
+                limits.check_state(state)
         visited = NodeRuntime(context, resources, runtime.stream_writer)
         update = await node(state, visited)
         before = update.get("usage") or state.get("usage") or NO_USAGE
@@ -263,11 +248,23 @@ def bind(
     return visit
 
 
+def _own_context(given: object) -> Context:
+    context = given or Context()
+    if not isinstance(context, Context):
+        raise ValueError(
+            f"the context is a {type(context).__name__}, not hopgate's; inside another graph, "
+            "pass hopgate's own with the call: context=Context()"
+        )
+    return context
+
+
 def guard(edge: Callable[[Any], str], resources: Resources) -> Callable[[Any], str]:
     """Return an edge function that first checks the state against the operator's limits.
 
     LangGraph follows the edges of a hand edit at once, so an edit past a limit is refused there.
     """
+    if resources.limits is NO_LIMITS:
+        return edge
 
     @wraps(edge)
     def checked(state: Any) -> str:

@@ -4,6 +4,7 @@ The reducers are also where hand edits are checked: LangGraph runs them on `upda
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
@@ -240,10 +241,12 @@ class MultihopState(TypedDict, total=False):
 
     standalone: str
     decision: Annotated[Decision, merge_decision]
-    evidence: Annotated[list[Hit], delta_channel(add_evidence)]
+    evidence: Annotated[
+        list[Hit], delta_channel(lambda old, writes: reduce(add_evidence, writes, old))
+    ]
     sub_questions: list[str]
     started_at: float | None
-    hops: Annotated[list[Hop], delta_channel(add_hops)]
+    hops: Annotated[list[Hop], delta_channel(lambda old, writes: reduce(add_hops, writes, old))]
     next_query: str
     usage: Usage
     bytes_per_token: float

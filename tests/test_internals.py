@@ -1,6 +1,7 @@
 """The two LangGraph features that may change under us: each fails here with what to do."""
 
 import asyncio
+from itertools import chain
 from typing import Annotated, Any
 
 from langgraph.checkpoint.memory import InMemorySaver
@@ -56,7 +57,7 @@ class Plain(TypedDict):
 
 
 class Delta(TypedDict):
-    items: Annotated[list[str], delta_channel(lambda old, new: old + new)]
+    items: Annotated[list[str], delta_channel(lambda old, writes: [*old, *chain(*writes)])]
 
 
 async def stored_bytes(schema: Any, steps: int) -> int:
