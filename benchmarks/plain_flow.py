@@ -56,7 +56,9 @@ class Parts(NamedTuple):
 
     async def needs(self, question: str) -> bool:
         """Ask the model whether to retrieve."""
-        demos = "\n\n".join(f"Question: {d.asked}\nAnswer: {d.said}" for d in prompts.GATE_DEMOS)
+        demos = "\n\n".join(
+            f"Question: {d.user}\nAnswer: {d.assistant}" for d in prompts.GATE_DEMOS
+        )
         instruction = prompts.TA_ARE.format(today=date.today().isoformat())
         shown = f"{instruction}\n\nHere are some examples:\n{demos}"
         reply = await self.say(f"{shown}\n\nQuestion: {question}\nAnswer:")

@@ -70,8 +70,8 @@ async def gate(state: State, runtime: NodeRuntime) -> Update:
     update: Update = {"decision": Decision(gate=found)}
     if found["answer"] != "skipped" and not found["retrieve"]:
         update["decision"]["strategy"] = "none"
-    if found["mode"] == "draft" and found["reply"]:
-        update["draft"] = DirectAnswer(question=question, text=found["reply"])
+    is_draft = found["mode"] == "draft" and found["reply"]
+    update["draft"] = DirectAnswer(question=question, text=found["reply"]) if is_draft else None
     return update
 
 

@@ -23,7 +23,8 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
         found = await _classified(router, state["standalone"], context.alpha, decision["gate"])
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
-    return {"decision": Decision(route=found, strategy=strategy)}
+    decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
+    return {"decision": decision}
 
 
 def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:

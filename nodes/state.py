@@ -108,7 +108,7 @@ class Decision(TypedDict, total=False):
     alpha: float
     """The request's α when the turn started."""
     multihop: Literal["ircot", "decompose"]
-    """How the loop works, if the turn gets there."""
+    """How the loop works, if the turn gets there; `route` takes it from the request."""
     model: str
     gate: GateDecision
     route: RouteDecision | None
