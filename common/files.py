@@ -232,7 +232,7 @@ def shown(value: Any) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hex.
+    """Return a file's SHA-256 in hexadecimal.
 
     Raises:
         ValueError: The file cannot be read.

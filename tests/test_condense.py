@@ -48,7 +48,7 @@ async def rewrite_follow_up(
 
 
 @pytest.mark.parametrize("reply", [STANDALONE, f"Question: {STANDALONE}", f"  {STANDALONE}  "])
-async def test_a_follow_up_is_replaced_by_the_model_s_rewrite(fake: FakeOpenAI, reply: str) -> None:
+async def test_a_follow_up_is_replaced_by_the_models_rewrite(fake: FakeOpenAI, reply: str) -> None:
     assert await rewrite_follow_up(fake, reply) == STANDALONE
     assert len(fake.requests) == 1
 
@@ -67,7 +67,7 @@ async def test_a_reply_that_is_not_a_question_is_ignored(fake: FakeOpenAI, reply
         ("What do bees make?", "What do bees make?", "What do bees make?"),
     ],
 )
-async def test_a_tiny_model_s_rewrite_must_name_what_the_follow_up_refers_to(
+async def test_a_tiny_models_rewrite_must_name_what_the_follow_up_refers_to(
     fake: FakeOpenAI, follow_up: str, reply: str, standalone: str
 ) -> None:
     fake.says(reply)

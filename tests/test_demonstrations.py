@@ -264,7 +264,7 @@ def test_a_changed_pool_is_read_again(write: Any) -> None:
     assert shown(load_pool(write(YES[1])).pick(SONG, 2))[1] == MAYOR
 
 
-def test_the_cache_is_the_platform_s_unless_a_home_is_set(
+def test_the_cache_is_the_platforms_unless_a_home_is_set(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert files.cache_dir() == home / "cache"
@@ -293,7 +293,7 @@ def graph() -> Any:
 
 
 @pytest.mark.parametrize("layout", ["inline", "turns"])
-async def test_the_gate_s_prompt_shows_the_nearest_questions(
+async def test_the_gates_prompt_shows_the_nearest_questions(
     fake: FakeOpenAI, write: Any, layout: Any
 ) -> None:
     fake.answers(by_task(gate="[No]", direct="x"))

@@ -261,7 +261,7 @@ def test_a_long_value_is_shortened_for_messages() -> None:
     assert len(shown("x" * 1_000)) <= files.MAX_SHOWN_CHARS
 
 
-def test_a_file_s_sha_256(path: Path) -> None:
+def test_a_files_sha_256(path: Path) -> None:
     path.write_bytes(b"abc")
     assert sha256(path).startswith("ba7816bf8f01cfea")
     with pytest.raises(ValueError, match=r"items\.jsonl cannot be read: Is a directory"):

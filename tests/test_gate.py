@@ -22,7 +22,7 @@ from hopgate.nodes.state import GateDecision
 QUESTION = "Who won the cup?"
 KEEPER = "Which lighthouse keeper of Skerrane Light retired this year?"
 
-# RetrievalQA, figures 5 and 6, word by word.
+# RetrievalQA, figures 5 and 6, verbatim.
 FIGURE_5 = (
     "Given a question, determine whether you need to retrieve external resources, such as "
     "real-time search engines, Wikipedia, or databases, to answer the question correctly. Only "
@@ -211,14 +211,14 @@ async def decide(fake: FakeOpenAI, **settings: Any) -> GateDecision:
     return decision
 
 
-async def test_ta_are_inline_is_figure_6_word_by_word(fake: FakeOpenAI) -> None:
+async def test_ta_are_inline_is_figure_6_verbatim(fake: FakeOpenAI) -> None:
     fake.says("[Yes]")
     decision = await decide(fake)
     assert fake.requests[0]["messages"] == [{"role": "user", "content": FIGURE_6}]
     assert (decision["answer"], decision["retrieve"], decision["reply"]) == ("yes", True, "[Yes]")
 
 
-async def test_vanilla_inline_is_figure_5_word_by_word(fake: FakeOpenAI) -> None:
+async def test_vanilla_inline_is_figure_5_verbatim(fake: FakeOpenAI) -> None:
     fake.says("[No]")
     decision = await decide(fake, gate="vanilla")
     assert fake.requests[0]["messages"] == [{"role": "user", "content": FIGURE_5}]
@@ -300,7 +300,7 @@ async def test_confidence_without_logprobs_is_an_error_with_advice(fake: FakeOpe
     assert "\n" not in message
 
 
-def test_probabilities_of_a_verdict_s_spellings_are_summed() -> None:
+def test_probabilities_of_a_verdicts_spellings_are_summed() -> None:
     position = {token: math.log(0.1) for token in ("Yes", " yes", "YES", "[Yes]", "No")}
     completion = Completion("", 0, 0, (position,))
     assert gate.probability_of_yes(completion) == pytest.approx(0.8)
@@ -365,14 +365,14 @@ async def gate_prompt(fake: FakeOpenAI, context: Context, **options: Any) -> str
 # The date
 
 
-async def test_the_request_s_date_wins_over_the_clock_s(fake: FakeOpenAI) -> None:
+async def test_the_requests_date_wins_over_the_clocks(fake: FakeOpenAI) -> None:
     now = clock("2024-02-29T12:00+00:00")
     prompt = await gate_prompt(fake, Context(today=date(2031, 7, 4)), clock=now)
     assert prompt.startswith("Today is 2031-07-04. ")
     assert (await gate_prompt(fake, Context(), clock=now)).startswith("Today is 2024-02-29. ")
 
 
-async def test_the_default_date_is_the_system_s(fake: FakeOpenAI) -> None:
+async def test_the_default_date_is_the_systems(fake: FakeOpenAI) -> None:
     before = date.today()
     prompt = await gate_prompt(fake, Context())
     assert prompt[9:19] in (before.isoformat(), date.today().isoformat())
@@ -395,7 +395,7 @@ async def test_the_time_zone_decides_the_date_near_midnight(
     assert prompt.startswith(f"Today is {today}. ")
 
 
-async def test_the_default_time_zone_is_the_system_s(
+async def test_the_default_time_zone_is_the_systems(
     fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
@@ -525,7 +525,7 @@ async def test_an_endpoint_that_refuses_logprobs_is_an_error_with_advice(
     assert "use gate 'ta-are'" in str(caught.value)
 
 
-async def test_the_default_draft_threshold_is_the_model_s(
+async def test_the_default_draft_threshold_is_the_models(
     fake: FakeOpenAI,
 ) -> None:
     fake.answers(by_task(direct=Reply("Paris", logprobs=CERTAIN)))
@@ -592,7 +592,7 @@ async def test_decide_alone_agrees_with_the_graph(fake: FakeOpenAI) -> None:
         (KEEPER, "yes"),
     ],
 )
-async def test_the_embedded_model_s_gate_tells_known_from_unknown(
+async def test_the_embedded_models_gate_tells_known_from_unknown(
     embedded: str, question: str, answer: str
 ) -> None:
     context = Context(model=embedded, today=date(2026, 11, 21), gate_invalid="direct")
@@ -601,7 +601,7 @@ async def test_the_embedded_model_s_gate_tells_known_from_unknown(
     assert decision["answer"] == answer, decision
 
 
-async def test_the_embedded_model_s_draft_tells_known_from_unknown(embedded: str) -> None:
+async def test_the_embedded_models_draft_tells_known_from_unknown(embedded: str) -> None:
     for question, answer in [("What is the capital of Spain?", "no"), (KEEPER, "yes")]:
         runtime = NodeRuntime(Context(model=embedded, gate="draft"))
         decision = await gate.decide(question, runtime)

@@ -182,7 +182,7 @@ def test_an_unsupported_answer_adds_a_warning(reply: str) -> None:
     "reply",
     ["I don't know", "I don't know.", "I don’t know [1]", "i do not know", '"I don\'t know"'],
 )
-def test_i_don_t_know_has_neither_citations_nor_warnings(reply: str) -> None:
+def test_i_dont_know_has_neither_citations_nor_warnings(reply: str) -> None:
     answer = generate.read_answer(reply, EVIDENCE)
     assert answer == generate.Answer("I don't know", False, [], [])
 
@@ -243,12 +243,12 @@ def test_a_citation_without_a_word_of_the_answer_adds_a_warning() -> None:
     assert answer.warnings == ["[1] does not support the answer that cites it"]
 
 
-def test_an_answer_after_a_partial_i_don_t_know_counts() -> None:
+def test_an_answer_after_a_partial_i_dont_know_counts() -> None:
     reply = "I don't know the month, but it was lit in 1858 [1]."
     assert generate.read_answer(reply, EVIDENCE).known
 
 
-def test_the_quote_is_the_sentence_with_the_answer_s_number() -> None:
+def test_the_quote_is_the_sentence_with_the_answers_number() -> None:
     text = "The lighthouse stands on a lighthouse reef. It was lit in 1858."
     reef = [Hit(id="1", title="Reef", text=text, score=1.0)]
     (citation,) = generate.read_answer("The first lighthouse was built in 1858.", reef).citations

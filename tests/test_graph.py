@@ -153,7 +153,7 @@ async def test_each_hop_searches_for_the_last_thought(fake: FakeOpenAI) -> None:
     assert result["decision"]["route"]["label"] == "C"
 
 
-async def test_the_router_s_decision_is_in_the_state(fake: FakeOpenAI) -> None:
+async def test_the_routers_decision_is_in_the_state(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
     router = FixedRouter("C")
     graph = build_graph(router=router, retriever=FixedRetriever([LIGHT], [CORRANE]))
@@ -465,7 +465,7 @@ async def test_an_escalation_can_be_edited_away(
         ({"interrupt_after": ["route"]}, {"multihop": "decompose"}, "Who drew it?"),
     ],
 )
-async def test_the_loop_s_mode_is_decided_at_route(
+async def test_the_loops_mode_is_decided_at_route(
     fake: FakeOpenAI,
     saver: BaseCheckpointSaver[str],
     where: Any,
@@ -533,7 +533,7 @@ def test_all_bad_fields_are_named() -> None:
     assert "max_hops is 0" in explain(caught.value)
 
 
-async def test_another_graph_s_context_is_refused_with_advice(fake: FakeOpenAI) -> None:
+async def test_another_graphs_context_is_refused_with_advice(fake: FakeOpenAI) -> None:
     @dataclass
     class Mine:
         tone: str
@@ -657,7 +657,7 @@ async def test_a_single_retrieval_sends_a_hop_event(fake: FakeOpenAI) -> None:
 # Components from the app
 
 
-async def test_an_app_s_vector_store_is_searched(fake: FakeOpenAI) -> None:
+async def test_an_apps_vector_store_is_searched(fake: FakeOpenAI) -> None:
     from langchain_core.embeddings import DeterministicFakeEmbedding
     from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -731,7 +731,7 @@ async def test_an_empty_search_result_adds_a_warning(fake: FakeOpenAI) -> None:
 
 
 @memory_and_sqlite
-async def test_an_app_s_retriever_may_return_numpy_scores(
+async def test_an_apps_retriever_may_return_numpy_scores(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     fake.answers(by_task(answer="Corrane [1]"))

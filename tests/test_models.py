@@ -139,7 +139,7 @@ async def test_an_invalid_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         await chat.load("openai:fake")
 
 
-async def test_a_failure_of_an_app_s_model_does_not_mention_our_settings(key: str) -> None:
+async def test_a_failure_of_an_apps_model_does_not_mention_our_settings(key: str) -> None:
     own = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:1/v1", max_retries=0))
     with pytest.raises(ModelError, match=r"model mine at .* check its address and that") as caught:
         await chat.complete(own, PROMPT, max_tokens=8)
@@ -287,7 +287,7 @@ def test_event_loops_do_not_share_connections(fake: FakeOpenAI) -> None:
     assert [asyncio.run(complete()).text for _ in range(2)] == ["one", "two"]
 
 
-def test_an_app_s_own_model_is_wrapped(key: str) -> None:
+def test_an_apps_own_model_is_wrapped(key: str) -> None:
     model = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:9/v1"))
     assert (model.name, model.endpoint) == ("mine", "http://127.0.0.1:9/v1")
     assert (model.layout, model.gate, model.tiny) == ("inline", "ta-are", False)

@@ -450,7 +450,7 @@ async def test_an_incomplete_passage_or_hop_is_refused(state: dict[str, Any], me
         (Completion("", 100, 1), 2.5),
     ],
 )
-def test_bytes_per_token_come_from_the_endpoint_s_count_of_the_last_prompt(
+def test_bytes_per_token_come_from_the_endpoints_count_of_the_last_prompt(
     completion: Completion, rate: float
 ) -> None:
     assert evidence.bytes_per_token(completion, 2.5) == rate

@@ -263,7 +263,7 @@ async def test_a_fork_with_thoughts_continues_as_ircot_whatever_the_context_says
 
 
 @pytest.mark.parametrize("multihop", ["ircot", "decompose"])
-async def test_a_deadline_counts_from_the_fork_by_the_app_s_clock(multihop: Any) -> None:
+async def test_a_deadline_counts_from_the_fork_by_the_apps_clock(multihop: Any) -> None:
     clock = Clock()
     graph = talking(clock, seconds=10)
     context = Context(strategy="multi", multihop=multihop, max_seconds=45)

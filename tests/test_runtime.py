@@ -170,7 +170,7 @@ async def test_a_failed_call_to_the_model_is_not_counted() -> None:
     assert runtime.last_call is None
 
 
-async def test_the_context_sets_the_model_s_layout_and_evidence_size() -> None:
+async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:
     runtime = NodeRuntime(
         Context(layout="turns", max_evidence_tokens=500),
         resources(limits=Limits(prompt_chars=9_000)),
