@@ -623,6 +623,21 @@ async def test_a_run_resumes_inside_the_loop_after_a_model_failure(
     assert retriever.queries == [QUESTION, FACT]  # the first search was not repeated
 
 
+async def test_a_follow_up_resumes_after_a_model_failure_in_condense(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("B", checkpointer=saver)
+    fake.answers(by_task(gate="[No]", direct="Corrane"))
+    await graph.ainvoke({"question": "Who drew it?"}, THREAD)
+    fake.answers(lambda _: Reply(status=401))
+    with pytest.raises(ModelError):
+        await graph.ainvoke({"question": "And when?"}, THREAD)
+    fake.answers(by_task(condense="When did Corrane draw it?", gate="[No]", direct="1858"))
+    result = await graph.ainvoke(None, THREAD)
+    assert result["answer"] == "1858"
+    assert [text for _, text in transcript(result["messages"])][2:] == ["And when?", "1858"]
+
+
 # Events
 
 
