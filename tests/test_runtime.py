@@ -235,6 +235,12 @@ def test_an_unknown_strategy_is_refused(strategy: Any) -> None:
         merge_decision(Decision(strategy="none"), Decision(strategy=strategy))
 
 
+@pytest.mark.parametrize("mode", ["ircott", None])
+def test_an_unknown_loop_mode_is_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match=r"decision\.multihop is .*; use ircot or decompose"):
+        merge_decision(Decision(), Decision(multihop=mode))
+
+
 def test_a_hop_with_a_known_query_replaces_the_old_one_in_place() -> None:
     first: Any = {"query": "a", "passage_ids": [], "thought": ""}
     second: Any = {"query": "b", "passage_ids": [], "thought": ""}
