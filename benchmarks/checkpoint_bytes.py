@@ -1,11 +1,11 @@
-"""What a five-hop run adds to a checkpointer's database: bytes per hop, by table, by channel.
+"""Bytes that a five-hop run adds to a checkpointer's database: per hop, table and channel.
 
-The databases are real: SQLite, and a PostgreSQL server of the benchmark's own. Model, router and
-retriever are stand-ins: the model says what is set down here, the router always says C, and each
-search finds the next three passages of 100 words, cut from the sample collection.
+The databases are real: SQLite, and a PostgreSQL server started here. Model, router and retriever
+are fakes: the model gives the replies below, the router always returns C, and each search finds the
+next three passages of 100 words, cut from the sample collection.
 
-Bytes are those of every column of every row that the run adds. On disk, where databases compress,
-index and pad, a run is the mean of twenty.
+The bytes are those of every column of every row that the run adds. Databases compress, index and
+pad, so the size on disk is given too, as the mean of twenty runs.
 
     python benchmarks/checkpoint_bytes.py [--json]
 """
@@ -53,9 +53,9 @@ CONTEXT = Context(max_hops=HOPS, hop_k=HOP_K, max_passages=HOPS * HOP_K)
 
 
 class FixedModel(BaseChatModel):
-    """A stand-in for a chat model: it says Yes, then the thoughts in their order, then an answer.
+    """A fake chat model: it replies with Yes, then the thoughts in order, then an answer.
 
-    `before_answer` is called when the answer is asked for.
+    `before_answer` is called before it replies with the answer.
     """
 
     before_answer: Callable[[], None]
@@ -74,43 +74,43 @@ class FixedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage(self._reply(messages)))])
 
     def _reply(self, messages: list[BaseMessage]) -> str:
-        asked = "\n".join(message.text for message in messages)
-        if prompts.VANILLA in asked:
+        prompt = "\n".join(message.text for message in messages)
+        if prompts.VANILLA in prompt:
             return "[Yes]"
-        if prompts.REASON in asked:
-            return THOUGHTS[sum(thought in asked for thought in THOUGHTS)]
+        if prompts.REASON in prompt:
+            return THOUGHTS[sum(thought in prompt for thought in THOUGHTS)]
         self.before_answer()
         return "Lissmere [2]"
 
 
 class FixedRouter:
-    """A stand-in for the router: always C."""
+    """A fake router: always C."""
 
     def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
-        """Give every question the same probabilities."""
+        """Return the same probabilities for every question."""
         return [{"A": 0.1, "B": 0.1, "C": 0.8} for _ in questions]
 
 
 class FixedRetriever:
-    """A stand-in for an index: each search finds the next passages of one list.
+    """A fake index: each search finds the next passages of a list.
 
     `before_search` is called at the start of each search.
     """
 
     def __init__(self, passages: list[Hit], before_search: Callable[[], None]) -> None:
-        """Keep what will be found."""
+        """Set the passages to find, in order."""
         self._left = list(passages)
         self._before_search = before_search
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find the next `k` passages."""
+        """Return the next `k` passages for each query."""
         self._before_search()
         found, self._left = self._left[:k], self._left[k:]
         return [found for _ in queries]
 
 
 def passages() -> list[Hit]:
-    """Cut the sample collection into as many passages of 100 words as the run finds."""
+    """Cut the sample collection into passages of 100 words, as many as the run finds."""
     lines = (sample_path().parent / "passages.jsonl").read_text(encoding="utf-8").splitlines()
     words = " ".join(json.loads(line)["text"] for line in lines).split()
     texts = [" ".join(words[start : start + WORDS]) for start in range(0, len(words), WORDS)]
@@ -121,52 +121,52 @@ def passages() -> list[Hit]:
 
 
 class Sqlite:
-    """The checkpoints of one SQLite file."""
+    """The checkpoints in an SQLite file."""
 
     tables = ("checkpoints", "writes")
 
     def __init__(self, folder: Path) -> None:
-        """Name the file."""
+        """Set the file's folder."""
         self._file = folder / "checkpoints.sqlite"
 
     @asynccontextmanager
     async def saver(self) -> AsyncIterator[BaseCheckpointSaver[str]]:
-        """Open the file."""
+        """Open a checkpointer on the file."""
         async with AsyncSqliteSaver.from_conn_string(str(self._file)) as saver:
             await saver.setup()
             yield saver
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Read a table."""
+        """Yield the rows of a table."""
         with sqlite3.connect(self._file) as connection:
             connection.row_factory = sqlite3.Row
             yield from map(dict, connection.execute(f"SELECT * FROM {table}"))
 
     def disk(self) -> int:
-        """Return the size of the file, its log folded in."""
+        """Return the size of the file, after merging its write-ahead log."""
         with sqlite3.connect(self._file) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return self._file.stat().st_size
 
 
 class Postgres:
-    """The checkpoints of one PostgreSQL database."""
+    """The checkpoints in a PostgreSQL database."""
 
     tables = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
 
     def __init__(self, uri: str) -> None:
-        """Keep the URI."""
+        """Set the URI."""
         self._uri = uri
 
     @asynccontextmanager
     async def saver(self) -> AsyncIterator[BaseCheckpointSaver[str]]:
-        """Connect, and make the tables."""
+        """Open a checkpointer and create its tables."""
         async with AsyncPostgresSaver.from_conn_string(self._uri) as saver:
             await saver.setup()
             yield saver
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Read a table."""
+        """Yield the rows of a table."""
         with psycopg.connect(self._uri) as connection:
             cursor = connection.cursor(row_factory=psycopg.rows.dict_row)
             yield from cursor.execute(f"SELECT * FROM {table}")
@@ -183,7 +183,7 @@ Database = Sqlite | Postgres
 
 
 def size(value: Any) -> int:
-    """Bytes of one column's value, JSON as it is written."""
+    """Return the bytes of a column's value; JSON counts as text."""
     if value is None:
         return 0
     if isinstance(value, dict):
@@ -192,7 +192,7 @@ def size(value: Any) -> int:
 
 
 def by_table(database: Database) -> Counter[str]:
-    """Bytes in each table."""
+    """Return the bytes in each table."""
     return Counter(
         {
             table: sum(size(value) for row in database.rows(table) for value in row.values())
@@ -202,7 +202,7 @@ def by_table(database: Database) -> Counter[str]:
 
 
 def by_channel(database: Database) -> Counter[str]:
-    """Bytes of each channel's values, of versions and metadata, and of the keys of the rows."""
+    """Return the bytes of each channel's values, of versions, metadata and row keys."""
     found: Counter[str] = Counter()
     serde = JsonPlusSerializer()
     for table in database.tables:
@@ -224,13 +224,13 @@ def by_channel(database: Database) -> Counter[str]:
 
 
 async def run(
-    saver: BaseCheckpointSaver[str], thread: str, look: Callable[[], None] = lambda: None
+    saver: BaseCheckpointSaver[str], thread: str, on_step: Callable[[], None] = lambda: None
 ) -> None:
-    """Ask the question once; `look` is called before each search and before the answer."""
+    """Ask the question once; `on_step` is called before each search and before the answer."""
     graph = build_graph(
         saver,
-        model=FixedModel(before_answer=look),
-        retriever=FixedRetriever(passages(), look),
+        model=FixedModel(before_answer=on_step),
+        retriever=FixedRetriever(passages(), on_step),
         router=FixedRouter(),
     )
     config: Any = {"configurable": {"thread_id": thread}}
@@ -242,17 +242,17 @@ async def run(
 
 
 async def measure(database: Database) -> dict[str, Any]:
-    """Count what one run adds."""
+    """Count the bytes that one run adds."""
     totals: list[int] = []
 
-    def look() -> None:
+    def record_total() -> None:
         totals.append(by_table(database).total())
 
     async with database.saver() as saver:
         tables, channels = by_table(database), by_channel(database)
         totals.append(tables.total())
-        await run(saver, "measured", look)
-        look()
+        await run(saver, "measured", record_total)
+        record_total()
         tables, channels = by_table(database) - tables, by_channel(database) - channels
     before, *hops, after = [later - earlier for earlier, later in pairwise(totals)]
     return {
@@ -266,7 +266,7 @@ async def measure(database: Database) -> dict[str, Any]:
 
 
 async def on_disk(database: Database) -> int:
-    """Return what a run takes on disk, as the mean of many."""
+    """Return the bytes that a run takes on disk, as the mean of `RUNS`."""
     async with database.saver() as saver:
         await run(saver, "first")
         size = database.disk()
@@ -277,7 +277,7 @@ async def on_disk(database: Database) -> int:
 
 @contextmanager
 def databases() -> Iterator[dict[str, Database]]:
-    """Make the two databases, both empty."""
+    """Create both databases, empty."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from postgres import server
 
@@ -287,8 +287,8 @@ def databases() -> Iterator[dict[str, Database]]:
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
-    """Lay out what was measured."""
-    yield f"  in all {found['total']:>8,} bytes ({found['disk']:,} on disk)"
+    """Yield the lines of the report."""
+    yield f"  total  {found['total']:>8,} bytes ({found['disk']:,} on disk)"
     yield f"  before the loop {found['before the loop']:,}, after it {found['after the loop']:,}"
     yield "  hops " + ", ".join(f"{added:,}" for added in found["hops"])
     for group in ("tables", "channels"):
@@ -297,7 +297,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure both databases and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""How well the embedded model's P(Yes) tells questions that need retrieval from the rest.
+"""How well the embedded model's P(Yes) separates questions that need retrieval from the rest.
 
-    python benchmarks/gate_confidence.py [--retrievalqa FILE.jsonl]
+    python benchmarks/gate_confidence.py [--retrievalqa FILE.jsonl] [--every 1]
 
-Compares the authors' four demonstrations with the shipped twelve, side by side in one
-run, on the sample questions (none against single and multi) and, where the file is
-given, on every fifth question of RetrievalQA against the sample's common knowledge.
+Compares the authors' four demonstrations with the built-in twelve on the sample questions (none
+against single and multi) and, if the file is given, on every fifth question of RetrievalQA against
+the sample questions that need no retrieval.
 """
 
 import argparse
@@ -54,19 +54,21 @@ async def p_yes(
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--retrievalqa", type=Path)
+    parser.add_argument("--every", type=int, default=1, help="use every n-th question only")
     arguments = parser.parse_args()
     groups: dict[str, list[str]] = {}
     for row in rows(sample_path().parent / "questions.jsonl"):
         groups.setdefault(row["strategy"], []).append(row["question"])
     if arguments.retrievalqa:
         groups["retrievalqa"] = [row["question"] for row in rows(arguments.retrievalqa)[::5]]
-    sets = {"authors' four": prompts.GATE_DEMOS, "shipped twelve": prompts.CONFIDENCE_DEMOS}
+    groups = {group: questions[:: arguments.every] for group, questions in groups.items()}
+    sets = {"authors' four": prompts.GATE_DEMOS, "built-in twelve": prompts.CONFIDENCE_DEMOS}
     for name, demos in sets.items():
         found = {group: await p_yes(questions, demos, group) for group, questions in groups.items()}
         needed = [group for group in groups if group != "none"]
         print(f"\n## {name}\n\nAUC against none: ", end="")
         print(", ".join(f"{group} {against_none(found, group):.3f}" for group in needed))
-        print("\n| P(Yes) at least | " + " | ".join(found) + " |\n|" + " --- |" * (len(found) + 1))
+        print("\n| P(Yes) ≥ | " + " | ".join(found) + " |\n|" + " --- |" * (len(found) + 1))
         for threshold in THRESHOLDS:
             shares = [sum(p >= threshold for p in ps) / len(ps) for ps in found.values()]
             print(f"| {threshold} | " + " | ".join(f"{share:.0%}" for share in shares) + " |")

@@ -1,8 +1,8 @@
-"""How well the uncertainty of the embedded model's direct answers tells wrong from right ones.
+"""How well the uncertainty of the embedded model's direct answers predicts wrong ones.
 
-    python benchmarks/gate_draft.py [--retrievalqa FILE.jsonl]
+    python benchmarks/gate_draft.py [--retrievalqa FILE.jsonl] [--every 1]
 
-Answers the sample questions directly, and, where the file is given, every third question of
+Answers the sample questions directly and, if the file is given, every third question of
 RetrievalQA; prints the AUC and what each threshold of the `draft` gate would do.
 """
 
@@ -18,33 +18,34 @@ from sklearn.metrics import roc_auc_score
 from hopgate.evaluation.matching import match
 from hopgate.models import chat
 from hopgate.nodes import gate
+from hopgate.nodes.context import Context
+from hopgate.nodes.runtime import NodeRuntime
 from hopgate.retrievers.sources import sample_path
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
 
-class Drafted(NamedTuple):
-    """A direct answer: its group, how unsure it is, and whether it is right."""
+class DraftResult(NamedTuple):
+    """A direct answer: the question's group, the uncertainty, and whether it is correct."""
 
     group: str
     uncertainty: float
-    right: bool
+    correct: bool
 
 
-async def drafted(questions: list[tuple[str, str, list[str]]]) -> list[Drafted]:
-    model = await chat.load(chat.LOCAL)
-    found = []
+async def write_drafts(questions: list[tuple[str, str, list[str]]]) -> list[DraftResult]:
+    runtime = NodeRuntime(Context(model=chat.LOCAL, gate="draft"))
+    drafts = []
     for group, question, golds in track(questions, description="drafts"):
-        decision, completion = await gate.draft(
-            model, question, layout=model.layout, threshold=model.draft_threshold
-        )
-        found.append(Drafted(group, decision["uncertainty"] or 0.0, match(completion.text, golds)))
-    return found
+        decision = await gate.decide(question, runtime)
+        correct = match(decision["reply"], golds)
+        drafts.append(DraftResult(group, decision["uncertainty"] or 0.0, correct))
+    return drafts
 
 
-def auc(drafts: list[Drafted]) -> float:
-    """How well uncertainty tells wrong answers from right ones."""
-    wrong = [not each.right for each in drafts]
+def auc(drafts: list[DraftResult]) -> float:
+    """Return the AUC of uncertainty as a predictor of wrong answers."""
+    wrong = [not each.correct for each in drafts]
     return float(roc_auc_score(wrong, [each.uncertainty for each in drafts]))
 
 
@@ -55,31 +56,35 @@ def rows(path: Path) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--retrievalqa", type=Path)
+    parser.add_argument("--every", type=int, default=1, help="use every n-th question only")
     arguments = parser.parse_args()
-    asked = [
+    questions = [
         (row["strategy"], row["question"], row["answers"])
         for row in rows(sample_path().parent / "questions.jsonl")
     ]
     if arguments.retrievalqa:
-        asked += [
+        questions += [
             ("retrievalqa", row["question"], row["ground_truth"])
             for row in rows(arguments.retrievalqa)[::3]
         ]
-    drafts = asyncio.run(drafted(asked))  # type: ignore[arg-type]
+    drafts = asyncio.run(write_drafts(questions[:: arguments.every]))  # type: ignore[arg-type]
     sample = [each for each in drafts if each.group != "retrievalqa"]
-    right = sum(each.right for each in drafts)
-    print(f"{right} of {len(drafts)} direct answers are right.")
+    correct = sum(each.correct for each in drafts)
+    print(f"{correct} of {len(drafts)} direct answers are correct.")
     print(f"AUC: sample {auc(sample):.3f}, all {auc(drafts):.3f}.\n")
     groups = list(dict.fromkeys(each.group for each in drafts))
-    print("| uncertainty at least | " + " | ".join(groups) + " | answered: right | wrong |")
+    print("| uncertainty ≥ | " + " | ".join(groups) + " | answered: correct | wrong |")
     print("|" + " --- |" * (len(groups) + 3))
     for threshold in THRESHOLDS:
-        kept = [each for each in drafts if each.uncertainty < threshold]
+        answered = [each for each in drafts if each.uncertainty < threshold]
         shares = []
         for group in groups:
-            unsure = [each.uncertainty >= threshold for each in drafts if each.group == group]
-            shares.append(f"{sum(unsure) / len(unsure):.0%}")
-        counts = [sum(each.right for each in kept), sum(not each.right for each in kept)]
+            uncertain = [each.uncertainty >= threshold for each in drafts if each.group == group]
+            shares.append(f"{sum(uncertain) / len(uncertain):.0%}")
+        counts = [
+            sum(each.correct for each in answered),
+            sum(not each.correct for each in answered),
+        ]
         print(f"| {threshold} | " + " | ".join([*shares, *map(str, counts)]) + " |")
 
 

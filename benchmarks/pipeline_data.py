@@ -1,9 +1,9 @@
 """Passages and questions for the whole pipeline: label, train-router, eval qa.
 
 Writes three files into --out: `passages.jsonl`, every passage of the three sets in --data;
-`train.jsonl` and `valid.jsonl`, parts of their questions and of `questions/common.jsonl`. No
-question is in both, and of XQuAD no paragraph either. Which ones is decided by the hash of the id,
-so that the same data gives the same files.
+`train.jsonl` and `valid.jsonl`, samples of their questions and of `questions/common.jsonl`. No
+question is in both, and no paragraph of XQuAD either. The hash of the id selects the questions, so
+the same data gives the same files.
 
     python benchmarks/pipeline_data.py --data ../shared/data --out build/pipeline
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {"multihop": (34, 20), "retrievalqa": (60, 25), "xquad": (60, 25), "common": (40, 10)}
-"""Questions to train on and to validate on, of each set."""
+"""Number of training and validation questions of each set."""
 COMMON = Path(__file__).parent / "questions" / "common.jsonl"
 
 Row = dict[str, Any]
@@ -31,18 +31,22 @@ def main() -> None:
     write(options.out / "passages.jsonl", passages(options.data))
     parts: dict[str, list[Row]] = {"train": [], "valid": []}
     for name, rows in questions(options.data).items():
-        size, held = SIZES[name]
+        train_size, valid_size = SIZES[name]
         ordered = sorted(rows, key=lambda row: hashlib.sha256(row["id"].encode()).digest())
-        parts["train"] += ordered[:size]
-        taken = {row["group"] for row in parts["train"]}
-        parts["valid"] += [row for row in reversed(ordered) if row["group"] not in taken][:held]
+        parts["train"] += ordered[:train_size]
+        used = {row["group"] for row in parts["train"]}
+        unused = [row for row in reversed(ordered) if row["group"] not in used]
+        parts["valid"] += unused[:valid_size]
     for name, rows in parts.items():
         fields = ("id", "dataset", "question", "answers")
         write(options.out / f"{name}.jsonl", ({key: row[key] for key in fields} for row in rows))
 
 
 def passages(data: Path) -> Iterator[Row]:
-    """Each with title and text; RetrievalQA's may be plain strings, or have a title alone."""
+    """Yield title and text of each passage.
+
+    Passages of RetrievalQA may be plain strings, or have only a title; the latter are skipped.
+    """
     for row in read(data / "xquad" / "en.dev.jsonl"):
         yield {"title": row["title"].replace("_", " "), "text": row["context"]}
     for name in ("multihop", "retrievalqa"):
@@ -54,7 +58,7 @@ def passages(data: Path) -> Iterator[Row]:
 
 
 def questions(data: Path) -> dict[str, list[Row]]:
-    """By set; `group` is what must not be in both parts."""
+    """Return the questions of each set; rows of one `group` stay in one part."""
     return {
         "multihop": [
             question(row["id"], row["dataset"], row["question"], [row["answer"]])

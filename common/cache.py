@@ -13,8 +13,8 @@ class Cache(Generic[Value]):
     """Values that are loaded once per process, and again when their files change.
 
     Staleness has one rule: a value is stale when one of the files it was loaded from has another
-    modification time, size or inode than when loading began. A load that fails is not kept.
-    Threads that want the same key wait for one load; other keys are not held up.
+    modification time, size or inode than when loading began. A failed load is not
+    cached. Threads that want the same key wait for one load; other keys load in parallel.
     """
 
     def __init__(self) -> None:

@@ -155,9 +155,9 @@ def read_jsonl(
 
 
 def _lines(path: Path, expected: str) -> Iterable[bytes]:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist or is not a file; give {expected}")
     try:
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist or is not a file; give {expected}")
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give {expected}") from error
@@ -232,7 +232,7 @@ def shown(value: Any) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hex.
+    """Return a file's SHA-256 in hexadecimal.
 
     Raises:
         ValueError: The file cannot be read.

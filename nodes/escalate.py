@@ -1,4 +1,4 @@
-"""Escalate: take an answer in doubt back and try one strategy deeper."""
+"""Escalate: withdraw an answer in doubt and try one strategy deeper."""
 
 from langchain_core.messages import RemoveMessage
 from langgraph.types import Overwrite
@@ -11,7 +11,7 @@ from hopgate.nodes.state import Decision, Escalation, State, Update
 async def escalate(state: State, runtime: NodeRuntime) -> Update:
     """Remove the answer and switch to the strategy that `generate` chose.
 
-    `ircot` continues with the hops and evidence that are there; sub-questions start with no hops.
+    `ircot` continues with the hops and evidence so far; sub-questions start with no hops.
     """
     decision = state["decision"]
     deeper = decision["escalate_to"] or decision["strategy"]

@@ -1,4 +1,4 @@
-"""Events: what a run reports while it is running, one TypedDict each, told apart by `event`.
+"""Events: what a run reports while it is running, one TypedDict each, distinguished by `event`.
 
 Nodes send them as LangGraph's custom events, the loop's from inside the subgraph
 (`subgraphs=True`). The answer's tokens arrive in the `messages` stream; `read` turns both into

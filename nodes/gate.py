@@ -31,7 +31,7 @@ from hopgate.nodes.text import as_data
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-AskedMode = Literal["ta-are", "vanilla", "confidence"]
+PromptedMode = Literal["ta-are", "vanilla", "confidence"]
 
 DEMOS = 4  # RetrievalQA, figure 4: the best number
 CONFIDENCE_DEMOS = 12  # in the turns layout; docs/results/gate.md
@@ -70,8 +70,8 @@ async def gate(state: State, runtime: NodeRuntime) -> Update:
     update: Update = {"decision": Decision(gate=found)}
     if found["answer"] != "skipped" and not found["retrieve"]:
         update["decision"]["strategy"] = "none"
-    if found["mode"] == "draft" and found["reply"]:
-        update["draft"] = DirectAnswer(question=question, text=found["reply"])
+    is_draft = found["mode"] == "draft" and found["reply"]
+    update["draft"] = DirectAnswer(question=question, text=found["reply"]) if is_draft else None
     return update
 
 
@@ -127,7 +127,7 @@ def _decision(mode: str, answer: Verdict, retrieve: bool, reason: str) -> GateDe
     )
 
 
-# Asking for Yes or No
+# Prompting for Yes or No
 
 
 async def _prompted(
@@ -166,7 +166,7 @@ def _judged(mode: str, answer: Literal["yes", "no", "invalid"], context: Context
 
 
 async def _prompt(
-    question: str, mode: AskedMode, layout: Layout, runtime: NodeRuntime
+    question: str, mode: PromptedMode, layout: Layout, runtime: NodeRuntime
 ) -> list["BaseMessage"]:
     instruction, demos = prompts.VANILLA, tuple[Demo, ...]()
     if mode != "vanilla":
@@ -180,7 +180,7 @@ async def _prompt(
 
 
 async def _demos(
-    question: str, mode: AskedMode, layout: Layout, context: Context
+    question: str, mode: PromptedMode, layout: Layout, context: Context
 ) -> tuple[Demo, ...]:
     count = context.gate_demos
     if count is None:

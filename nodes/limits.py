@@ -126,13 +126,20 @@ class Limits:
         """Check a state that a person may have edited, as every node does when it starts.
 
         Raises:
-            ValueError: A question is too long, or the strategy is not allowed; names the key.
+            ValueError: A question is too long, or the strategy or the loop's mode is not allowed;
+                names the key.
         """
         for name in ("standalone", "next_query"):
             self.check_question(name, state.get(name) or "")
         for sub_question in state.get("sub_questions") or ():
             self.check_question("sub_questions", sub_question)
-        strategy = state.get("decision", {}).get("strategy")
+        decision = state.get("decision", {})
+        mode = decision.get("multihop")
+        if mode and not self.allows(multihop=mode):
+            raise ValueError(
+                f"decision.multihop is {mode!r}: this server allows {self.context['multihop']}"
+            )
+        strategy = decision.get("strategy")
         if strategy and not self.allows(strategy="auto") and not self.allows(strategy=strategy):
             raise ValueError(
                 f"decision.strategy is {strategy!r}: this server allows {self.context['strategy']}"

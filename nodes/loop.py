@@ -154,7 +154,7 @@ def measured_tokens(state: MultihopState, runtime: NodeRuntime) -> Update:
 
 
 def add_thought(state: MultihopState, runtime: NodeRuntime, thought: str) -> Update:
-    """Return the update that adds a thought to the newest hop, and stops the loop if it is time."""
+    """Return the update that adds a thought to the newest hop and says whether to stop."""
     *earlier, last = state["hops"]
     hops = [*earlier, Hop(**{**last, "thought": thought})]
     after = MultihopState(**{**state, "hops": hops})

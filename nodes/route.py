@@ -23,7 +23,8 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
         found = await _classified(router, state["standalone"], context.alpha, decision["gate"])
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
-    return {"decision": Decision(route=found, strategy=strategy)}
+    decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
+    return {"decision": decision}
 
 
 def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
@@ -40,14 +41,14 @@ def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
 async def _classified(
     router: Router, question: str, alpha: float, gate: GateDecision
 ) -> RouteDecision:
-    """Choose the likeliest label; a Yes of the gate turns A into B: the model asked for help."""
+    """Choose the likeliest label, or B instead of A if the gate decided to retrieve."""
     (probs,), (doubt,) = await asyncio.to_thread(
         lambda: (router.route([question], alpha), doubts(router, [question]))
     )
     probs = {label: float(probs[label]) for label in LABELS}
     label, reason = choose(probs, alpha, doubt)
     if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
-        label, reason = "B", "A is the likeliest, but the gate asked for retrieval"
+        label, reason = "B", "A is the likeliest, but the gate decided to retrieve"
     return RouteDecision(
         label=label,
         probs=probs,

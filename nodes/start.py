@@ -1,5 +1,6 @@
 """Start: find the turn's question and reset what the last turn left in the state."""
 
+from copy import deepcopy
 from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -16,18 +17,18 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     Raises:
         ValueError: There is no new question, or it or a setting cannot be used.
     """
-    context = runtime.context
+    context, started_at = runtime.context, runtime.now()
     await runtime.resources.check(context)
     message = _new_message(state)
     question = check_question(message.text)
     runtime.resources.limits.check_question("question", inert(question))
     return {
-        **NEW_TURN,
+        **deepcopy(NEW_TURN),  # a caller may change the lists it gets
         "messages": [message],
         "message_id": message.id,
         "original_question": question,
         "standalone": inert(question),
-        "started_at": runtime.now(),
+        "started_at": started_at,
         "decision": Overwrite(
             Decision(**NEW_DECISION, alpha=context.alpha, multihop=context.multihop)
         ),

@@ -109,7 +109,7 @@ class Decision(TypedDict, total=False):
     alpha: float
     """The request's α when the turn started."""
     multihop: Literal["ircot", "decompose"]
-    """How the loop works, if the turn gets there."""
+    """How the loop works, if the turn gets there; `route` takes it from the request."""
     model: str
     gate: GateDecision
     route: RouteDecision | None
@@ -126,22 +126,31 @@ class Decision(TypedDict, total=False):
     warnings: list[str]
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "strategy": STRATEGIES,
+    "multihop": ("ircot", "decompose"),
+}
+
+
 def merge_decision(old: Decision, new: Decision) -> Decision:
     """Reducer: new keys replace old ones, also inside `gate` and `route`.
 
     So a person can edit `{"gate": {"retrieve": True}}` alone.
 
     Raises:
-        ValueError: `strategy` is unknown.
+        ValueError: `strategy` or `multihop` has an unknown value.
     """
     merged: dict[str, Any] = dict(old)
     for key, value in new.items():
         before = merged.get(key)
         both = isinstance(before, dict) and isinstance(value, dict)
         merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
-    strategy = merged.get("strategy", "none")
-    if strategy not in STRATEGIES:
-        raise ValueError(f"decision.strategy is {strategy!r}; use none, single or multi")
+    for key, choices in _CHOICES.items():
+        if key in merged and merged[key] not in choices:
+            *others, last = choices
+            raise ValueError(
+                f"decision.{key} is {merged[key]!r}; use {', '.join(others)} or {last}"
+            )
     return cast(Decision, merged)
 
 

@@ -53,7 +53,7 @@ def check_question(question: object) -> str:
 def inert(text: str) -> str:
     """Drop invisible characters and break chat-template markers, which some servers act on.
 
-    The joiners that some scripts and emoji need are kept.
+    Joiners stay, because some scripts and emoji need them.
     """
     visible = text if text.isprintable() else "".join(filter(_is_visible, text))
     return _MARKER_END.sub(r"\1 >", _MARKER.sub(r"\g<0> ", visible))

@@ -1,4 +1,4 @@
-"""Stand-ins for the router, the retriever and the model, each named for what it does."""
+"""Test doubles for the router, the retriever, the clock and the model."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,19 +17,19 @@ from hopgate.retrievers.base import Hit, passage_id
 
 
 class FixedRouter:
-    """A router that gives every question the same probabilities, and records what it was asked."""
+    """A router that returns the same probabilities for every question and records its calls."""
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.asked: list[tuple[str, float]] = []
+        self.calls: list[tuple[str, float]] = []
 
     def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
-        self.asked += [(question, alpha) for question in questions]
+        self.calls += [(question, alpha) for question in questions]
         return [{label: 0.8 if label == self.label else 0.1 for label in "ABC"} for _ in questions]
 
 
 class FixedRetriever:
-    """A retriever that answers its n-th search with the n-th list; the last list for good."""
+    """A retriever that returns the n-th list for the n-th search, then repeats the last one."""
 
     def __init__(self, *found: list[Hit]) -> None:
         self.found = list(found)
@@ -42,7 +42,7 @@ class FixedRetriever:
 
 
 class BreakingRetriever(FixedRetriever):
-    """A retriever that goes down at its n-th search, counted from 1."""
+    """A retriever that fails from search number `at` on, counted from 1."""
 
     def __init__(self, *found: list[Hit], at: int = 1) -> None:
         super().__init__(*found)
@@ -69,7 +69,7 @@ class FreshRetriever(FixedRetriever):
 
 
 class Clock:
-    """A clock that goes on only when it is told to."""
+    """A clock that stands still until it is advanced."""
 
     def __init__(self) -> None:
         self.now = datetime(2126, 11, 22, tzinfo=UTC)  # far from the system's
@@ -77,34 +77,34 @@ class Clock:
     def __call__(self) -> datetime:
         return self.now
 
-    def spend(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
 
 class TalkingModel(SimpleChatModel):
-    """A FAKE chat model that says what a function makes of the call's number, from 0, and prompt.
+    """A FAKE chat model that replies with `say(call number from 0, last message)`.
 
-    `tokens_per_byte` is what it claims to have read; None claims nothing.
+    It reports `tokens_per_byte` prompt tokens for each byte of a prompt; None reports no usage.
     """
 
     say: Callable[[int, str], str]
     tokens_per_byte: float | None = None
-    asked: list[str] = Field(default_factory=list)
+    prompts: list[str] = Field(default_factory=list)
 
     @property
     def _llm_type(self) -> str:
         return "talking"
 
     def _call(self, messages: list[BaseMessage], *_: Any, **__: Any) -> str:
-        self.asked.append("\n".join(message.text for message in messages))
-        return self.say(len(self.asked) - 1, messages[-1].text)
+        self.prompts.append("\n".join(message.text for message in messages))
+        return self.say(len(self.prompts) - 1, messages[-1].text)
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         reply = AIMessage(self._call(messages))
         if self.tokens_per_byte is not None:
-            read = int(len(self.asked[-1].encode()) * self.tokens_per_byte)
+            tokens = int(len(self.prompts[-1].encode()) * self.tokens_per_byte)
             reply.usage_metadata = UsageMetadata(
-                input_tokens=read, output_tokens=1, total_tokens=read + 1
+                input_tokens=tokens, output_tokens=1, total_tokens=tokens + 1
             )
         return ChatResult(generations=[ChatGeneration(message=reply)])
 
@@ -129,17 +129,17 @@ TASKS = {
 
 
 def task(messages: Messages) -> str:
-    """Tell which node sent a prompt."""
+    """Return the node that sent a prompt."""
     text = "\n".join(str(message["content"]) for message in messages)
     return next(name for name, instruction in TASKS.items() if instruction in text)
 
 
 def by_task(**replies: "Reply | str | list[str] | Callable[[str], str]") -> Script:
-    """Script the fake endpoint by node: a reply, a list of them in order, or a function.
+    """Return a script for the fake endpoint that replies by node.
 
-    The function gets the text of the last message.
+    A node has one reply, a list of replies in order, or a function of the last message's text.
     """
-    lists = {name: list(said) for name, said in replies.items() if isinstance(said, list)}
+    lists = {name: list(reply) for name, reply in replies.items() if isinstance(reply, list)}
 
     def script(messages: Messages) -> Any:
         name = task(messages)
@@ -147,7 +147,7 @@ def by_task(**replies: "Reply | str | list[str] | Callable[[str], str]") -> Scri
             return Reply(status=400, error=f"no reply is scripted for {name}")
         if name in lists:
             return lists[name].pop(0)
-        said = replies[name]
-        return said(messages[-1]["content"]) if callable(said) else said
+        reply = replies[name]
+        return reply(messages[-1]["content"]) if callable(reply) else reply
 
     return script

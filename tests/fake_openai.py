@@ -1,7 +1,7 @@
-"""A FAKE: an OpenAI-compatible endpoint on loopback that says what a test tells it to.
+"""A FAKE OpenAI-compatible endpoint on loopback with scripted replies.
 
-It has no model. It serves the tests of what hopgate does with answers and with faults,
-and it records every request, so that calls can be counted.
+It has no model. Tests script its replies and faults, and it records every request, so that calls
+can be counted.
 """
 
 import json
@@ -12,25 +12,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Messages = list[dict[str, Any]]
-Position = dict[str, float]  # the likeliest tokens at one position: token → log-probability
+Position = dict[str, float]  # likeliest tokens at one position: token → log-probability
 
-PROMPT_TOKENS = 11  # what every answer claims to have read
-COMPLETION_TOKENS = 3  # and to have written
+PROMPT_TOKENS = 11  # reported with every reply
+COMPLETION_TOKENS = 3
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer: a text, or a fault.
+    """One reply: a text, or a fault.
 
     Attributes:
-        text: What the assistant says.
-        logprobs: Per token, the likeliest tokens; given even if nobody asked.
-        status: HTTP status; anything but 200 sends `error` in OpenAI's form.
+        text: The assistant's message.
+        logprobs: The likeliest tokens at each position; returned even if not requested.
+        status: HTTP status; any other than 200 sends `error` in OpenAI's format.
         error: The error's message.
-        delay: Seconds to wait before answering; cut short when the server closes.
-        body: Sent as it is instead of an answer, for garbage.
-        then: Called when the answer has been sent.
-        finish: Why the answer ended: `stop`, or `length` at the limit of tokens.
+        delay: Seconds to wait before replying; cut short when the server closes.
+        body: A raw body to send instead, for malformed replies.
+        then: Called once the reply is sent.
+        finish: The finish reason: `stop`, or `length` at the token limit.
     """
 
     text: str = ""
@@ -51,8 +51,8 @@ class FakeOpenAI:
     """The fake endpoint; a context manager that serves in threads.
 
     Attributes:
-        requests: The body of every chat request so far, in order.
-        keys: The Authorization header of each.
+        requests: The bodies of all chat requests so far, in order.
+        keys: Their Authorization headers.
     """
 
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -77,22 +77,22 @@ class FakeOpenAI:
 
     @property
     def base_url(self) -> str:
-        """What OPENAI_BASE_URL should be."""
+        """The value for OPENAI_BASE_URL."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
     @property
     def prompts(self) -> list[str]:
-        """The text of every request, its messages joined."""
+        """The text of every request, with its messages joined."""
         return ["\n".join(m["content"] for m in body["messages"]) for body in self.requests]
 
     def reset(self) -> None:
-        """Forget requests and script; until a new one, every request is refused."""
+        """Clear requests and script; every request is refused until the next script."""
         self.requests.clear()
         self.keys.clear()
         self.says()
 
     def says(self, *replies: Reply | str) -> None:
-        """Answer with these, one a request; a request too many gets a 400."""
+        """Send these replies, one for each request, then refuse with a 400."""
         left = list(replies)
 
         def script(_: Messages) -> Reply | str:
@@ -101,7 +101,7 @@ class FakeOpenAI:
         self._script: Script = script
 
     def answers(self, script: Script) -> None:
-        """Answer every request with what `script` makes of its messages."""
+        """Compute each reply from the messages of its request."""
         self._script = script
 
     def _reply(self, body: dict[str, Any], key: str | None) -> Reply:
@@ -145,11 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("retry-after-ms", "10")  # the client waits no longer than this
+            self.send_header("retry-after-ms", "10")  # how long the client waits before a retry
             self.end_headers()
             self.wfile.write(body)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the client timed out and left, which is what some tests want
+            pass  # the client timed out, as some tests intend
 
     def log_message(self, *args: object) -> None:
         pass

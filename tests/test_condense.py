@@ -1,4 +1,4 @@
-"""Condense: what counts as a question, and follow-ups rewritten as standalone questions."""
+"""Condense: checking questions, and rewriting follow-ups as standalone questions."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ HISTORY = [Exchange("Who designed Farrick Head Lighthouse?", "Caddoc Fairlow")]
 
 
 @pytest.mark.parametrize("question", ["", "  \n\t", None, 3, ["Why?"], b"Why?"])
-def test_a_question_must_be_a_text(question: object) -> None:
+def test_a_question_must_be_a_non_empty_string(question: object) -> None:
     with pytest.raises(ValueError, match="the question is empty"):
         check_question(question)
 
@@ -35,7 +35,7 @@ def test_a_question_is_only_stripped(question: str) -> None:
     assert check_question(f" {question}\n") == question.strip()
 
 
-async def rewritten(
+async def rewrite_follow_up(
     fake: FakeOpenAI,
     reply: str | Reply,
     history: list[Exchange] = HISTORY,
@@ -48,16 +48,14 @@ async def rewritten(
 
 
 @pytest.mark.parametrize("reply", [STANDALONE, f"Question: {STANDALONE}", f"  {STANDALONE}  "])
-async def test_a_follow_up_is_replaced_by_the_model_s_rewrite(fake: FakeOpenAI, reply: str) -> None:
-    assert await rewritten(fake, reply) == STANDALONE
+async def test_a_follow_up_is_replaced_by_the_models_rewrite(fake: FakeOpenAI, reply: str) -> None:
+    assert await rewrite_follow_up(fake, reply) == STANDALONE
     assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("reply", ["", "Question:", "In 1874.", "x" * 5000 + "?"])
-async def test_a_reply_that_is_not_a_question_keeps_the_original(
-    fake: FakeOpenAI, reply: str
-) -> None:
-    assert await rewritten(fake, reply) == FOLLOW_UP
+async def test_a_reply_that_is_not_a_question_is_ignored(fake: FakeOpenAI, reply: str) -> None:
+    assert await rewrite_follow_up(fake, reply) == FOLLOW_UP
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ async def test_a_reply_that_is_not_a_question_keeps_the_original(
         ("What do bees make?", "What do bees make?", "What do bees make?"),
     ],
 )
-async def test_a_tiny_model_s_rewrite_must_name_what_the_follow_up_refers_to(
+async def test_a_tiny_models_rewrite_must_name_what_the_follow_up_refers_to(
     fake: FakeOpenAI, follow_up: str, reply: str, standalone: str
 ) -> None:
     fake.says(reply)
@@ -81,7 +79,7 @@ async def test_a_tiny_model_s_rewrite_must_name_what_the_follow_up_refers_to(
 @pytest.mark.parametrize("layout", ["inline", "turns"])
 async def test_the_latest_exchanges_are_shown_in_order(fake: FakeOpenAI, layout: Layout) -> None:
     history = [Exchange(f"Question {n}?", f"Answer {n}") for n in range(10)]
-    await rewritten(fake, STANDALONE, history, layout)
+    await rewrite_follow_up(fake, STANDALONE, history, layout)
     shown = fake.requests[0]["messages"][-1]["content"]
     assert [n for n in range(10) if f"Question {n}?" in shown] == [7, 8, 9]
     assert shown.index("Answer 7") < shown.index("Answer 9") < shown.index(FOLLOW_UP)
@@ -89,4 +87,4 @@ async def test_the_latest_exchanges_are_shown_in_order(fake: FakeOpenAI, layout:
 
 async def test_a_model_that_is_down_is_an_error(fake: FakeOpenAI) -> None:
     with pytest.raises(ModelError, match="openai:fake"):
-        await rewritten(fake, Reply(status=400))
+        await rewrite_follow_up(fake, Reply(status=400))

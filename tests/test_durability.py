@@ -1,4 +1,4 @@
-"""A run that was killed resumes where it stopped: no finished node runs twice."""
+"""A killed run resumes where it stopped: no finished node runs twice."""
 
 import asyncio
 import multiprocessing
@@ -19,24 +19,24 @@ CALLS = 7  # the gate, five thoughts, the answer
 
 
 class Moment(NamedTuple):
-    """When the run is cut off: at its n-th call to the model, before or after the answer."""
+    """When a run is cut off: at its n-th model call, before or after the reply."""
 
     call: int
-    answered: bool
+    replied: bool
 
 
 def cutting(moment: Moment, cut: Callable[[], None]) -> Callable[[Messages], Reply]:
-    """The run's script, which calls `cut` at the moment and goes on."""
-    says, calls = runs.script(), 0
+    """Return the run's script with a call to `cut` at the given moment."""
+    reply_to, calls = runs.script(), 0
 
     def script(messages: Messages) -> Reply:
         nonlocal calls
         calls += 1
-        said = says(messages)
-        reply = Reply(said) if isinstance(said, str) else said
+        reply = reply_to(messages)
+        reply = Reply(reply) if isinstance(reply, str) else reply
         if calls != moment.call:
             return reply
-        if moment.answered:
+        if moment.replied:
             return Reply(reply.text, then=cut)
         cut()
         return Reply(reply.text, delay=0.1)
@@ -45,7 +45,7 @@ def cutting(moment: Moment, cut: Callable[[], None]) -> Callable[[Messages], Rep
 
 
 class InMemory:
-    """Runs in this process; a cut cancels the run."""
+    """Runs in this process; cutting off cancels the task."""
 
     def __init__(self, searches: Path) -> None:
         self._graph = runs.build(InMemorySaver(), searches)
@@ -62,9 +62,9 @@ class InMemory:
 
 
 class InProcesses:
-    """Each run in a process of its own; a cut kills it with SIGKILL."""
+    """Runs in child processes; cutting off sends SIGKILL."""
 
-    # Forks of a process that has everything imported, so that each starts at once.
+    # Fork from a process that has imported everything, so that each run starts at once.
     _processes = multiprocessing.get_context("forkserver")
     _processes.set_forkserver_preload(
         [
@@ -133,7 +133,7 @@ def searches(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def undisturbed(fake: FakeOpenAI, tmp_path: Path) -> Any:
-    """What the run ends with when nothing happens."""
+    """Return the result of a run that is not cut off."""
     fake.answers(runs.script())
     log = tmp_path / "undisturbed"
     result = await runs.run(runs.build(None, log), runs.QUESTION)
@@ -174,6 +174,6 @@ async def test_a_killed_run_resumes_where_it_stopped(
     assert repeated <= 1
     assert set(runs.searched(searches)) == set(runs.QUERIES)
     assert repeated + runs.searched(searches).total() - len(runs.QUERIES) <= 1
-    if not moment.answered:  # the call in flight was lost; nothing else was
+    if not moment.replied:  # only the call in flight was lost
         assert repeated == 1
         assert calls[fake.prompts[moment.call - 1]] == 2

@@ -1,4 +1,4 @@
-"""Escalation: an answer that is not good enough sends the turn one strategy deeper."""
+"""Escalation: an answer in doubt sends the turn one strategy deeper."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ async def ask(
     return result
 
 
-async def test_an_unknown_direct_answer_is_looked_up(fake: FakeOpenAI) -> None:
+async def test_an_unknown_direct_answer_leads_to_a_search(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
     result = await ask(FixedRetriever([CORRANE]), Context(escalate=3))
     assert result["answer"] == "Lissmere"
@@ -49,7 +49,7 @@ async def test_an_unknown_direct_answer_is_looked_up(fake: FakeOpenAI) -> None:
     assert result["usage"]["llm_calls"] == len(fake.requests) == 3
 
 
-async def test_the_loop_thinks_on_over_what_the_single_search_found(fake: FakeOpenAI) -> None:
+async def test_the_loop_continues_from_the_single_search(fake: FakeOpenAI) -> None:
     script = by_task(
         gate="[Yes]", answer=[UNKNOWN, "Lissmere [1]"], reason=[FACT, "So the answer is: Lissmere."]
     )
@@ -63,7 +63,7 @@ async def test_the_loop_thinks_on_over_what_the_single_search_found(fake: FakeOp
     assert [step["to"] for step in result["decision"]["escalated"]] == ["multi"]
 
 
-async def test_all_the_way_from_no_retrieval(fake: FakeOpenAI) -> None:
+async def test_escalation_goes_from_none_to_single_to_multi(fake: FakeOpenAI) -> None:
     script = by_task(
         gate="[No]", direct=UNKNOWN, answer=[UNKNOWN, "Lissmere [1]"], reason=[FACT, "It is so."]
     )
@@ -74,7 +74,7 @@ async def test_all_the_way_from_no_retrieval(fake: FakeOpenAI) -> None:
     assert result["decision"]["stop_reason"] == "hop_limit"
 
 
-async def test_long_passages_of_the_single_search_leave_the_loop_room(fake: FakeOpenAI) -> None:
+async def test_long_passages_of_the_single_search_leave_room_for_the_loop(fake: FakeOpenAI) -> None:
     facts = iter(range(9))
     script = by_task(answer=UNKNOWN, reason=lambda _: f"Fact {next(facts)} is new.")
     fake.answers(script)
@@ -83,7 +83,7 @@ async def test_long_passages_of_the_single_search_leave_the_loop_room(fake: Fake
     assert result["decision"]["stop_reason"] == "hop_limit"
 
 
-async def test_citations_that_do_not_hold_send_it_deeper(fake: FakeOpenAI) -> None:
+async def test_unsupported_citations_escalate(fake: FakeOpenAI) -> None:
     script = by_task(
         gate="[Yes]", answer=["Vossberg [1]", "Lissmere [1]"], reason="So the answer is: Lissmere."
     )
@@ -94,7 +94,7 @@ async def test_citations_that_do_not_hold_send_it_deeper(fake: FakeOpenAI) -> No
     assert result["answer"] == "Lissmere"
 
 
-async def test_a_plan_counts_its_own_hops(fake: FakeOpenAI) -> None:
+async def test_decompose_starts_with_no_hops_after_an_escalation(fake: FakeOpenAI) -> None:
     script = by_task(
         gate="[Yes]",
         answer=[UNKNOWN, "Lissmere [1]"],
@@ -120,11 +120,9 @@ async def test_a_plan_counts_its_own_hops(fake: FakeOpenAI) -> None:
         ({"escalate": 5, "strategy": "single"}, "B"),
         ({"escalate": 5}, "C"),
     ],
-    ids=["off", "budget spent", "path forced", "nothing deeper"],
+    ids=["off", "budget used up", "strategy forced", "already multi"],
 )
-async def test_what_does_not_escalate(
-    fake: FakeOpenAI, settings: dict[str, Any], label: str
-) -> None:
+async def test_no_escalation(fake: FakeOpenAI, settings: dict[str, Any], label: str) -> None:
     fake.answers(by_task(gate="[Yes]", answer=UNKNOWN, reason="So the answer is: nothing."))
     result = await ask(FixedRetriever([CORRANE]), Context(**settings), label)
     assert result["answer"] == UNKNOWN
@@ -133,22 +131,22 @@ async def test_what_does_not_escalate(
 
 
 @pytest.mark.parametrize(("label", "searches"), [("A", 0), ("B", 1)])
-async def test_after_the_deadline_the_answer_stays(label: str, searches: int) -> None:
+async def test_no_escalation_after_the_deadline(label: str, searches: int) -> None:
     clock, retriever = Clock(), FixedRetriever([CORRANE])
 
     def say(*_: Any) -> str:
-        clock.spend(10)
+        clock.advance(10)
         return UNKNOWN
 
     model, router = TalkingModel(say=say), FixedRouter(label)
     graph = build_graph(model=model, router=router, retriever=retriever, clock=clock)
     context = Context(gate="off", escalate=5, max_seconds=10)
     result = await graph.ainvoke({"question": QUESTION}, context=context)
-    assert (len(model.asked), len(retriever.queries)) == (1, searches)
+    assert (len(model.prompts), len(retriever.queries)) == (1, searches)
     assert result["decision"]["escalated"] == []
 
 
-async def test_a_plan_that_a_person_has_set_begins_with_its_first_question(
+async def test_sub_questions_set_by_hand_start_with_the_first_one(
     fake: FakeOpenAI,
 ) -> None:
     fake.answers(by_task(answer=[UNKNOWN, "Lissmere [1]"], sub_answer=["Corrane", "Lissmere"]))
@@ -161,7 +159,7 @@ async def test_a_plan_that_a_person_has_set_begins_with_its_first_question(
     assert retriever.queries == [QUESTION, "Who drew it?", "Where was Corrane born?"]
 
 
-async def test_never_stays_never(fake: FakeOpenAI) -> None:
+async def test_gate_never_does_not_escalate(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct=UNKNOWN))
     retriever = FixedRetriever([CORRANE])
     await ask(retriever, Context(escalate=5, gate="never"))
@@ -175,7 +173,9 @@ async def test_a_search_that_found_nothing_is_not_repeated(fake: FakeOpenAI) -> 
     assert retriever.queries == [QUESTION]
 
 
-async def test_the_next_turn_starts_anew_and_reads_only_the_last_answer(fake: FakeOpenAI) -> None:
+async def test_the_next_turn_starts_afresh_and_reads_only_the_final_answer(
+    fake: FakeOpenAI,
+) -> None:
     graph = build_graph(
         InMemorySaver(), router=FixedRouter("B"), retriever=FixedRetriever([CORRANE])
     )
@@ -189,7 +189,7 @@ async def test_the_next_turn_starts_anew_and_reads_only_the_last_answer(fake: Fa
     assert texts == [QUESTION, "Lissmere", "Is it a town?", "Yes"]
 
 
-async def test_a_reader_of_the_stream_is_told_to_drop_the_first_answer(fake: FakeOpenAI) -> None:
+async def test_the_stream_announces_an_escalation_between_the_two_answers(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
     graph = build_graph(router=FixedRouter("B"), retriever=FixedRetriever([CORRANE]))
     stream = graph.astream(

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: the events, their shapes and their order."""
+"""The events of a run: their types and their order."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -30,8 +30,8 @@ TWO_HOPS: dict[str, Any] = {
 SHAPE: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-async def told(graph: Any, context: Context | None = None, config: Any = None) -> list[Any]:
-    """Stream a run and return its events, each checked to be of its type and nothing more."""
+async def events_of(graph: Any, context: Context | None = None, config: Any = None) -> list[Any]:
+    """Stream a run and return its events, each validated against its type."""
     parts = graph.astream(
         {"question": QUESTION},
         config,
@@ -54,9 +54,9 @@ def passage(hit: Any) -> dict[str, Any]:
     return {"id": hit["id"], "title": hit["title"], "score": hit["score"]}
 
 
-async def test_every_decision_is_told_as_it_falls(fake: FakeOpenAI) -> None:
+async def test_every_decision_sends_an_event(fake: FakeOpenAI) -> None:
     fake.answers(by_task(**TWO_HOPS))
-    gate, route, *rest, answer = await told(build("C"))
+    gate, route, *rest, answer = await events_of(build("C"))
     assert (gate["event"], gate["answer"], gate["retrieve"]) == ("gate", "yes", True)
     assert (route["event"], route["strategy"]) == ("route", "multi")
     assert route["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
@@ -72,7 +72,7 @@ async def test_every_decision_is_told_as_it_falls(fake: FakeOpenAI) -> None:
     assert [each["title"] for each in answer["citations"]] == [CORRANE["title"]]
 
 
-async def test_sub_questions_are_told_as_the_plan(fake: FakeOpenAI) -> None:
+async def test_sub_questions_send_a_plan_event(fake: FakeOpenAI) -> None:
     fake.answers(
         by_task(
             gate="[Yes]",
@@ -81,7 +81,7 @@ async def test_sub_questions_are_told_as_the_plan(fake: FakeOpenAI) -> None:
             answer="Lissmere [1]",
         )
     )
-    seen = await told(build("C"), Context(multihop="decompose"))
+    seen = await events_of(build("C"), Context(multihop="decompose"))
     names = [event["event"] for event in seen]
     loop = ["plan", "hop", "thought", "hop", "thought", "stop"]
     assert names == ["gate", "route", *loop, "token", "answer"]
@@ -94,7 +94,7 @@ def slow_clock() -> Any:
     return lambda: start + timedelta(seconds=10 * next(ticks))
 
 
-ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+STOPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "answered": ({}, {}, 2),
     "hop_limit": ({}, {"max_hops": 1}, 1),
     "no_new_passage": ({"retriever": FixedRetriever([])}, {}, 1),
@@ -103,61 +103,65 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("reason", ENDS)
-async def test_the_loop_s_end_is_told_once_with_the_reason_in_the_state(
+@pytest.mark.parametrize("reason", STOPS)
+async def test_the_loop_sends_one_stop_event_with_the_reason_in_the_state(
     fake: FakeOpenAI, reason: str
 ) -> None:
-    options, settings, hops = ENDS[reason]
+    options, settings, hops = STOPS[reason]
     fake.answers(by_task(**TWO_HOPS, direct="x"))
     graph = build("C", checkpointer=InMemorySaver(), **options)
     config = {"configurable": {"thread_id": reason}}
-    seen = await told(graph, Context(**settings), config)
+    seen = await events_of(graph, Context(**settings), config)
     stops = [event for event in seen if event["event"] == "stop"]
     assert stops == [{"event": "stop", "number": hops, "stop_reason": reason}]
     state = (await graph.aget_state(config)).values
     assert (state["decision"]["stop_reason"], len(state["hops"])) == (reason, hops)
 
 
-async def test_an_answer_without_a_loop_tells_no_end(fake: FakeOpenAI) -> None:
+async def test_a_run_without_the_loop_sends_no_stop_event(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate=["[Yes]", "[No]"], answer="Corrane [1]", direct="x"))
-    single, none = await told(build("B")), await told(build("B"))
+    single, none = await events_of(build("B")), await events_of(build("B"))
     assert [event["event"] for event in single] == ["gate", "route", "hop", "token", "answer"]
     assert [event["event"] for event in none] == ["gate", "token", "answer"]
 
 
-async def test_a_follow_up_s_tokens_are_its_own_answer_s_alone(fake: FakeOpenAI) -> None:
+async def test_a_follow_up_streams_only_its_own_answer(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", condense="Why?", direct=["First", "Second"]))
     graph = build("B", checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "1"}}
-    for said in ("First", "Second"):
-        tokens = [event for event in await told(graph, None, config) if event["event"] == "token"]
-        assert tokens == [{"event": "token", "text": said}]
+    for answer in ("First", "Second"):
+        tokens = [
+            event for event in await events_of(graph, None, config) if event["event"] == "token"
+        ]
+        assert tokens == [{"event": "token", "text": answer}]
 
 
-async def test_a_draft_that_becomes_the_answer_has_no_tokens(fake: FakeOpenAI) -> None:
+async def test_a_draft_that_becomes_the_answer_sends_no_token_events(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct=Reply("Tokyo", logprobs=[{"Tokyo": -0.01}])))
     context = Context(gate="draft", gate_threshold=0.2)
-    gate, answer = await told(build("B"), context)
+    gate, answer = await events_of(build("B"), context)
     assert (gate["mode"], gate["reply"]) == ("draft", "Tokyo")
     assert answer == {"event": "answer", "text": "Tokyo", "citations": []}
 
 
 @pytest.mark.parametrize("label", ["B", "C"])
-async def test_a_model_inside_the_retriever_writes_no_token(fake: FakeOpenAI, label: str) -> None:
+async def test_a_model_inside_the_retriever_sends_no_token_events(
+    fake: FakeOpenAI, label: str
+) -> None:
     class Rewriting(FixedRetriever):
-        """A retriever that asks a model of its own, as LangChain's MultiQueryRetriever does."""
+        """A retriever that calls its own model, as LangChain's MultiQueryRetriever does."""
 
         def search(self, queries: Any, k: int) -> Any:
             list(GenericFakeChatModel(messages=iter([AIMessage("other words")])).stream("again"))
             return super().search(queries, k)
 
     fake.answers(by_task(**TWO_HOPS))
-    seen = await told(build(label, retriever=Rewriting([LIGHT], [CORRANE])))
+    seen = await events_of(build(label, retriever=Rewriting([LIGHT], [CORRANE])))
     tokens = [event["text"] for event in seen if event["event"] == "token"]
     assert tokens == ["Lissmere [1]"]
 
 
-def test_an_escalation_has_a_shape_of_its_own() -> None:
+def test_an_escalate_event_is_valid() -> None:
     event = {"event": "escalate", "from": "none", "to": "single", "reason": "no answer"}
     assert SHAPE.validate_python(event, strict=True) == event
 

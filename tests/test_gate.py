@@ -1,4 +1,4 @@
-"""The gate: how replies are read, what each mode asks, what invalid and doubtful mean."""
+"""The gate: how it reads replies, what each mode sends, and what an invalid reply leads to."""
 
 import math
 import time
@@ -22,7 +22,7 @@ from hopgate.nodes.state import GateDecision
 QUESTION = "Who won the cup?"
 KEEPER = "Which lighthouse keeper of Skerrane Light retired this year?"
 
-# RetrievalQA, figures 5 and 6, word by word.
+# RetrievalQA, figures 5 and 6, verbatim.
 FIGURE_5 = (
     "Given a question, determine whether you need to retrieve external resources, such as "
     "real-time search engines, Wikipedia, or databases, to answer the question correctly. Only "
@@ -44,7 +44,7 @@ FIGURE_6 = (
 )
 
 REPLIES = {
-    # what the prompt asks for, and how models dress it
+    # the requested form, and its usual variations
     "[Yes]": "yes",
     "[No]": "no",
     "[Yes].": "yes",
@@ -70,7 +70,7 @@ REPLIES = {
     "NO": "no",
     "Yes…": "yes",
     "- Yes": "yes",
-    # the first word decides over what the explanation says
+    # the first word decides, whatever the explanation says
     "No, because yes is only for questions about recent events.": "no",
     "Yes\n\nExplanation: No model can know this.": "yes",
     "[Yes] The question is about a local event.": "yes",
@@ -108,7 +108,7 @@ REPLIES = {
     "The capital of France is Paris.": "invalid",
     "I cannot answer. No information is available.": "invalid",
     "There is no doubt that this needs a search.": "invalid",
-    # the choice repeated is no choice
+    # the choice itself, repeated
     "[Yes] or [No]": "invalid",
     '"[Yes]" or "[No]"': "invalid",
     "Yes or No": "invalid",
@@ -126,7 +126,7 @@ REPLIES = {
     "Either [Yes] or [No], depending on the year.": "invalid",
     "The example answers are [No], [Yes], [No], [Yes].": "invalid",
     "A [No] means that I know it, a [Yes] that I do not. The answer is [Yes].": "yes",
-    # said in a sentence
+    # within a sentence
     "I would say yes.": "yes",
     "I'd say no.": "no",
     "I would say no external resources are needed.": "no",
@@ -134,7 +134,7 @@ REPLIES = {
     "The correct answer is No, since Paris has been the capital for centuries.": "no",
     "As an AI language model, I have no access to real-time data, so [Yes].": "yes",
     "The answer to whether I need to retrieve is: no.": "no",
-    # labels and wrappings
+    # labels and markup
     "Decision: No": "no",
     "Retrieval needed: Yes": "yes",
     "### Response:\nNo": "no",
@@ -158,7 +158,7 @@ REPLIES = {
     '{"answer": "No", "reason": "common knowledge"}': "no",
     '{"reason": "It is about a recent event.", "retrieve": "Yes"}': "yes",
     '{"retrieve": null}': "invalid",
-    # with a but
+    # with a restriction
     "No, but the answer may have changed since.": "no",
     "Yes, although most people know it.": "yes",
     "No. Yes would be for recent events.": "no",
@@ -169,7 +169,7 @@ REPLIES = {
     "be certain of it.\n\nTherefore: [Yes]": "yes",
     "Step 1: the question is recent.\nStep 2: I have no data after 2023.\nAnswer: [Yes]": "yes",
     "Do you know who won? No.": "invalid",
-    # no verdict, although it begins like one
+    # no verdict, although it starts like one
     "No idea.": "invalid",
     "No one has won it yet.": "invalid",
     "No information is available about this event.": "invalid",
@@ -178,7 +178,7 @@ REPLIES = {
     "I have no information about this event.": "invalid",
     "There is no single answer.": "invalid",
     "I'm sorry, but I can't help with that.": "invalid",
-    # the prompt asks for two words; others are not guessed at
+    # only Yes and No count
     "Nope.": "invalid",
     "Oui": "invalid",
     "[Sí]": "invalid",
@@ -202,7 +202,7 @@ def test_punctuation_around_a_verdict_changes_nothing(verdict: str, around: str)
     assert gate.parse(f"{around}{verdict.upper()}{around[::-1]}") == verdict
 
 
-async def ask(fake: FakeOpenAI, **settings: Any) -> GateDecision:
+async def decide(fake: FakeOpenAI, **settings: Any) -> GateDecision:
     context = {"model": "openai:fake", "gate": "ta-are", "today": "2024-02-29", "gate_demos": 4}
     runtime = NodeRuntime(Context(**(context | settings)))
     decision = await gate.decide(QUESTION, runtime)
@@ -211,23 +211,23 @@ async def ask(fake: FakeOpenAI, **settings: Any) -> GateDecision:
     return decision
 
 
-async def test_ta_are_inline_is_figure_6_word_by_word(fake: FakeOpenAI) -> None:
+async def test_ta_are_inline_is_figure_6_verbatim(fake: FakeOpenAI) -> None:
     fake.says("[Yes]")
-    decision = await ask(fake)
+    decision = await decide(fake)
     assert fake.requests[0]["messages"] == [{"role": "user", "content": FIGURE_6}]
     assert (decision["answer"], decision["retrieve"], decision["reply"]) == ("yes", True, "[Yes]")
 
 
-async def test_vanilla_inline_is_figure_5_word_by_word(fake: FakeOpenAI) -> None:
+async def test_vanilla_inline_is_figure_5_verbatim(fake: FakeOpenAI) -> None:
     fake.says("[No]")
-    decision = await ask(fake, gate="vanilla")
+    decision = await decide(fake, gate="vanilla")
     assert fake.requests[0]["messages"] == [{"role": "user", "content": FIGURE_5}]
     assert (decision["answer"], decision["retrieve"], decision["p_yes"]) == ("no", False, None)
 
 
-async def test_turns_show_each_demonstration_as_a_turn(fake: FakeOpenAI) -> None:
+async def test_the_turns_layout_shows_each_demonstration_as_a_turn(fake: FakeOpenAI) -> None:
     fake.says("[No]")
-    await ask(fake, layout="turns")
+    await decide(fake, layout="turns")
     system, *turns, last = fake.requests[0]["messages"]
     assert system["role"] == "system"
     assert "Today is 2024-02-29." in system["content"]
@@ -236,32 +236,32 @@ async def test_turns_show_each_demonstration_as_a_turn(fake: FakeOpenAI) -> None
     assert last == {"role": "user", "content": QUESTION}
 
 
-async def test_vanilla_turns_have_neither_date_nor_demonstrations(fake: FakeOpenAI) -> None:
+async def test_vanilla_in_turns_has_neither_date_nor_demonstrations(fake: FakeOpenAI) -> None:
     fake.says("[No]")
-    await ask(fake, gate="vanilla", layout="turns")
+    await decide(fake, gate="vanilla", layout="turns")
     system, last = fake.requests[0]["messages"]
     assert "Today" not in system["content"]
     assert last["content"] == QUESTION
 
 
-@pytest.mark.parametrize(("meaning", "path"), [("retrieve", "single"), ("direct", "none")])
-async def test_an_invalid_reply_does_what_the_request_says(
-    fake: FakeOpenAI, meaning: Any, path: str
+@pytest.mark.parametrize(("gate_invalid", "strategy"), [("retrieve", "single"), ("direct", "none")])
+async def test_gate_invalid_decides_what_an_invalid_reply_leads_to(
+    fake: FakeOpenAI, gate_invalid: Any, strategy: str
 ) -> None:
     fake.answers(by_task(gate="Perhaps.", direct="Nobody", answer="Nobody"))
     graph = build_graph(router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
-    context = Context(gate_invalid=meaning)
+    context = Context(gate_invalid=gate_invalid)
     decision = (await graph.ainvoke({"question": QUESTION}, context=context))["decision"]
     assert decision["gate"]["answer"] == "invalid"
-    assert decision["gate"]["retrieve"] == (meaning == "retrieve")
+    assert decision["gate"]["retrieve"] == (gate_invalid == "retrieve")
     assert decision["gate"]["reply"] == "Perhaps."
     assert "neither Yes nor No" in decision["gate"]["reason"]
-    assert decision["strategy"] == path
+    assert decision["strategy"] == strategy
 
 
 async def test_an_invalid_reply_retrieves_by_default(fake: FakeOpenAI) -> None:
     fake.says("")
-    decision = await ask(fake)
+    decision = await decide(fake)
     assert (decision["answer"], decision["retrieve"]) == ("invalid", True)
 
 
@@ -276,7 +276,7 @@ async def test_confidence_compares_the_probability_of_yes(
     fake: FakeOpenAI, threshold: float, answer: str
 ) -> None:
     fake.says(Reply("[No]", logprobs=[{"[": -0.01}, logs(No=0.6, Yes=0.15, Maybe=0.1)]))
-    decision = await ask(fake, gate="confidence", gate_threshold=threshold)
+    decision = await decide(fake, gate="confidence", gate_threshold=threshold)
     assert decision["p_yes"] == pytest.approx(0.2)
     assert decision["threshold"] == threshold
     assert (decision["answer"], decision["retrieve"]) == (answer, answer == "yes")
@@ -286,21 +286,21 @@ async def test_confidence_compares_the_probability_of_yes(
 
 async def test_confidence_without_a_verdict_among_the_tokens_is_invalid(fake: FakeOpenAI) -> None:
     fake.says(Reply("Paris", logprobs=[logs(Paris=0.9, No=0.01)]))
-    decision = await ask(fake, gate="confidence")
+    decision = await decide(fake, gate="confidence")
     assert (decision["answer"], decision["retrieve"], decision["p_yes"]) == ("invalid", True, None)
 
 
-async def test_confidence_without_logprobs_is_one_clear_error(fake: FakeOpenAI) -> None:
+async def test_confidence_without_logprobs_is_an_error_with_advice(fake: FakeOpenAI) -> None:
     fake.says("[No]")
     with pytest.raises(ModelError, match="needs log-probabilities") as caught:
-        await ask(fake, gate="confidence")
+        await decide(fake, gate="confidence")
     message = str(caught.value)
     assert fake.base_url in message
     assert "use gate 'ta-are'" in message
     assert "\n" not in message
 
 
-def test_spellings_of_a_verdict_add_up() -> None:
+def test_probabilities_of_a_verdicts_spellings_are_summed() -> None:
     position = {token: math.log(0.1) for token in ("Yes", " yes", "YES", "[Yes]", "No")}
     completion = Completion("", 0, 0, (position,))
     assert gate.probability_of_yes(completion) == pytest.approx(0.8)
@@ -336,7 +336,7 @@ GATE_CALLS: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("settings", "calls"), GATE_CALLS)
-async def test_only_a_gate_that_asks_costs_a_call(
+async def test_only_prompting_gates_cost_a_call(
     fake: FakeOpenAI, settings: dict[str, Any], calls: int
 ) -> None:
     direct = Reply("x", logprobs=[{"x": -0.1}])
@@ -355,24 +355,24 @@ def clock(moment: str) -> Callable[[], datetime]:
 
 
 async def gate_prompt(fake: FakeOpenAI, context: Context, **options: Any) -> str:
-    """Return what the gate sent."""
+    """Return the gate's prompt."""
     fake.requests.clear()
     fake.answers(by_task(gate="[No]", direct="x"))
     await graph(**options).ainvoke({"question": QUESTION}, context=context)
     return fake.prompts[0]
 
 
-# Time
+# The date
 
 
-async def test_the_date_is_the_request_s(fake: FakeOpenAI) -> None:
+async def test_the_requests_date_wins_over_the_clocks(fake: FakeOpenAI) -> None:
     now = clock("2024-02-29T12:00+00:00")
     prompt = await gate_prompt(fake, Context(today=date(2031, 7, 4)), clock=now)
     assert prompt.startswith("Today is 2031-07-04. ")
     assert (await gate_prompt(fake, Context(), clock=now)).startswith("Today is 2024-02-29. ")
 
 
-async def test_without_a_clock_the_date_is_the_system_s(fake: FakeOpenAI) -> None:
+async def test_the_default_date_is_the_systems(fake: FakeOpenAI) -> None:
     before = date.today()
     prompt = await gate_prompt(fake, Context())
     assert prompt[9:19] in (before.isoformat(), date.today().isoformat())
@@ -388,14 +388,14 @@ async def test_without_a_clock_the_date_is_the_system_s(fake: FakeOpenAI) -> Non
         ("2024-02-28T23:30-05:00", "UTC", "2024-02-29"),
     ],
 )
-async def test_near_midnight_the_time_zone_decides(
+async def test_the_time_zone_decides_the_date_near_midnight(
     fake: FakeOpenAI, moment: str, timezone: str, today: str
 ) -> None:
     prompt = await gate_prompt(fake, Context(timezone=timezone), clock=clock(moment))
     assert prompt.startswith(f"Today is {today}. ")
 
 
-async def test_without_a_time_zone_the_system_s_is_read(
+async def test_the_default_time_zone_is_the_systems(
     fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")  # 14 hours ahead
@@ -423,11 +423,8 @@ async def test_a_clock_without_a_time_zone_is_refused(fake: FakeOpenAI) -> None:
 async def test_date_and_demonstrations_can_be_left_out(
     fake: FakeOpenAI, layout: Any, mode: Any, dated: bool, count: int | None
 ) -> None:
-    fake.answers(
-        by_task(gate=Reply("[No]", logprobs=[logs(No=0.9)]), direct="x"),
-    )
-    context = Context(gate=mode, layout=layout, gate_date=dated, gate_demos=count)
-    await graph().ainvoke({"question": QUESTION}, context=context)
+    fake.says(Reply("[No]", logprobs=[logs(No=0.9)]))
+    await decide(fake, gate=mode, layout=layout, gate_date=dated, gate_demos=count)
     expected = count
     if count is None:
         expected = 12 if (mode, layout) == ("confidence", "turns") else 4
@@ -442,7 +439,7 @@ async def test_date_and_demonstrations_can_be_left_out(
 
 
 @pytest.mark.parametrize("layout", ["inline", "turns"])
-async def test_vanilla_has_neither_whatever_is_set(fake: FakeOpenAI, layout: Any) -> None:
+async def test_vanilla_ignores_date_and_demonstrations(fake: FakeOpenAI, layout: Any) -> None:
     context = Context(gate="vanilla", layout=layout, gate_demos=4, today=date(2024, 2, 29))
     prompt = await gate_prompt(fake, context)
     assert "Today" not in prompt
@@ -450,65 +447,67 @@ async def test_vanilla_has_neither_whatever_is_set(fake: FakeOpenAI, layout: Any
     assert QUESTION in prompt
 
 
-# Draft: the direct answer first
+# Draft: answer directly first
 
-SURE = [logs(Par=0.98, The=0.01), logs(lies=0.97, lay=0.02)]
-TORN = [logs(Par=0.98, The=0.01), logs(lies=0.5, lay=0.5)]  # ln 2 / ln 20 = 0.231
+CERTAIN = [logs(Par=0.98, The=0.01), logs(lies=0.97, lay=0.02)]
+UNCERTAIN = [logs(Par=0.98, The=0.01), logs(lies=0.5, lay=0.5)]  # ln 2 / ln 20 = 0.231
 
 
 @pytest.mark.parametrize("layout", ["inline", "turns"])
-async def test_a_sure_draft_is_the_answer_and_the_only_call(fake: FakeOpenAI, layout: Any) -> None:
-    fake.answers(by_task(direct=Reply("Answer: Paris", logprobs=SURE)))
+async def test_a_certain_draft_is_the_answer_and_the_only_call(
+    fake: FakeOpenAI, layout: Any
+) -> None:
+    fake.answers(by_task(direct=Reply("Answer: Paris", logprobs=CERTAIN)))
     context = Context(gate="draft", gate_threshold=0.2, layout=layout)
     result = await graph().ainvoke({"question": QUESTION}, context=context)
-    gated = result["decision"]["gate"]
+    decision = result["decision"]["gate"]
     assert result["answer"] == "Paris"
-    assert (gated["mode"], gated["answer"], gated["retrieve"]) == ("draft", "no", False)
-    assert 0 < gated["uncertainty"] < 0.2 == gated["threshold"]
-    assert gated["reply"] == "Answer: Paris"
-    assert gated["p_yes"] is None
-    assert "< 0.2" in gated["reason"]
+    assert (decision["mode"], decision["answer"], decision["retrieve"]) == ("draft", "no", False)
+    assert 0 < decision["uncertainty"] < 0.2 == decision["threshold"]
+    assert decision["reply"] == "Answer: Paris"
+    assert decision["p_yes"] is None
+    assert "< 0.2" in decision["reason"]
     assert result["usage"]["llm_calls"] == len(fake.requests) == 1
     assert result["usage"]["prompt_tokens"] == PROMPT_TOKENS
     assert result["decision"]["answered"] is True
     assert result["hops"] == []
 
 
-async def test_the_draft_s_prompt_is_that_of_a_direct_answer(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct=Reply("Paris", logprobs=SURE)))
+async def test_the_draft_uses_the_prompt_of_a_direct_answer(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct=Reply("Paris", logprobs=CERTAIN)))
     for layout in ("inline", "turns"):
         for settings in ({"gate": "draft"}, {"strategy": "none"}):
             context = Context(layout=layout, **settings)  # type: ignore[arg-type]
             await graph().ainvoke({"question": QUESTION}, context=context)
-    kept = ("messages", "stop", "max_tokens", "max_completion_tokens")
-    sent = [{key: body.get(key) for key in kept} for body in fake.requests]
+    keys = ("messages", "stop", "max_tokens", "max_completion_tokens")
+    sent = [{key: body.get(key) for key in keys} for body in fake.requests]
     assert sent[0] == sent[1]
     assert sent[2] == sent[3]
 
 
-async def test_an_unsure_draft_retrieves_and_is_thrown_away(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct=Reply("Paris", logprobs=TORN), answer="640 passengers [1]"))
+async def test_an_uncertain_draft_is_discarded_and_retrieval_follows(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct=Reply("Paris", logprobs=UNCERTAIN), answer="640 passengers [1]"))
     result = await graph().ainvoke(
         {"question": QUESTION}, context=Context(gate="draft", gate_threshold=0.23)
     )
-    gated = result["decision"]["gate"]
-    assert gated["uncertainty"] == pytest.approx(math.log(2) / math.log(20))
-    assert (gated["answer"], gated["retrieve"]) == ("yes", True)
+    decision = result["decision"]["gate"]
+    assert decision["uncertainty"] == pytest.approx(math.log(2) / math.log(20))
+    assert (decision["answer"], decision["retrieve"]) == ("yes", True)
     assert result["answer"] == "640 passengers"
     assert result["usage"]["llm_calls"] == len(fake.requests) == 2
     assert result["usage"]["retrieval_steps"] == 1
 
 
 @pytest.mark.parametrize("reply", ["I don't know", "I do not know.", "", "Answer:"])
-async def test_a_draft_that_does_not_know_is_unsure(fake: FakeOpenAI, reply: str) -> None:
-    fake.answers(by_task(direct=Reply(reply, logprobs=SURE if reply else None), answer="x"))
+async def test_an_unknown_or_empty_draft_is_fully_uncertain(fake: FakeOpenAI, reply: str) -> None:
+    fake.answers(by_task(direct=Reply(reply, logprobs=CERTAIN if reply else None), answer="x"))
     context = Context(gate="draft", gate_threshold=1)
     decision = (await graph().ainvoke({"question": QUESTION}, context=context))["decision"]
     assert (decision["gate"]["retrieve"], decision["gate"]["uncertainty"]) == (True, 1.0)
     assert decision["strategy"] == "single"
 
 
-async def test_a_draft_needs_log_probabilities(fake: FakeOpenAI) -> None:
+async def test_draft_without_logprobs_is_an_error_with_advice(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="Paris"))
     with pytest.raises(ModelError, match="gate 'draft' needs log-probabilities") as caught:
         await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
@@ -517,7 +516,7 @@ async def test_a_draft_needs_log_probabilities(fake: FakeOpenAI) -> None:
 
 
 @pytest.mark.parametrize("mode", ["confidence", "draft"])
-async def test_an_endpoint_that_refuses_log_probabilities_is_named_with_a_way_out(
+async def test_an_endpoint_that_refuses_logprobs_is_an_error_with_advice(
     fake: FakeOpenAI, mode: Any
 ) -> None:
     fake.answers(lambda _: Reply(status=400, error="logprobs is not supported"))
@@ -526,10 +525,10 @@ async def test_an_endpoint_that_refuses_log_probabilities_is_named_with_a_way_ou
     assert "use gate 'ta-are'" in str(caught.value)
 
 
-async def test_the_draft_s_threshold_is_the_model_s_unless_the_request_has_one(
+async def test_the_default_draft_threshold_is_the_models(
     fake: FakeOpenAI,
 ) -> None:
-    fake.answers(by_task(direct=Reply("Paris", logprobs=SURE)))
+    fake.answers(by_task(direct=Reply("Paris", logprobs=CERTAIN)))
     result = await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
     model = await chat.load("openai:fake")
     assert result["decision"]["gate"]["threshold"] == model.draft_threshold
@@ -551,7 +550,7 @@ def test_uncertainty_is_from_0_to_1(positions: list[Position]) -> None:
     assert 0 <= gate.uncertainty(Completion("", 0, 0, tuple(positions))) <= 1
 
 
-def test_uncertainty_is_that_of_the_least_sure_token() -> None:
+def test_uncertainty_is_that_of_the_least_certain_token() -> None:
     def of(*positions: Position) -> float:
         return gate.uncertainty(Completion("", 0, 0, positions))
 
@@ -559,7 +558,7 @@ def test_uncertainty_is_that_of_the_least_sure_token() -> None:
     assert of(certain) == 0
     assert of(even) == pytest.approx(1)
     assert of(certain, even, certain) == of(even)
-    # renormalised: what the other tokens hold does not count
+    # renormalised over the given tokens
     assert of(logs(a=0.1, b=0.1)) == pytest.approx(of(logs(a=0.5, b=0.5)))
 
 
@@ -570,7 +569,7 @@ async def test_auto_is_ta_are_for_an_endpoint(fake: FakeOpenAI) -> None:
     assert result["decision"]["gate"]["mode"] == "ta-are"
 
 
-async def test_the_gate_alone_is_what_the_graph_decides(fake: FakeOpenAI) -> None:
+async def test_decide_alone_agrees_with_the_graph(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct="x"))
     now = clock("2024-02-29T12:00+00:00")
     context = Context(gate_date=False)
@@ -593,7 +592,7 @@ async def test_the_gate_alone_is_what_the_graph_decides(fake: FakeOpenAI) -> Non
         (KEEPER, "yes"),
     ],
 )
-async def test_the_embedded_model_s_gate_says_both(
+async def test_the_embedded_models_gate_tells_known_from_unknown(
     embedded: str, question: str, answer: str
 ) -> None:
     context = Context(model=embedded, today=date(2026, 11, 21), gate_invalid="direct")
@@ -602,7 +601,7 @@ async def test_the_embedded_model_s_gate_says_both(
     assert decision["answer"] == answer, decision
 
 
-async def test_the_embedded_model_s_draft_says_both(embedded: str) -> None:
+async def test_the_embedded_models_draft_tells_known_from_unknown(embedded: str) -> None:
     for question, answer in [("What is the capital of Spain?", "no"), (KEEPER, "yes")]:
         runtime = NodeRuntime(Context(model=embedded, gate="draft"))
         decision = await gate.decide(question, runtime)

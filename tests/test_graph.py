@@ -1,4 +1,4 @@
-"""The main graph: its drawing, every path, turns of a conversation, faults and events."""
+"""The main graph: its drawing, every path, conversations, faults, edits and events."""
 
 import json
 from collections.abc import AsyncIterator
@@ -44,15 +44,18 @@ def build(
     )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
 async def saver(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[BaseCheckpointSaver[str]]:
-    if request.param == "memory":
+    if getattr(request, "param", "memory") == "memory":
         yield InMemorySaver()
     else:
         async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "t.sqlite")) as sqlite:
             yield sqlite
+
+
+memory_and_sqlite = pytest.mark.parametrize("saver", ["memory", "sqlite"], indirect=True)
 
 
 # The drawing
@@ -95,7 +98,7 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
         assert f"({node})" in mermaid
 
 
-def test_the_exported_graph_brings_no_checkpointer() -> None:
+def test_the_exported_graph_has_no_checkpointer() -> None:
     assert graph.checkpointer is None
     assert graph.name == "hopgate"
 
@@ -103,14 +106,14 @@ def test_the_exported_graph_brings_no_checkpointer() -> None:
 # The paths
 
 
-async def test_a_no_answers_directly_and_never_routes(fake: FakeOpenAI) -> None:
+async def test_a_no_from_the_gate_answers_directly_without_routing(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct="Tokyo"))
     retriever = FixedRetriever([FERRY])
     router = FixedRouter("C")
     result = await build_graph(router=router, retriever=retriever).ainvoke({"question": QUESTION})
     assert result["answer"] == "Tokyo"
     assert result["citations"] == result["hops"] == []
-    assert router.asked == retriever.queries == []
+    assert router.calls == retriever.queries == []
     decision = result["decision"]
     assert decision["gate"]["answer"] == "no"
     assert decision["route"] is None
@@ -120,7 +123,7 @@ async def test_a_no_answers_directly_and_never_routes(fake: FakeOpenAI) -> None:
     assert decision["warnings"] == []
 
 
-async def test_one_retrieval_answers_with_its_source(fake: FakeOpenAI) -> None:
+async def test_a_single_retrieval_answers_with_its_source(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
     retriever = FixedRetriever([LIGHT, FERRY, CORRANE])
     context = Context(top_k=2)
@@ -138,7 +141,7 @@ async def test_one_retrieval_answers_with_its_source(fake: FakeOpenAI) -> None:
     assert result["decision"]["stop_reason"] is None
 
 
-async def test_several_hops_follow_the_thoughts(fake: FakeOpenAI) -> None:
+async def test_each_hop_searches_for_the_last_thought(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
     retriever = FixedRetriever([LIGHT], [CORRANE])
     result = await build("C", retriever).ainvoke({"question": QUESTION})
@@ -150,12 +153,12 @@ async def test_several_hops_follow_the_thoughts(fake: FakeOpenAI) -> None:
     assert result["decision"]["route"]["label"] == "C"
 
 
-async def test_the_router_s_decision_is_written_down(fake: FakeOpenAI) -> None:
+async def test_the_routers_decision_is_in_the_state(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
     router = FixedRouter("C")
     graph = build_graph(router=router, retriever=FixedRetriever([LIGHT], [CORRANE]))
     result = await graph.ainvoke({"question": QUESTION}, context=Context(alpha=0.7))
-    assert router.asked == [(QUESTION, 0.7)]
+    assert router.calls == [(QUESTION, 0.7)]
     route = result["decision"]["route"]
     assert route["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
     assert route["alpha"] == 0.7
@@ -163,7 +166,7 @@ async def test_the_router_s_decision_is_written_down(fake: FakeOpenAI) -> None:
 
 
 ROUTED: list[tuple[str, dict[str, Any], str, str]] = [
-    ("A", {}, "B", "single"),  # the gate has said Yes
+    ("A", {}, "B", "single"),  # the gate says Yes
     ("B", {}, "B", "single"),
     ("C", {}, "C", "multi"),
     ("A", {"gate": "always"}, "B", "single"),
@@ -177,7 +180,7 @@ ROUTED: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("likeliest", "settings", "label", "strategy"), ROUTED)
-async def test_a_becomes_b_where_retrieval_is_promised(
+async def test_label_a_becomes_b_if_retrieval_is_required(
     fake: FakeOpenAI, likeliest: str, settings: dict[str, Any], label: str, strategy: str
 ) -> None:
     fake.answers(by_task(gate="[Yes]", direct="x", **TWO_HOPS))
@@ -189,28 +192,28 @@ async def test_a_becomes_b_where_retrieval_is_promised(
 
 
 @pytest.mark.parametrize(("strategy", "steps"), [("none", 0), ("single", 1), ("multi", 2)])
-async def test_a_forced_strategy_asks_neither_gate_nor_router(
+async def test_a_forced_strategy_skips_gate_and_router(
     fake: FakeOpenAI, strategy: Any, steps: int
 ) -> None:
     fake.answers(by_task(direct="x", **TWO_HOPS))
     router = FixedRouter("A")
     graph = build_graph(router=router, retriever=FixedRetriever([LIGHT], [CORRANE]))
     result = await graph.ainvoke({"question": QUESTION}, context=Context(strategy=strategy))
-    assert router.asked == []
+    assert router.calls == []
     assert result["decision"]["gate"]["answer"] == "skipped"
     assert result["decision"]["route"]["source"] == "forced"
     assert result["decision"]["strategy"] == strategy
     assert result["usage"]["retrieval_steps"] == steps
 
 
-async def test_never_answers_directly(fake: FakeOpenAI) -> None:
+async def test_gate_never_answers_directly(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="x"))
     result = await build("C").ainvoke({"question": QUESTION}, context=Context(gate="never"))
     assert result["decision"]["strategy"] == "none"
     assert len(fake.requests) == 1
 
 
-# What a turn costs
+# Usage
 
 
 @pytest.mark.parametrize("label", ["A", "B", "C"])
@@ -243,12 +246,13 @@ async def test_usage_is_the_same_when_tokens_are_streamed(fake: FakeOpenAI) -> N
 # Turns of a conversation
 
 
-async def test_a_first_question_costs_no_condensing(fake: FakeOpenAI) -> None:
+async def test_a_first_question_is_not_condensed(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct="x"))
     await build().ainvoke({"question": QUESTION})
     assert len(fake.requests) == 2
 
 
+@memory_and_sqlite
 async def test_a_follow_up_is_condensed_with_one_call(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
@@ -270,7 +274,8 @@ async def test_a_follow_up_is_condensed_with_one_call(
     assert (state["original_question"], state["standalone"]) == ("And when was it lit?", standalone)
 
 
-async def test_what_belongs_to_a_turn_does_not_outlive_it(
+@memory_and_sqlite
+async def test_a_new_turn_resets_the_state_of_the_last_one(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build("C", BreakingRetriever([LIGHT], at=2), saver)
@@ -289,19 +294,20 @@ async def test_what_belongs_to_a_turn_does_not_outlive_it(
     assert second["usage"]["llm_calls"] == 3
 
 
-def spoken(messages: list[BaseMessage]) -> list[tuple[str, str]]:
+def transcript(messages: list[BaseMessage]) -> list[tuple[str, str]]:
     return [(message.type, message.text) for message in messages]
 
 
-async def test_questions_and_messages_mix_in_one_conversation(
+@memory_and_sqlite
+async def test_one_conversation_can_mix_questions_and_messages(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build(checkpointer=saver)
-    fake.answers(by_task(condense=lambda asked: f"{asked.count('?')}?", gate="[No]", direct="x"))
+    fake.answers(by_task(condense=lambda prompt: f"{prompt.count('?')}?", gate="[No]", direct="x"))
     await graph.ainvoke({"question": "One?"}, THREAD)
     await graph.ainvoke({"messages": [HumanMessage("Two?")]}, THREAD)
     result = await graph.ainvoke({"question": "Three?"}, THREAD)
-    assert spoken(result["messages"]) == [
+    assert transcript(result["messages"]) == [
         ("human", "One?"),
         ("ai", "x"),
         ("human", "Two?"),
@@ -312,7 +318,7 @@ async def test_questions_and_messages_mix_in_one_conversation(
     assert (await graph.aget_state(THREAD)).values["original_question"] == "Three?"
 
 
-async def test_messages_alone_make_a_chat(fake: FakeOpenAI) -> None:
+async def test_a_chat_can_be_given_as_messages_alone(fake: FakeOpenAI) -> None:
     fake.answers(by_task(condense="Why is the sky blue?", gate="[No]", direct="Scattering"))
     chat = [
         {"role": "user", "content": "What colour is the sky?"},
@@ -321,12 +327,13 @@ async def test_messages_alone_make_a_chat(fake: FakeOpenAI) -> None:
     ]
     result = await build().ainvoke({"messages": chat})
     assert "What colour is the sky?" in fake.prompts[0]
-    assert spoken(result["messages"])[-2:] == [("human", "Why?"), ("ai", "Scattering")]
+    assert transcript(result["messages"])[-2:] == [("human", "Why?"), ("ai", "Scattering")]
     assert len(result["messages"]) == 4
     assert isinstance(result["messages"][-1], AIMessage)
 
 
-async def test_a_turn_that_failed_does_not_answer_the_next(
+@memory_and_sqlite
+async def test_a_failed_turn_does_not_affect_the_next(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build(checkpointer=saver)
@@ -335,12 +342,12 @@ async def test_a_turn_that_failed_does_not_answer_the_next(
         await graph.ainvoke({"question": "One?"}, THREAD)
     fake.answers(by_task(gate="[No]", direct="x"))
     result = await graph.ainvoke({"question": "Two?"}, THREAD)
-    assert spoken(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
+    assert transcript(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
 
 
 @pytest.mark.parametrize("following", [{"messages": [HumanMessage("Two?")]}, {"question": "Two?"}])
 @pytest.mark.parametrize("length", [5_000, 100_000])
-async def test_a_refused_message_does_not_stop_the_conversation(
+async def test_a_conversation_continues_after_a_refused_message(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str], length: int, following: dict[str, Any]
 ) -> None:
     graph = build(checkpointer=saver)
@@ -348,15 +355,17 @@ async def test_a_refused_message_does_not_stop_the_conversation(
     with pytest.raises(ValueError, match=f"{length} characters"):
         await graph.ainvoke({"messages": [HumanMessage("x" * length)]}, THREAD)
     result = await graph.ainvoke(following, THREAD)
-    assert spoken(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
-    assert len(fake.requests) == 2  # nothing to condense: no turn was answered before
+    assert transcript(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
+    assert len(fake.requests) == 2  # nothing to condense: no earlier turn was answered
 
 
 @pytest.mark.parametrize(
     "bad",
     [{"question": ""}, {"question": "  "}, {"question": "x" * 4001}, {"messages": []}],
 )
-async def test_a_bad_question_costs_nothing(fake: FakeOpenAI, bad: dict[str, Any]) -> None:
+async def test_a_bad_question_is_refused_before_any_call(
+    fake: FakeOpenAI, bad: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match="question"):
         await build().ainvoke(bad)
     assert fake.requests == []
@@ -365,7 +374,8 @@ async def test_a_bad_question_costs_nothing(fake: FakeOpenAI, bad: dict[str, Any
 # Checkpoints and edits
 
 
-async def test_every_checkpoint_is_plain_json_under_strict_msgpack(
+@memory_and_sqlite
+async def test_every_checkpoint_is_plain_json(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str], key: str
 ) -> None:
     graph = build("C", checkpointer=saver)
@@ -391,6 +401,7 @@ async def test_every_checkpoint_is_plain_json_under_strict_msgpack(
     assert not any(key in each for each in raw)
 
 
+@memory_and_sqlite
 @pytest.mark.parametrize(
     ("edited", "node"), [("none", "generate"), ("single", "retrieve"), ("multi", "multihop")]
 )
@@ -417,6 +428,59 @@ async def test_an_edit_to_an_unknown_strategy_is_refused(fake: FakeOpenAI) -> No
     await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
     with pytest.raises(ValueError, match="'deep'; use none, single or multi"):
         await graph.aupdate_state(THREAD, {"decision": {"strategy": "deep"}})
+
+
+async def test_a_finished_conversation_can_be_edited_and_continued(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("B", checkpointer=saver)
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    await graph.ainvoke({"question": QUESTION}, THREAD)
+    await graph.aupdate_state(THREAD, {"answer": "Lissmere"})
+    edited = await graph.aget_state(THREAD)
+    assert (edited.values["answer"], edited.next) == ("Lissmere", ())
+    fake.answers(by_task(condense="Who was she?", gate="[No]", direct="A surveyor"))
+    result = await graph.ainvoke({"question": "Who?"}, THREAD)
+    assert result["answer"] == "A surveyor"
+    assert len(result["messages"]) == 4
+
+
+async def test_an_escalation_can_be_edited_away(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph, context = build("B", checkpointer=saver), Context(escalate=3)
+    fake.answers(by_task(gate="[No]", direct="I don't know"))
+    question = {"question": QUESTION}
+    await graph.ainvoke(question, THREAD, context=context, interrupt_before=["escalate"])
+    assert (await graph.aget_state(THREAD)).values["decision"]["escalate_to"] == "single"
+    await graph.aupdate_state(THREAD, {"decision": {"escalate_to": None}})
+    assert (await graph.aget_state(THREAD)).next == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "edit", "searched"),
+    [
+        ({"interrupt_before": ["route"]}, {}, "Who drew it?"),  # the request resumes with decompose
+        ({"interrupt_after": ["route"]}, {}, QUESTION),  # too late: ircot is in the state
+        ({"interrupt_after": ["route"]}, {"multihop": "decompose"}, "Who drew it?"),
+    ],
+)
+async def test_the_loops_mode_is_decided_at_route(
+    fake: FakeOpenAI,
+    saver: BaseCheckpointSaver[str],
+    where: Any,
+    edit: dict[str, Any],
+    searched: str,
+) -> None:
+    retriever = FixedRetriever([LIGHT])
+    graph = build("C", retriever, saver)
+    replies = {"reason": "So the answer is: x.", "sub_answer": "x", "answer": "x"}
+    fake.answers(by_task(gate="[Yes]", decompose="1. Who drew it?", **replies))
+    await graph.ainvoke({"question": QUESTION}, THREAD, **where)
+    if edit:
+        await graph.aupdate_state(THREAD, {"decision": edit})
+    await graph.ainvoke(None, THREAD, context=Context(multihop="decompose"))
+    assert retriever.queries == [searched]
 
 
 # Faults
@@ -450,7 +514,7 @@ BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("bad", "parts"), BAD_CONTEXTS)
-async def test_a_bad_context_names_field_value_and_what_is_allowed(
+async def test_a_bad_context_names_the_field_its_value_and_the_allowed_values(
     fake: FakeOpenAI, bad: dict[str, Any], parts: list[str]
 ) -> None:
     with pytest.raises(ValidationError) as caught:
@@ -462,14 +526,14 @@ async def test_a_bad_context_names_field_value_and_what_is_allowed(
     assert fake.requests == []
 
 
-def test_several_bad_fields_are_named_together() -> None:
+def test_all_bad_fields_are_named() -> None:
     with pytest.raises(ValidationError) as caught:
         Context(alpha=2, max_hops=0)
     assert "alpha is 2" in explain(caught.value)
     assert "max_hops is 0" in explain(caught.value)
 
 
-async def test_the_context_of_another_graph_is_refused_with_what_to_give(fake: FakeOpenAI) -> None:
+async def test_another_graphs_context_is_refused_with_advice(fake: FakeOpenAI) -> None:
     @dataclass
     class Mine:
         tone: str
@@ -484,9 +548,7 @@ async def test_the_context_of_another_graph_is_refused_with_what_to_give(fake: F
     assert not fake.requests
 
 
-async def test_an_index_that_is_missing_is_refused_before_any_call(
-    fake: FakeOpenAI, tmp_path: Path
-) -> None:
+async def test_a_missing_index_is_refused_before_any_call(fake: FakeOpenAI, tmp_path: Path) -> None:
     graph = build_graph(router=FixedRouter("B"))
     context = Context(index=str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match=r"nowhere: build one with `hopgate index build`"):
@@ -494,7 +556,7 @@ async def test_an_index_that_is_missing_is_refused_before_any_call(
     assert fake.requests == []
 
 
-async def test_a_retriever_that_is_down_gives_an_answer_without_sources(fake: FakeOpenAI) -> None:
+async def test_a_failing_retriever_gives_an_answer_without_sources(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", direct="Lissmere"))
     result = await build("B", BreakingRetriever([])).ainvoke({"question": QUESTION})
     assert (result["answer"], result["citations"]) == ("Lissmere", [])
@@ -503,7 +565,7 @@ async def test_a_retriever_that_is_down_gives_an_answer_without_sources(fake: Fa
     assert "without sources" in warning
 
 
-async def test_a_retriever_down_at_the_first_hop_ends_the_loop(fake: FakeOpenAI) -> None:
+async def test_a_retriever_that_fails_at_the_first_hop_stops_the_loop(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", direct="Lissmere"))
     result = await build("C", BreakingRetriever([])).ainvoke({"question": QUESTION})
     assert (result["answer"], result["citations"]) == ("Lissmere", [])
@@ -513,7 +575,9 @@ async def test_a_retriever_down_at_the_first_hop_ends_the_loop(fake: FakeOpenAI)
     assert "the vector store is down" in warning
 
 
-async def test_a_retriever_down_at_the_second_hop_keeps_what_was_found(fake: FakeOpenAI) -> None:
+async def test_a_retriever_that_fails_at_the_second_hop_keeps_earlier_passages(
+    fake: FakeOpenAI,
+) -> None:
     fake.answers(by_task(gate="[Yes]", reason=[FACT], answer="Ilsabet Corrane [1]"))
     result = await build("C", BreakingRetriever([LIGHT], at=2)).ainvoke({"question": QUESTION})
     assert [each["title"] for each in result["citations"]] == ["Skerrane Light"]
@@ -522,14 +586,14 @@ async def test_a_retriever_down_at_the_second_hop_keeps_what_was_found(fake: Fak
     assert len(result["hops"]) == 2
 
 
-async def test_a_retriever_that_finds_nothing_leaves_a_direct_answer(fake: FakeOpenAI) -> None:
+async def test_an_empty_search_result_gives_a_direct_answer(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", direct="I don't know"))
     result = await build("B", FixedRetriever([])).ainvoke({"question": QUESTION})
     assert result["answer"] == "I don't know"
     assert result["decision"]["answered"] is False
 
 
-async def test_an_empty_answer_is_flagged(fake: FakeOpenAI) -> None:
+async def test_an_empty_answer_adds_a_warning(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", answer=""))
     decision = (await build("B").ainvoke({"question": QUESTION}))["decision"]
     assert decision["answered"] is False
@@ -537,16 +601,15 @@ async def test_an_empty_answer_is_flagged(fake: FakeOpenAI) -> None:
 
 
 @pytest.mark.parametrize("down", ["gate", "reason", "answer"])
-async def test_a_model_that_goes_down_is_an_error_that_names_its_endpoint(
-    fake: FakeOpenAI, down: str
-) -> None:
+async def test_a_model_failure_names_its_endpoint(fake: FakeOpenAI, down: str) -> None:
     replies: dict[str, Any] = {"gate": "[Yes]", **TWO_HOPS, down: Reply(status=401)}
     fake.answers(by_task(**replies))
     with pytest.raises(ModelError, match=fake.base_url):
         await build("C").ainvoke({"question": QUESTION})
 
 
-async def test_a_run_goes_on_inside_the_loop_after_the_model_came_back(
+@memory_and_sqlite
+async def test_a_run_resumes_inside_the_loop_after_a_model_failure(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     retriever = FixedRetriever([LIGHT], [CORRANE])
@@ -560,10 +623,25 @@ async def test_a_run_goes_on_inside_the_loop_after_the_model_came_back(
     assert retriever.queries == [QUESTION, FACT]  # the first search was not repeated
 
 
+async def test_a_follow_up_resumes_after_a_model_failure_in_condense(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("B", checkpointer=saver)
+    fake.answers(by_task(gate="[No]", direct="Corrane"))
+    await graph.ainvoke({"question": "Who drew it?"}, THREAD)
+    fake.answers(lambda _: Reply(status=401))
+    with pytest.raises(ModelError):
+        await graph.ainvoke({"question": "And when?"}, THREAD)
+    fake.answers(by_task(condense="When did Corrane draw it?", gate="[No]", direct="1858"))
+    result = await graph.ainvoke(None, THREAD)
+    assert result["answer"] == "1858"
+    assert [text for _, text in transcript(result["messages"])][2:] == ["And when?", "1858"]
+
+
 # Events
 
 
-async def test_events_come_from_inside_the_subgraph(fake: FakeOpenAI) -> None:
+async def test_the_loop_sends_events_from_inside_the_subgraph(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
     stream = build("C").astream({"question": QUESTION}, stream_mode="custom", subgraphs=True)
     events = [(bool(namespace), event) async for namespace, event in stream]
@@ -585,16 +663,16 @@ async def test_events_come_from_inside_the_subgraph(fake: FakeOpenAI) -> None:
     assert by_name["answer"]["text"] == "Lissmere"
 
 
-async def test_one_retrieval_is_a_hop_event_too(fake: FakeOpenAI) -> None:
+async def test_a_single_retrieval_sends_a_hop_event(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", answer="x"))
     stream = build("B").astream({"question": QUESTION}, stream_mode="custom")
     assert [event["event"] async for event in stream] == ["gate", "route", "hop", "answer"]
 
 
-# What an app hands in
+# Components from the app
 
 
-async def test_an_app_s_vector_store_is_searched(fake: FakeOpenAI) -> None:
+async def test_an_apps_vector_store_is_searched(fake: FakeOpenAI) -> None:
     from langchain_core.embeddings import DeterministicFakeEmbedding
     from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -616,10 +694,10 @@ async def test_the_sample_collection_answers_with_the_embedded_model(embedded: s
     assert result["usage"]["prompt_tokens"] > 50
 
 
-# What a person edits, and what comes in between
+# Edits by hand, and odd inputs
 
 
-async def test_a_flipped_gate_goes_on_to_retrieval(
+async def test_a_gate_decision_edited_to_retrieve_leads_to_retrieval(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build("A", checkpointer=saver)
@@ -629,10 +707,10 @@ async def test_a_flipped_gate_goes_on_to_retrieval(
     await graph.aupdate_state(THREAD, edit)
     decision = (await graph.ainvoke(None, THREAD))["decision"]
     assert (decision["route"]["label"], decision["strategy"]) == ("B", "single")
-    assert decision["gate"]["answer"] == "no"  # what the model said stays on record
+    assert decision["gate"]["answer"] == "no"  # the model's own reply is kept
 
 
-async def test_a_strategy_set_after_a_no_is_followed(
+async def test_a_strategy_set_after_a_no_from_the_gate_is_followed(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build("A", checkpointer=saver)
@@ -644,20 +722,20 @@ async def test_a_strategy_set_after_a_no_is_followed(
     assert result["decision"]["route"]["reason"] == "the strategy was set in the state"
 
 
-@pytest.mark.parametrize("nothing_new", [[], [AIMessage("hello")]])
-async def test_nothing_new_is_not_answered_again(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], nothing_new: list[BaseMessage]
+@pytest.mark.parametrize("messages", [[], [AIMessage("hello")]])
+async def test_input_without_a_new_question_is_refused(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], messages: list[BaseMessage]
 ) -> None:
     graph = build(checkpointer=saver)
     fake.answers(by_task(gate="[No]", direct="x"))
     await graph.ainvoke({"question": "One?"}, THREAD)
-    asked = len(fake.requests)
+    requests = len(fake.requests)
     with pytest.raises(ValueError, match="no new question"):
-        await graph.ainvoke({"messages": nothing_new}, THREAD)
-    assert len(fake.requests) == asked
+        await graph.ainvoke({"messages": messages}, THREAD)
+    assert len(fake.requests) == requests
 
 
-async def test_nothing_found_is_flagged(fake: FakeOpenAI) -> None:
+async def test_an_empty_search_result_adds_a_warning(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="Paris"))
     for strategy in ("single", "multi"):
         result = await build(retriever=FixedRetriever([])).ainvoke(
@@ -667,7 +745,8 @@ async def test_nothing_found_is_flagged(fake: FakeOpenAI) -> None:
         assert warnings == ["nothing was found; answered without sources"]
 
 
-async def test_a_retriever_of_ones_own_may_give_numpy_scores(
+@memory_and_sqlite
+async def test_an_apps_retriever_may_return_numpy_scores(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     fake.answers(by_task(answer="Corrane [1]"))
@@ -678,7 +757,7 @@ async def test_a_retriever_of_ones_own_may_give_numpy_scores(
     assert result["citations"][0]["title"] == "Skerrane Light"
 
 
-async def test_the_messages_stream_shows_the_answer_alone(fake: FakeOpenAI) -> None:
+async def test_the_messages_stream_shows_only_the_answer(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
     stream = build("C").astream({"question": QUESTION}, stream_mode="messages", subgraphs=True)
     parts: dict[str, str] = {}
@@ -689,73 +768,86 @@ async def test_the_messages_stream_shows_the_answer_alone(fake: FakeOpenAI) -> N
     assert "Lissmere" in next(iter(parts.values()))
 
 
-# The draft gate, and a person who edits between its decision and the answer
+# The draft gate, with edits between its decision and the answer
 
 DRAFT = Context(gate="draft", gate_threshold=0.2)
 
 
-def drafts(sure: bool, **replies: Any) -> Any:
-    tops = [{"Tokyo": -0.01}] if sure else [{"Tokyo": -0.7, "Kyoto": -0.7}]
+def draft_script(certain: bool, **replies: Any) -> Any:
+    tops = [{"Tokyo": -0.01}] if certain else [{"Tokyo": -0.7, "Kyoto": -0.7}]
     return by_task(direct=Reply("Tokyo", logprobs=tops), **replies)
 
 
-async def edited(graph: Any, **gate: Any) -> dict[str, Any]:
+async def run_with_edited_gate(graph: Any, **gate: Any) -> dict[str, Any]:
     await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
     await graph.aupdate_state(THREAD, {"decision": {"gate": gate}})
     result: dict[str, Any] = await graph.ainvoke(None, THREAD, context=DRAFT)
     return result
 
 
-async def test_a_sure_draft_flipped_to_retrieve_is_not_the_answer(
+async def test_a_certain_draft_is_dropped_if_the_gate_is_edited_to_retrieve(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
-    fake.answers(drafts(True, answer="Corrane [1]"))
-    result = await edited(build("A", checkpointer=saver), retrieve=True)
+    fake.answers(draft_script(True, answer="Corrane [1]"))
+    result = await run_with_edited_gate(build("A", checkpointer=saver), retrieve=True)
     assert (result["answer"], result["decision"]["strategy"]) == ("Corrane", "single")
     assert result["usage"]["llm_calls"] == 2
 
 
-async def test_an_unsure_draft_kept_by_hand_is_the_answer(
+async def test_an_uncertain_draft_is_the_answer_if_the_gate_is_edited_not_to_retrieve(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
-    fake.answers(drafts(False))
-    result = await edited(build("B", checkpointer=saver), retrieve=False)
+    fake.answers(draft_script(False))
+    result = await run_with_edited_gate(build("B", checkpointer=saver), retrieve=False)
     assert (result["answer"], result["hops"]) == ("Tokyo", [])
     assert result["usage"]["llm_calls"] == len(fake.requests) == 1
 
 
-async def test_without_a_draft_to_keep_the_model_is_asked(
+async def test_an_empty_draft_is_not_the_answer(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     fake.answers(by_task(direct=["", "Kyoto"]))
-    result = await edited(build("B", checkpointer=saver), retrieve=False)
+    result = await run_with_edited_gate(build("B", checkpointer=saver), retrieve=False)
     assert (result["answer"], result["usage"]["llm_calls"]) == ("Kyoto", 2)
 
 
-async def test_a_draft_of_another_question_is_not_the_answer(
+async def test_a_draft_is_dropped_if_the_question_is_edited(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build("B", checkpointer=saver)
-    fake.answers(drafts(True))
+    fake.answers(draft_script(True))
     await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
     await graph.aupdate_state(THREAD, {"standalone": "What is the capital of Peru?"})
     fake.answers(by_task(direct="Lima"))
     assert (await graph.ainvoke(None, THREAD, context=DRAFT))["answer"] == "Lima"
 
 
-async def test_a_draft_serves_where_the_search_found_nothing(fake: FakeOpenAI) -> None:
-    fake.answers(drafts(False))
+async def test_a_draft_is_dropped_if_the_gate_runs_again_in_another_mode(
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+) -> None:
+    graph = build("B", checkpointer=saver)
+    fake.answers(draft_script(True))
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
+    await graph.aupdate_state(THREAD, {"standalone": QUESTION}, as_node="condense")
+    fake.answers(by_task(direct="Kyoto"))
+    result = await graph.ainvoke(None, THREAD, context=Context(gate="never"))
+    assert result["answer"] == "Kyoto"
+
+
+async def test_a_draft_is_the_answer_if_the_retriever_fails(fake: FakeOpenAI) -> None:
+    fake.answers(draft_script(False))
     result = await build("B", BreakingRetriever([])).ainvoke({"question": QUESTION}, context=DRAFT)
     assert result["answer"] == "Tokyo"
     assert "answered without sources" in result["decision"]["warnings"][0]
     assert result["usage"]["llm_calls"] == len(fake.requests) == 1
 
 
-async def test_a_draft_does_not_outlive_its_turn(
+@memory_and_sqlite
+async def test_a_draft_is_dropped_with_the_next_turn(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
     graph = build(checkpointer=saver)
-    fake.answers(drafts(True, condense=QUESTION))
+    fake.answers(draft_script(True, condense=QUESTION))
     await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT)
     fake.answers(by_task(condense=QUESTION, direct="Kyoto"))
     result = await graph.ainvoke({"question": "Sure?"}, THREAD, context=Context(gate="never"))
@@ -764,11 +856,11 @@ async def test_a_draft_does_not_outlive_its_turn(
     assert state["draft"] is None
 
 
-@pytest.mark.parametrize("sure", [True, False])
-async def test_a_draft_s_tokens_are_streamed_only_as_the_answer(
-    fake: FakeOpenAI, sure: bool
+@pytest.mark.parametrize("certain", [True, False])
+async def test_a_draft_is_streamed_only_if_it_becomes_the_answer(
+    fake: FakeOpenAI, certain: bool
 ) -> None:
-    fake.answers(drafts(sure, answer="Corrane [1]"))
+    fake.answers(draft_script(certain, answer="Corrane [1]"))
     stream = build("B").astream({"question": QUESTION}, context=DRAFT, stream_mode="messages")
-    said = [message.text async for message, _ in stream if message.type != "human"]
-    assert "".join(said) == ("Tokyo" if sure else "Corrane [1]")
+    tokens = [message.text async for message, _ in stream if message.type != "human"]
+    assert "".join(tokens) == ("Tokyo" if certain else "Corrane [1]")

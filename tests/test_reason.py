@@ -1,4 +1,4 @@
-"""Reason: one thought a hop, the next query, and a loop that always ends."""
+"""Reason: one thought per hop, the next query, and the stop reasons of `ircot`."""
 
 from collections.abc import Iterator
 from math import inf
@@ -46,7 +46,7 @@ FACT = "Skerrane Light was designed by Ilsabet Corrane."
         ("", False),
     ],
 )
-def test_a_thought_is_final_when_it_states_the_answer(thought: str, final: bool) -> None:
+def test_a_thought_that_states_the_answer_is_final(thought: str, final: bool) -> None:
     assert loop.is_final(thought) is final
 
 
@@ -75,7 +75,7 @@ def test_the_next_query_is_the_last_sentence_that_states_a_fact(
 
 
 @pytest.mark.parametrize(
-    ("query", "asked"),
+    ("query", "repeated"),
     [
         (FACT, True),
         ("skerrane light was designed by ilsabet corrane", True),
@@ -84,18 +84,18 @@ def test_the_next_query_is_the_last_sentence_that_states_a_fact(
         ("Skerrane Light was designed by Ilsabet Corrane Corrane", False),
     ],
 )
-def test_a_query_counts_as_asked_up_to_case_punctuation_and_order(query: str, asked: bool) -> None:
-    assert loop.is_repeated(query, [QUESTION, FACT]) is asked
+def test_repeated_queries_ignore_case_punctuation_and_order(query: str, repeated: bool) -> None:
+    assert loop.is_repeated(query, [QUESTION, FACT]) is repeated
 
 
 @given(st.text(), st.lists(st.text(), max_size=4))
-def test_a_query_that_was_asked_is_always_found(query: str, others: list[str]) -> None:
+def test_a_repeated_query_is_always_found(query: str, others: list[str]) -> None:
     assert loop.is_repeated(query, [*others, query])
     assert not loop.is_repeated(query, [])
 
 
 @given(st.text(min_size=1), st.lists(st.text()))
-def test_the_next_query_is_the_question_or_stands_in_a_thought(
+def test_the_next_query_is_the_question_or_part_of_a_thought(
     question: str, thoughts: list[str]
 ) -> None:
     query = loop.next_fact(question, thoughts)
@@ -114,7 +114,7 @@ def test_the_next_query_is_the_question_or_stands_in_a_thought(
         (" \n" + "设计者是艾尔莎。" * 10_000, "设计者是艾尔莎。"),
     ],
 )
-def test_a_thought_is_one_sentence_or_one_and_the_answer(reply: str, thought: str) -> None:
+def test_a_thought_is_one_sentence_plus_the_answer_if_stated(reply: str, thought: str) -> None:
     assert read_thought(reply) == thought
 
 
@@ -132,7 +132,7 @@ HITS = st.lists(st.sampled_from([LIGHT, CORRANE, FERRY, hit("Skerrane Light", LI
 
 
 @given(HITS, HITS, st.integers(1, 5))
-def test_new_passages_come_first_without_repeats_up_to_the_budget(
+def test_new_passages_go_first_without_duplicates_within_the_budget(
     old: list[Hit], new: list[Hit], limit: int
 ) -> None:
     evidence = fit_budget(unseen([], old), [], limit, inf)
@@ -144,23 +144,23 @@ def test_new_passages_come_first_without_repeats_up_to_the_budget(
 
 
 @given(HITS, HITS)
-def test_adding_evidence_twice_is_adding_it_once(old: list[Hit], new: list[Hit]) -> None:
+def test_adding_evidence_twice_equals_adding_it_once(old: list[Hit], new: list[Hit]) -> None:
     once = add_evidence(add_evidence([], old), new)
     assert add_evidence(once, new) == once
     assert add_evidence(add_evidence([], old), once) == once
 
 
-def test_a_passage_given_again_takes_the_place_of_the_old_one() -> None:
+def test_a_passage_with_a_known_id_replaces_the_old_one() -> None:
     edited = Hit(**{**LIGHT, "text": "Skerrane Light was lit in 1901."})
     assert add_evidence([CORRANE, LIGHT], [edited, FERRY]) == [FERRY, CORRANE, edited]
 
 
-def test_the_same_passage_under_another_id_is_not_evidence_twice() -> None:
+def test_the_same_passage_under_another_id_is_not_new() -> None:
     assert unseen([LIGHT], [Hit(**{**LIGHT, "id": "other"})]) == []
 
 
-def fake_model(thoughts: Iterator[str]) -> GenericFakeChatModel:
-    """A FAKE chat model of LangChain's that says these, one a call."""
+def model_with(thoughts: Iterator[str]) -> GenericFakeChatModel:
+    """Return LangChain's FAKE chat model with these replies, one for each call."""
     return GenericFakeChatModel(messages=map(AIMessage, thoughts))
 
 
@@ -169,16 +169,16 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.one_of(WORDS, st.text(max_size=30)), min_size=12, max_size=12), st.integers(1, 5)
 )
-async def test_the_loop_ends_within_its_hops_whatever_the_model_says(
+async def test_the_loop_ends_within_max_hops_with_any_thoughts(
     thoughts: list[str], max_hops: int
 ) -> None:
     retriever = FreshRetriever()
     graph = build_graph(
-        model=fake_model(iter(thoughts)), retriever=retriever, router=FixedRouter("C")
+        model=model_with(iter(thoughts)), retriever=retriever, router=FixedRouter("C")
     )
     context = Context(strategy="multi", max_hops=max_hops, max_passages=50)
     result = await graph.ainvoke({"question": QUESTION}, context=context)
@@ -205,11 +205,11 @@ async def test_the_loop_ends_within_its_hops_whatever_the_model_says(
         ([FACT, ""], "no_thought", 2),
     ],
 )
-async def test_why_the_loop_stopped_is_in_the_decision(
+async def test_ircot_records_why_it_stopped(
     thoughts: list[str], stop_reason: str, hops: int
 ) -> None:
     graph = build_graph(
-        model=fake_model(iter([*thoughts, "Lissmere"])),
+        model=model_with(iter([*thoughts, "Lissmere"])),
         retriever=FreshRetriever(),
         router=FixedRouter("C"),
     )
@@ -217,7 +217,7 @@ async def test_why_the_loop_stopped_is_in_the_decision(
     result = await graph.ainvoke({"question": QUESTION}, context=context)
     assert result["decision"]["stop_reason"] == stop_reason
     assert [hop["thought"] for hop in result["hops"]] == thoughts[:hops]
-    assert result["usage"]["llm_calls"] == hops + 1  # and the reader
+    assert result["usage"]["llm_calls"] == hops + 1  # and the answer
     assert result["answer"] == "Lissmere"
 
 
@@ -230,12 +230,12 @@ async def test_why_the_loop_stopped_is_in_the_decision(
         ([[LIGHT, CORRANE], [FERRY]], {"max_passages": 2}, "evidence_budget", 2),
     ],
 )
-async def test_a_loop_without_new_evidence_stops(
+async def test_the_loop_stops_without_new_evidence(
     found: list[list[Hit]], settings_: dict[str, int], stop_reason: str, hops: int
 ) -> None:
     retriever = FixedRetriever(*found)
     graph = build_graph(
-        model=fake_model(iter([FACT] * (hops - 1) + ["Lissmere"])),
+        model=model_with(iter([FACT] * (hops - 1) + ["Lissmere"])),
         retriever=retriever,
         router=FixedRouter("C"),
     )
@@ -245,10 +245,10 @@ async def test_a_loop_without_new_evidence_stops(
     assert len(result["hops"]) == len(retriever.queries) == hops
 
 
-async def test_each_hop_asks_what_the_last_thought_said() -> None:
+async def test_each_hop_searches_for_the_last_thought() -> None:
     retriever = FixedRetriever([LIGHT], [CORRANE])
     graph = build_graph(
-        model=fake_model(iter([FACT, "So the answer is: Lissmere.", "Lissmere [1]"])),
+        model=model_with(iter([FACT, "So the answer is: Lissmere.", "Lissmere [1]"])),
         retriever=retriever,
         router=FixedRouter("C"),
     )

@@ -1,4 +1,4 @@
-"""Time travel: the hops of a finished run, and going on from one of them."""
+"""Time travel: listing the hops of a finished run, and continuing from one of them."""
 
 import re
 from collections import Counter
@@ -32,18 +32,22 @@ OTHER = "the owner of the barque Merrin"
 DOCS = Path(__file__).parent.parent / "docs" / "replay.md"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture
 async def saver(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[BaseCheckpointSaver[str]]:
-    if request.param == "memory":
+    kind = getattr(request, "param", "memory")
+    if kind == "memory":
         yield InMemorySaver()
         return
     file = str(tmp_path / "t.sqlite")
-    database = file if request.param == "sqlite" else request.getfixturevalue("postgres")
+    database = file if kind == "sqlite" else request.getfixturevalue("postgres")
     async with runs.opened(database) as opened:
         yield opened
         await opened.adelete_thread("1")
+
+
+every_saver = pytest.mark.parametrize("saver", ["memory", "sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture
@@ -64,10 +68,11 @@ async def app(
     return graph
 
 
-async def go_on(app: CompiledStateGraph[Any, Context, Any, Any], branch: Any) -> Any:
+async def resume(app: CompiledStateGraph[Any, Context, Any, Any], branch: Any) -> Any:
     return await app.ainvoke(None, branch, context=runs.CONTEXT)
 
 
+@every_saver
 async def test_the_hops_of_a_finished_run_are_listed_with_their_checkpoints(app: Any) -> None:
     points = await hops(app, runs.CONFIG)
     assert [point.number for point in points] == [1, 2, 3, 4, 5]
@@ -80,13 +85,17 @@ async def test_the_hops_of_a_finished_run_are_listed_with_their_checkpoints(app:
         assert len(state.values["hops"]) == point.number - 1
 
 
-@pytest.mark.parametrize("number", [1, 3, 5])
-async def test_a_fork_that_changes_nothing_repeats_only_what_comes_after(
+@pytest.mark.parametrize(
+    ("saver", "number"),
+    [("memory", 1), ("memory", 3), ("memory", 5), ("sqlite", 3), ("postgres", 3)],
+    indirect=["saver"],
+)
+async def test_a_fork_without_changes_repeats_only_the_later_steps(
     app: Any, fake: FakeOpenAI, searches: Path, number: int
 ) -> None:
     before = (await app.aget_state(runs.CONFIG)).values
     point = (await hops(app, runs.CONFIG))[number - 1]
-    result = await go_on(app, await fork(app, point))
+    result = await resume(app, await fork(app, point))
     assert runs.searched(searches) == Counter(runs.QUERIES[number - 1 :])
     assert len(fake.requests) == len(runs.QUERIES) - number + 2  # thoughts and the answer
     for key in ("answer", "citations", "hops", "decision"):
@@ -95,12 +104,12 @@ async def test_a_fork_that_changes_nothing_repeats_only_what_comes_after(
         assert result["usage"][key] == before["usage"][key]
 
 
-async def test_another_query_at_a_hop_leads_elsewhere(
+async def test_a_fork_can_change_the_query_of_a_hop(
     app: Any, fake: FakeOpenAI, searches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(runs.FOUND, OTHER, [LIGHT])
     third = (await hops(app, runs.CONFIG))[2]
-    result = await go_on(app, await fork(app, third, query=OTHER))
+    result = await resume(app, await fork(app, third, query=OTHER))
     queries = [hop["query"] for hop in result["hops"]]
     assert queries == [*runs.QUERIES[:2], OTHER, *runs.QUERIES[3:]]
     assert runs.searched(searches) == Counter(queries[2:])
@@ -110,13 +119,11 @@ async def test_another_query_at_a_hop_leads_elsewhere(
     assert state["next_query"] == ""
 
 
-async def test_other_evidence_at_a_hop_is_what_is_read_from_there(
-    app: Any, fake: FakeOpenAI
-) -> None:
+async def test_a_fork_can_change_the_evidence_before_a_hop(app: Any, fake: FakeOpenAI) -> None:
     third = (await hops(app, runs.CONFIG))[2]
-    result = await go_on(app, await fork(app, third, evidence=[LIGHT]))
-    gone = third.evidence[0]["title"]
-    assert all(LIGHT["text"] in prompt and gone not in prompt for prompt in fake.prompts)
+    result = await resume(app, await fork(app, third, evidence=[LIGHT]))
+    removed = third.evidence[0]["title"]
+    assert all(LIGHT["text"] in prompt and removed not in prompt for prompt in fake.prompts)
     assert len(result["hops"]) == 5
     state = (await app.aget_state(runs.CONFIG)).values
     assert state["evidence"][-1] == LIGHT
@@ -124,11 +131,11 @@ async def test_other_evidence_at_a_hop_is_what_is_read_from_there(
 
 
 @pytest.mark.parametrize(("strategy", "searched"), [("none", 0), ("single", 1)])
-async def test_another_route_at_a_hop_leaves_the_loop(
+async def test_a_fork_can_leave_the_loop(
     app: Any, fake: FakeOpenAI, searches: Path, strategy: Any, searched: int
 ) -> None:
     third = (await hops(app, runs.CONFIG))[2]
-    result = await go_on(app, await fork(app, third, strategy=strategy))
+    result = await resume(app, await fork(app, third, strategy=strategy))
     assert result["decision"]["strategy"] == strategy
     assert result["decision"]["stop_reason"] is None
     assert result["usage"]["retrieval_steps"] == 2 + searched
@@ -138,40 +145,41 @@ async def test_another_route_at_a_hop_leaves_the_loop(
     assert await hops(app, runs.CONFIG) == []  # the newest run has no loop
 
 
-async def test_the_old_run_stays_and_forks_can_be_forked(app: Any) -> None:
+@every_saver
+async def test_the_original_run_is_unchanged_and_forks_can_be_forked(app: Any) -> None:
     old = await app.aget_state(runs.CONFIG)
     third = (await hops(app, runs.CONFIG))[2]
-    await go_on(app, await fork(app, third, evidence=[LIGHT]))
+    await resume(app, await fork(app, third, evidence=[LIGHT]))
     (own, *_) = forked = await hops(app, runs.CONFIG)
     assert [point.number for point in forked] == [3, 4, 5]
     assert own.evidence == [LIGHT]
     assert [point.number for point in await hops(app, old.config)] == [1, 2, 3, 4, 5]
     assert (await app.aget_state(old.config)).values == old.values
-    await go_on(app, await fork(app, forked[-1], evidence=[CORRANE]))
+    await resume(app, await fork(app, forked[-1], evidence=[CORRANE]))
     evidence = (await app.aget_state(runs.CONFIG)).values["evidence"]
     assert len(evidence) == 3 + 1
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [(" ", "empty"), (runs.QUERIES[0], "earlier hop"), (runs.QUERIES[1].upper(), "earlier hop")],
 )
-async def test_a_query_that_cannot_be_searched_is_refused(app: Any, query: str, says: str) -> None:
+async def test_an_empty_or_repeated_query_is_refused(app: Any, query: str, message: str) -> None:
     third: HopPoint = (await hops(app, runs.CONFIG))[2]
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         await fork(app, third, query=query)
 
 
-async def test_evidence_that_is_no_passage_is_refused() -> None:
+async def test_an_incomplete_passage_is_refused() -> None:
     graph = talking()
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
     first = (await hops(graph, runs.CONFIG))[0]
-    bare: Any = {"id": "1", "title": "a", "text": "b"}
+    incomplete: Any = {"id": "1", "title": "a", "text": "b"}
     with pytest.raises(ValueError, match=r"evidence .* lacks 'score'"):
-        await fork(graph, first, evidence=[bare])
+        await fork(graph, first, evidence=[incomplete])
 
 
-async def test_a_run_without_the_loop_has_no_hops_to_list(fake: FakeOpenAI) -> None:
+async def test_a_run_without_the_loop_lists_no_hops(fake: FakeOpenAI) -> None:
     fake.answers(by_task(answer="640 [1]"))
     graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
     assert await hops(graph, runs.CONFIG) == []
@@ -180,7 +188,7 @@ async def test_a_run_without_the_loop_has_no_hops_to_list(fake: FakeOpenAI) -> N
     assert await hops(graph, runs.CONFIG) == []
 
 
-async def test_a_turn_without_the_loop_lists_no_hops_of_the_turn_before() -> None:
+async def test_a_turn_without_the_loop_lists_no_hops_of_an_earlier_turn() -> None:
     graph = talking()
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
     looped = (await graph.aget_state(runs.CONFIG)).config
@@ -193,23 +201,23 @@ async def test_a_turn_without_the_loop_lists_no_hops_of_the_turn_before() -> Non
 @pytest.mark.parametrize(
     "where", [{"interrupt_after": ["route"]}, {"interrupt_before": ["multihop"]}]
 )
-async def test_a_loop_that_has_not_begun_has_no_hops_to_list(where: Any) -> None:
+async def test_a_loop_that_has_not_started_lists_no_hops(where: Any) -> None:
     graph = talking()
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=runs.CONTEXT, **where)
     assert await hops(graph, runs.CONFIG) == []
 
 
-PLAN = "1. Who drew it?\n2. How old is it?\n3. Where was {1} born?"
-REPLIES = {"Who drew": "Corrane", "How old": "I don't know", "Split the": PLAN}
+SUB_QUESTIONS = "1. Who drew it?\n2. How old is it?\n3. Where was {1} born?"
+REPLIES = {"Who drew": "Corrane", "How old": "I don't know", "Split the": SUB_QUESTIONS}
 
 
 def talking(clock: Clock | None = None, seconds: float = 0) -> CompiledStateGraph[Any, Any]:
-    """The graph with a model whose every call takes so long, and that knows `REPLIES`."""
+    """Return a graph whose model replies from `REPLIES` and takes `seconds` for each call."""
 
     def say(number: int, prompt: str) -> str:
         if clock:
-            clock.spend(seconds)
-        known = (said for part, said in REPLIES.items() if part in prompt)
+            clock.advance(seconds)
+        known = (reply for part, reply in REPLIES.items() if part in prompt)
         return next(known, f"Fact {number} is new.")
 
     return build_graph(
@@ -222,7 +230,7 @@ def talking(clock: Clock | None = None, seconds: float = 0) -> CompiledStateGrap
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-async def test_a_plan_is_followed_on_from_the_hop(number: int) -> None:
+async def test_a_fork_continues_with_the_sub_questions(number: int) -> None:
     graph, context = talking(), Context(strategy="multi", multihop="decompose")
     before = await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=context)
     assert [hop["thought"] for hop in before["hops"]][:2] == ["Corrane", ""]
@@ -235,7 +243,7 @@ async def test_a_plan_is_followed_on_from_the_hop(number: int) -> None:
         assert after["usage"][key] == before["usage"][key]
 
 
-async def test_another_query_at_a_hop_of_a_plan_leads_back_to_the_plan() -> None:
+async def test_after_a_changed_query_the_sub_questions_continue() -> None:
     graph, context = talking(), Context(strategy="multi", multihop="decompose")
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=context)
     first = (await hops(graph, runs.CONFIG))[0]
@@ -245,7 +253,7 @@ async def test_another_query_at_a_hop_of_a_plan_leads_back_to_the_plan() -> None
     assert queries == ["the artist", "How old is it?", f"Where was {answer} born?"]
 
 
-async def test_thoughts_are_gone_on_with_though_the_context_says_decompose() -> None:
+async def test_a_fork_with_thoughts_continues_as_ircot_whatever_the_context_says() -> None:
     graph, context = talking(), Context(strategy="multi", multihop="decompose")
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=Context(strategy="multi"))
     third = (await hops(graph, runs.CONFIG))[2]
@@ -255,23 +263,24 @@ async def test_thoughts_are_gone_on_with_though_the_context_says_decompose() -> 
 
 
 @pytest.mark.parametrize("multihop", ["ircot", "decompose"])
-async def test_a_deadline_counts_from_the_fork_by_the_app_s_clock(multihop: Any) -> None:
+async def test_a_deadline_counts_from_the_fork_by_the_apps_clock(multihop: Any) -> None:
     clock = Clock()
     graph = talking(clock, seconds=10)
     context = Context(strategy="multi", multihop=multihop, max_seconds=45)
     await graph.ainvoke({"question": "Why?"}, runs.CONFIG, context=context)
     first = (await hops(graph, runs.CONFIG))[0]
-    clock.spend(1_000)
+    clock.advance(1_000)
     branch = await fork(graph, first)
-    clock.spend(1_000)
-    hasty = Context(strategy="multi", multihop=multihop, max_seconds=15)
-    result = await graph.ainvoke(None, branch, context=hasty)
+    clock.advance(1_000)
+    short = Context(strategy="multi", multihop=multihop, max_seconds=15)
+    result = await graph.ainvoke(None, branch, context=short)
     assert result["decision"]["stop_reason"] == "deadline"
     assert len(result["hops"]) == 2
-    patient = await graph.ainvoke(None, branch, context=context)
-    assert len(patient["hops"]) > 2
+    longer = await graph.ainvoke(None, branch, context=context)
+    assert len(longer["hops"]) > 2
 
 
+@every_saver
 async def test_the_documented_example_runs(
     fake: FakeOpenAI,
     saver: BaseCheckpointSaver[str],
@@ -279,8 +288,8 @@ async def test_the_documented_example_runs(
 ) -> None:
     fact = "Skerrane Light was designed by Ilsabet Corrane."
 
-    def thought(asked: str) -> str:
-        return "So the answer is: Lissmere." if f"Reasoning: {fact}" in asked else fact
+    def thought(prompt: str) -> str:
+        return "So the answer is: Lissmere." if f"Reasoning: {fact}" in prompt else fact
 
     fake.answers(by_task(reason=thought, answer="Lissmere [1]"))
     retriever = FixedRetriever([LIGHT], [CORRANE], [FERRY])
@@ -288,10 +297,10 @@ async def test_the_documented_example_runs(
     code = code.replace("build_graph(checkpointer)", "build_graph(checkpointer, retriever=source)")
     names: dict[str, Any] = {"checkpointer": saver, "source": retriever}
     exec(f"async def example():\n{indent(code, '    ')}\n    return locals()", names)
-    told = await names["example"]()
+    results = await names["example"]()
     assert capsys.readouterr().out.startswith("1 Where was the designer")
-    assert told["result"]["answer"] == "Lissmere"
+    assert results["result"]["answer"] == "Lissmere"
     assert retriever.queries[2:4] == ["Ilsabet Corrane, birthplace", fact]
-    assert told["other_evidence"]["answer"] == "Lissmere"
-    assert told["other_route"]["decision"]["strategy"] == "none"
-    assert len(told["other_route"]["hops"]) == 1
+    assert results["other_evidence"]["answer"] == "Lissmere"
+    assert results["other_route"]["decision"]["strategy"] == "none"
+    assert len(results["other_route"]["hops"]) == 1

@@ -1,4 +1,4 @@
-"""What a run of five hops with 15 passages of 100 words adds to a database."""
+"""The bytes that a run of five hops with 15 passages of 100 words adds to a database."""
 
 import asyncio
 import importlib.util
@@ -24,7 +24,7 @@ def benchmark() -> ModuleType:
 def measured(
     request: pytest.FixtureRequest, benchmark: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
-    """The limit in bytes, and what was measured."""
+    """Return the limit in bytes and the measurement."""
     if request.param == "sqlite":
         limit, database = 200_000, benchmark.Sqlite(tmp_path_factory.mktemp("size"))
     else:
@@ -38,9 +38,9 @@ def test_a_run_of_five_hops_stays_small(measured: Any) -> None:
     assert found["total"] == sum(found["channels"].values()) == sum(found["tables"].values())
 
 
-def test_a_later_hop_adds_no_more_than_an_earlier_one(measured: Any) -> None:
+def test_later_hops_add_no_more_than_earlier_ones(measured: Any) -> None:
     _, found = measured
-    *hops, last = found["hops"]  # the last hands everything over to the main graph
+    *hops, last = found["hops"]  # the last one copies the results to the main graph
     assert len(hops) == 4
     assert max(hops) < 1.1 * min(hops)
     assert last < 5 * max(hops)

@@ -1,0 +1,270 @@
+"""Files: reading JSON lines, atomic writes, and JSON that can always be written."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopgate.common import files
+from hopgate.common.files import (
+    BadRow,
+    atomic_write,
+    json_bytes,
+    json_line,
+    parse_object,
+    read_json,
+    read_jsonl,
+    required_text,
+    sha256,
+    shown,
+    write_atomic,
+)
+
+
+class Item(NamedTuple):
+    id: str
+    line: int
+
+
+def parse(fields: dict[str, Any], line: int) -> Item | None:
+    if fields.get("skip"):
+        return None
+    return Item(required_text(fields, "id"), line)
+
+
+def read(path: Path, **options: Any) -> tuple[list[Item], list[BadRow]]:
+    return read_jsonl(path, parse, expected="a file of items", **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "items.jsonl"
+
+
+# Reading JSON lines
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n \t\n"])
+def test_rows_are_read_with_their_line_numbers(path: Path, end: bytes) -> None:
+    path.write_bytes(b'\xef\xbb\xbf{"id": "a"}\r\n\n  \n{"skip": true}\n {"id": "\xc3\xa4"}' + end)
+    assert read(path) == ([Item("a", 1), Item("ä", 5)], [])
+
+
+def test_unicode_line_separators_inside_a_text_do_not_end_a_line(path: Path) -> None:
+    path.write_text('{"id": "a\u2028b\u0085c"}', encoding="utf-8")
+    assert read(path) == ([Item("a\u2028b\u0085c", 1)], [])
+
+
+BAD_LINES: list[tuple[bytes, str]] = [
+    (b"{", r"not JSON \(Expecting property name .* at column 2\)"),
+    (b'{"id": "a"} x', r"not JSON \(Extra data at column 13\)"),
+    (b"[" * 100_000, r"not JSON \(.*recursion"),
+    (b"1" * 5_000, r"not JSON \(.*digits"),
+    (b'{"id": "caf\xe9"}', r"not UTF-8 \(invalid continuation byte at byte 12\)"),
+    (b"[]", "not a JSON object"),
+    (b"null", "not a JSON object"),
+    (b"{}", "id is missing"),
+    (b'{"id": null}', "id is None; it must be a non-empty string"),
+    (b'{"id": " "}', "id is ' '; it must be a non-empty string"),
+    (b'{"id": 7}', "id is 7; it must be a non-empty string"),
+    (b'{"id": "a\\ud800"}', "id contains half of a character"),
+    (b'{"id": "first"}', "id 'first' appears twice"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=[reason for _, reason in BAD_LINES])
+def test_a_bad_line_is_reported_with_path_and_line(path: Path, line: bytes, reason: str) -> None:
+    path.write_bytes(b'{"id": "first"}\n\n' + line + b"\n")
+    with pytest.raises(ValueError, match=reason) as caught:
+        read(path, unique="id")
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_lines_can_be_collected(path: Path) -> None:
+    path.write_bytes(b'{"id": "a"}\n[]\n{"id": "b"}\n{"id": "a"}\n')
+    rows, bad = read(path, skip_bad=True, unique="id")
+    assert rows == [Item("a", 1), Item("b", 3)]
+    assert bad == [BadRow(2, "not a JSON object"), BadRow(4, "id 'a' appears twice")]
+
+
+def test_ids_may_repeat_unless_they_must_be_unique(path: Path) -> None:
+    path.write_bytes(b'{"id": "a"}\n{"id": "a"}\n')
+    assert len(read(path)[0]) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b'{"skip": true}\n'])
+def test_a_file_without_rows_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"has no usable rows \(no rows\); give a file of items"):
+        read(path)
+
+
+def test_a_file_of_bad_rows_alone_is_refused(path: Path) -> None:
+    path.write_bytes(b"[]\n{\n")
+    with pytest.raises(ValueError, match=r"all 2 rows are bad, the first: not a JSON object"):
+        read(path, skip_bad=True)
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", ".", "items.jsonl/below", "nul\0"])
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path, path: Path, name: str) -> None:
+    path.touch()
+    with pytest.raises(ValueError, match="does not exist or is not a file; give a file of items"):
+        read(tmp_path / name)
+
+
+def test_a_name_the_system_refuses_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read: File name too long; give a file of it"):
+        read(tmp_path / ("x" * 300))
+
+
+def test_an_unreadable_file_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    path.touch()
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(ValueError, match="cannot be read: Permission denied; give a file of items"):
+        read(path)
+
+
+@given(st.binary())
+def test_any_line_is_an_object_or_an_error(line: bytes) -> None:
+    try:
+        assert isinstance(parse_object(line), dict)
+    except ValueError as error:
+        assert str(error).startswith("not ")
+
+
+# Reading one JSON document
+
+
+def test_a_json_document_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "prices.json"
+    for start in (b"", b"\xef\xbb\xbf"):
+        file.write_bytes(start + b'{"a": 1}')
+        assert read_json(file, "--prices") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "is not a JSON file"),
+        (b"\xff", "is not a JSON file"),
+        (b"[" * 100_000, "is not a JSON file"),
+        (b"[]", "does not hold a JSON object"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_bad_json_document_names_the_option(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    file = tmp_path / "prices.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^--prices .*prices.json {reason}"):
+        read_json(file, "--prices")
+
+
+# Writing
+
+
+def test_an_atomic_write_creates_or_replaces_a_file(path: Path) -> None:
+    for content in (b"old", b"new"):
+        write_atomic(path, content)
+        assert path.read_bytes() == content
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("old", [b"old", None])
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_partial_one(
+    path: Path, old: bytes | None
+) -> None:
+    if old is not None:
+        path.write_bytes(old)
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert (path.read_bytes() if path.exists() else None) == old
+        raise ZeroDivisionError
+    assert (path.read_bytes() if path.exists() else None) == old
+    assert [each.name for each in path.parent.iterdir()] == ([path.name] if old else [])
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_partial_one(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(OSError):
+        write_atomic(path, b"new")
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_writing_into_a_missing_folder_is_an_error(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomic(path / "below", b"")
+
+
+def test_content_reaches_the_disk_before_the_file_gets_its_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def logged_fsync(descriptor: int) -> None:
+        steps.append(f"fsync {os.fstat(descriptor)[stat.ST_SIZE]}")
+        fsync(descriptor)
+
+    def logged_replace(self: Path, target: Path) -> Path:
+        steps.append("replace")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", logged_fsync)
+    monkeypatch.setattr(Path, "replace", logged_replace)
+    write_atomic(path, b"12345")
+    assert steps == ["fsync 5", "replace"]
+
+
+JSON_TEXT = st.text(st.characters(codec=None))  # lone surrogates included
+
+
+@given(JSON_TEXT)
+def test_any_text_can_be_written_as_json(text: str) -> None:
+    line = json_line({"text": text})
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    for written in (line, json_bytes({"text": text})):
+        assert json.loads(written.decode("utf-8")) == {"text": text}
+
+
+def test_a_lone_surrogate_is_escaped_and_other_characters_are_not() -> None:
+    assert json_line({"text": "ä\ud800"}) == '{"text": "ä\\ud800"}\n'.encode()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_without_a_json_form_are_refused(number: float) -> None:
+    for write in (json_line, json_bytes):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            write({"number": number})
+
+
+# Helpers
+
+
+def test_a_long_value_is_shortened_for_messages() -> None:
+    assert shown("x") == "'x'"
+    assert shown("x" * 58) == f"'{'x' * 58}'"
+    assert shown("x" * 59) == f"'{'x' * 56}…"
+    assert len(shown("x" * 1_000)) <= files.MAX_SHOWN_CHARS
+
+
+def test_a_files_sha_256(path: Path) -> None:
+    path.write_bytes(b"abc")
+    assert sha256(path).startswith("ba7816bf8f01cfea")
+    with pytest.raises(ValueError, match=r"items\.jsonl cannot be read: Is a directory"):
+        path.unlink()
+        path.mkdir()
+        sha256(path)

@@ -1,0 +1,276 @@
+"""What nodes share: their runtime, the edges' guard, the state's reducers, strategy names."""
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from doubles import FERRY, LIGHT, BreakingRetriever, Clock, FixedRetriever, TalkingModel
+from langchain_core.messages import HumanMessage
+from langgraph.runtime import Runtime
+from langgraph.types import Overwrite
+
+from hopgate import Context
+from hopgate.common import strategies
+from hopgate.models.chat import ModelError, wrap
+from hopgate.nodes.limits import Limits
+from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed, bind, guard
+from hopgate.nodes.start import start
+from hopgate.nodes.state import NO_USAGE, Decision, Update, add_hops, merge_decision
+
+USAGE: Any = {
+    "retrieval_steps": 2,
+    "llm_calls": 3,
+    "prompt_tokens": 40,
+    "completion_tokens": 5,
+    "ms": {"gate": 1.5},
+}
+
+
+def resources(*, tokens_per_byte: float | None = None, **given: Any) -> Resources:
+    model = TalkingModel(say=lambda *_: "Yes", tokens_per_byte=tokens_per_byte)
+    return Resources(model=wrap(model), **{"retriever": FixedRetriever([LIGHT]), **given})
+
+
+# Binding a node
+
+
+async def call_and_search(state: Any, runtime: NodeRuntime) -> Update:
+    await runtime.complete([HumanMessage("12345678")], max_tokens=1)
+    await runtime.search("query", 1)
+    return {"answer": "x"}
+
+
+async def visit(bound: Any, state: dict[str, Any], context: Any = None) -> dict[str, Any]:
+    events: list[Any] = []
+    runtime = Runtime(context=context, stream_writer=events.append)
+    update: dict[str, Any] = await bound(state, runtime=runtime)
+    return update
+
+
+async def test_bind_adds_the_cost_of_a_visit_to_the_usage_so_far() -> None:
+    bound = bind(call_and_search, resources(tokens_per_byte=0.5))
+    update = await visit(bound, {"usage": USAGE})
+    assert update["answer"] == "x"
+    usage = update["usage"]
+    assert (usage["retrieval_steps"], usage["llm_calls"]) == (3, 4)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (44, 6)
+    assert usage["ms"].keys() == {"gate", "call_and_search"}
+    assert usage["ms"]["gate"] == 1.5
+    assert USAGE["llm_calls"] == 3
+    assert NO_USAGE["ms"] == {}
+
+
+async def test_bind_counts_from_zero_without_earlier_usage() -> None:
+    update = await visit(bind(call_and_search, resources()), {})
+    assert (update["usage"]["retrieval_steps"], update["usage"]["llm_calls"]) == (1, 1)
+
+
+async def test_bind_adds_up_the_milliseconds_of_a_node_under_its_name_in_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = iter([10.0, 10.25])
+    monkeypatch.setattr("time.perf_counter", lambda: next(seconds))
+    bound = bind(call_and_search, resources(), "gate")
+    update = await visit(bound, {"usage": USAGE})
+    assert update["usage"]["ms"] == {"gate": 251.5}
+    assert bound.__name__ == "gate"  # type: ignore[attr-defined]
+
+
+async def test_a_visit_is_refused_if_the_state_exceeds_a_limit() -> None:
+    limited = resources(limits=Limits(question_chars=3))
+    with pytest.raises(ValueError, match="standalone has 4 characters"):
+        await visit(bind(call_and_search, limited), {"standalone": "Why?"})
+    assert await visit(bind(call_and_search, limited, first=True), {"standalone": "Why?"})
+
+
+async def test_a_visit_gets_the_context_within_the_limits() -> None:
+    seen: list[Context] = []
+
+    async def node(state: Any, runtime: NodeRuntime) -> Update:
+        seen.append(runtime.context)
+        return {}
+
+    bound = bind(node, resources(limits=Limits.parse({"max_hops": 2})))
+    await visit(bound, {})
+    assert seen == [Context(max_hops=2)]
+    with pytest.raises(ValueError, match="max_hops is 5"):
+        await visit(bound, {}, Context(max_hops=5))
+
+
+def test_a_guarded_edge_checks_the_state_before_it_decides() -> None:
+    decided: list[Any] = []
+
+    def edge(state: Any) -> Literal["gate"]:
+        decided.append(state)
+        return "gate"
+
+    guarded = guard(edge, resources(limits=Limits(question_chars=3)))
+    assert guarded({"standalone": "Why"}) == "gate"
+    with pytest.raises(ValueError, match="next_query has 4 characters"):
+        guarded({"next_query": "Why?"})
+    assert len(decided) == 1
+    assert guarded.__annotations__["return"] == Literal["gate"]  # LangGraph draws edges from it
+
+
+# Searching and calling the model
+
+
+async def test_a_search_counts_as_a_retrieval_even_if_it_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = NodeRuntime(Context(), resources(retriever=BreakingRetriever([])))
+    with caplog.at_level(logging.WARNING), pytest.raises(RetrievalFailed, match="store is down"):
+        await runtime.search("a secret query", 3)
+    assert runtime.usage["retrieval_steps"] == 1
+    assert "secret" not in caplog.messages[0]
+
+
+async def test_a_search_returns_at_most_k_hits_of_plain_types() -> None:
+    found: Any = {
+        **{key: np.str_(FERRY[key]) for key in ("id", "title", "text")},  # type: ignore[literal-required]
+        "score": np.float32(0.5),
+        "source": np.str_("ferries.pdf"),
+        "page": np.int64(3),
+        "section": "",
+        "extra": object(),
+    }
+    hits = await NodeRuntime(
+        Context(), resources(retriever=FixedRetriever([found, LIGHT, LIGHT]))
+    ).search("ferry", 2)
+    assert hits == [{**FERRY, "source": "ferries.pdf", "page": 3}, LIGHT]
+    assert {key: type(value) for key, value in hits[0].items()} == {
+        "id": str,
+        "title": str,
+        "text": str,
+        "score": float,
+        "source": str,
+        "page": int,
+    }
+
+
+async def test_a_retriever_that_returns_more_than_k_is_cut() -> None:
+    class Generous(FixedRetriever):
+        def search(self, queries: Any, k: int) -> Any:
+            return super().search(queries, 10)
+
+    runtime = NodeRuntime(Context(), resources(retriever=Generous([LIGHT, FERRY])))
+    assert await runtime.search("light", 1) == [LIGHT]
+
+
+async def test_a_failed_call_to_the_model_is_not_counted() -> None:
+    def fail(*_: Any) -> str:
+        raise ConnectionError("down")
+
+    runtime = NodeRuntime(Context(), Resources(model=wrap(TalkingModel(say=fail))))
+    with pytest.raises(ModelError, match="down"):
+        await runtime.complete([HumanMessage("Hello")], max_tokens=1)
+    assert runtime.usage == NO_USAGE
+    assert runtime.last_call is None
+
+
+async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:
+    runtime = NodeRuntime(
+        Context(layout="turns", max_evidence_tokens=500),
+        resources(limits=Limits(prompt_chars=9_000)),
+    )
+    model = await runtime.model()
+    assert (model.layout, model.evidence_chars, model.prompt_chars) == ("turns", 2_000, 9_000)
+    model = await NodeRuntime(Context(), resources()).model()
+    assert (model.layout, model.prompt_chars) == ("inline", None)
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("max_seconds", "elapsed", "late"),
+    [(None, 1e9, False), (10, 9.9, False), (10, 10, True), (10, 11, True), (10, -11, True)],
+)
+def test_a_run_is_late_from_its_deadline_on(
+    max_seconds: float | None, elapsed: float, late: bool
+) -> None:
+    clock = Clock()
+    runtime = NodeRuntime(Context(max_seconds=max_seconds), Resources(clock=clock))
+    started_at = runtime.now()
+    clock.advance(elapsed)
+    assert runtime.is_late(started_at) is late
+
+
+def test_a_run_without_a_start_time_is_never_late() -> None:
+    assert not NodeRuntime(Context(max_seconds=1)).is_late(None)
+
+
+async def test_the_deadline_counts_from_before_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    async def slow_check(*_: Any) -> None:
+        clock.advance(60)
+
+    monkeypatch.setattr(Resources, "check", slow_check)
+    update = await start({"question": "Why?"}, NodeRuntime(Context(), Resources(clock=clock)))
+    assert datetime.fromtimestamp(update["started_at"], UTC) == Clock().now
+
+
+# Reducers
+
+
+def test_decisions_merge_by_key_also_inside_gate_and_route() -> None:
+    old: Any = {"alpha": 0.4, "gate": {"retrieve": False, "reply": "[No]"}, "route": None}
+    new: Any = {"strategy": "single", "gate": {"retrieve": True}, "route": {"label": "B"}}
+    assert merge_decision(old, new) == {
+        "alpha": 0.4,
+        "gate": {"retrieve": True, "reply": "[No]"},
+        "route": {"label": "B"},
+        "strategy": "single",
+    }
+    assert old["gate"]["retrieve"] is False
+    assert "strategy" not in old
+
+
+@pytest.mark.parametrize("strategy", ["deep", "A", "", None, ["single"]])
+def test_an_unknown_strategy_is_refused(strategy: Any) -> None:
+    with pytest.raises(ValueError, match=r"decision\.strategy is .*; use none, single or multi"):
+        merge_decision(Decision(strategy="none"), Decision(strategy=strategy))
+
+
+@pytest.mark.parametrize("mode", ["ircott", None])
+def test_an_unknown_loop_mode_is_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match=r"decision\.multihop is .*; use ircot or decompose"):
+        merge_decision(Decision(), Decision(multihop=mode))
+
+
+def test_a_hop_with_a_known_query_replaces_the_old_one_in_place() -> None:
+    first: Any = {"query": "a", "passage_ids": [], "thought": ""}
+    second: Any = {"query": "b", "passage_ids": [], "thought": ""}
+    changed: Any = {**first, "thought": "A fact."}
+    assert add_hops([first], [second, changed]) == [changed, second]
+
+
+async def test_a_new_turn_shares_no_list_with_the_last_one() -> None:
+    runtime = NodeRuntime(Context(strategy="none"), resources())
+    first, second = [await start({"question": "Why?"}, runtime) for _ in range(2)]
+    for key in ("hops", "evidence", "sub_questions", "citations", "usage"):
+        assert value(first[key]) == value(second[key])
+        assert value(first[key]) is not value(second[key])
+
+
+def value(written: Any) -> Any:
+    return written.value if isinstance(written, Overwrite) else written
+
+
+# Names of strategies
+
+
+def test_strategies_labels_and_flare_names_are_in_the_same_order() -> None:
+    assert strategies.STRATEGIES == ("none", "single", "multi")
+    assert list(strategies.STRATEGY_OF.items()) == [("A", "none"), ("B", "single"), ("C", "multi")]
+    assert list(strategies.LABEL_OF.items()) == [("none", "A"), ("single", "B"), ("multi", "C")]
+    assert list(strategies.FLARE_NAME_OF.items()) == [
+        ("none", "zero"),
+        ("single", "one"),
+        ("multi", "multiple"),
+    ]
+    assert tuple(strategies.STRATEGY_OF) == strategies.LABELS
+    assert tuple(strategies.FLARE_NAME_OF.values()) == strategies.FLARE_NAMES
