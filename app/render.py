@@ -115,12 +115,12 @@ def answer(result: dict[str, Any]) -> None:
     decision = result["decision"]
     _out.print(Panel(escape(result["answer"]), title="answer", title_align="left"))
     for citation in result["citations"]:
-        place = f"[dim]{_place(citation)}[/]"
+        place = f" [dim]({place})[/]" if (place := _place(citation)) else ""
         _out.print(f"  [bold]{escape(citation['title'])}[/]{place}: {escape(citation['quote'])}")
     for warning in decision["warnings"]:
         _out.print(f"  [yellow]![/] {escape(warning)}")
     if result["standalone"] != result["original_question"]:
-        _out.print(f"[bold]asked[/]   {escape(result['standalone'])}")
+        _out.print(f"[bold]rewritten[/] {escape(result['standalone'])}")
     gate = decision["gate"]
     _out.print(f"[bold]gate[/]    {gate['answer']} ({gate['mode']}): {escape(gate['reason'])}")
     if route := decision.get("route"):
@@ -172,14 +172,14 @@ def routed(report: dict[str, Any]) -> None:
 def _place(found: "Hit | dict[str, Any]") -> str:
     page = f"page {found['page']}" if "page" in found else ""
     parts = [found.get("source") or "", page, found.get("section") or ""]
-    return escape("".join(f"  {part}" for part in parts if part))
+    return escape(", ".join(part for part in parts if part))
 
 
 def hits(found: "Sequence[Hit]") -> None:
     """Print passages, best first."""
     for number, hit in enumerate(found, start=1):
-        place = _place(hit)
-        _out.print(f"[bold]{number}. {escape(hit['title'])}[/] [dim]{hit['score']:.3f}{place}[/]")
+        place = f"{hit['score']:.3f}  {_place(hit)}".rstrip()
+        _out.print(f"[bold]{number}. {escape(hit['title'])}[/] [dim]{place}[/]")
         _out.print(f"   {escape(hit['text'])}")
 
 

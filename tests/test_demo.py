@@ -25,4 +25,4 @@ def test_the_demo_takes_each_of_the_three_paths_and_names_sources(
     assert "hop 2" in multi
     assert "stopped " in multi
     for path in (single, multi):  # a citation follows the answer's box
-        assert re.search(r"╯\n  [A-Z][\w ]+: ", path)
+        assert re.search(r"╯\n  [A-Z][\w ]+ \(passages\.jsonl\): ", path)

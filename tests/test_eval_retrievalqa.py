@@ -496,13 +496,13 @@ def test_a_spec_says_what_an_invalid_reply_means(
 def test_the_time_of_a_question_excludes_loading(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = chat._make
+    make = chat._create
 
     def slowly(name: str) -> chat.ChatModel:
         time.sleep(2)
         return make(name)
 
-    monkeypatch.setattr(chat, "_make", slowly)
+    monkeypatch.setattr(chat, "_create", slowly)
     fake.answers(reads_the_passage)
     assert evaluate("--gate", "never").code == 0
     assert max(each["ms"] for each in predictions(out, "never")) < 2000

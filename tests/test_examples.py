@@ -189,7 +189,7 @@ def test_two_questions_of_one_conversation_wait_for_each_other(
     ("body", "field", "message"),
     [
         ({"question": " "}, "question", "the question is empty"),
-        ({"question": "x" * 4001}, "question", "has 4001 characters, at most 4000"),
+        ({"question": "x" * 4001}, "question", "has 4001 characters; at most 4000"),
         ({"question": "\ud800?"}, "question", "half of a character"),
         ({"question": LIGHT, "alpha": 2}, "alpha", "less than or equal to 1"),
         ({"question": LIGHT, "thread": "mine"}, "thread", "valid UUID"),

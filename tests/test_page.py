@@ -96,7 +96,7 @@ def routed(page: Page, url: str, handler: Callable[[Route], Any]) -> Iterator[No
     page.unroute(url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop would be in the way of other tests
 def window() -> Iterator[Shown]:
     """One browser window for all tests; each test starts on a blank page."""
     with chromium() as browser:

@@ -55,7 +55,7 @@ def test_schemas_show_the_input_the_output_and_the_settings(schemas: Any) -> Non
     fields = schemas["context_schema"]["properties"]
     alpha = fields["alpha"]
     assert (alpha["minimum"], alpha["maximum"], alpha["default"]) == (0, 1, 0.4)
-    assert "0 cheapest, 1 most reliable" in alpha["description"]
+    assert "0 is cheapest, 1 most reliable" in alpha["description"]
     assert fields["strategy"]["enum"] == ["auto", "none", "single", "multi"]
 
 
