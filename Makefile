@@ -1,4 +1,4 @@
-# Two verbs for newcomers: `make demo` and `make test`. Everything lands in .venv.
+# Two verbs for newcomers: `make demo` and `make test`. Everything is installed into .venv.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,14 +9,21 @@ FOLDERS := app classifiers common evaluation graphs models nodes retrievers serv
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint types format router clean
+# Each test file runs in one worker; tests/conftest.py starts the slow ones first.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test coverage lint types format router clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m hopgate.demo
 
 test: lint types
+	$(PYTEST)
+
+# As `test` without lint and types, a third slower.
+coverage: $(VENV)/.dev
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov=hopgate --cov-report=term:skip-covered
+	$(PYTEST) --cov=hopgate --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -99,6 +99,27 @@ def embedded() -> str:
     return "local:smollm2"
 
 
+SLOW = (
+    "page",
+    "examples",
+    "resuming",
+    "auth",
+    "server",
+    "training",
+    "cli",
+    "label",
+    "live",
+    "demo",
+)
+"""Test modules that take longest. They run first, so that parallel workers end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the slow modules to the front."""
+    rank = {f"test_{name}.py": place for place, name in enumerate(SLOW)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(SLOW)))
+
+
 def pytest_configure() -> None:
     """Let Ctrl-C reach the commands that tests start, also from a job in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
