@@ -8,9 +8,10 @@ FOLDERS := app classifiers common evaluation graphs models nodes retrievers serv
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
+export PYTHONDONTWRITEBYTECODE := # compiled once, not in each of the many processes of the tests
 
-# Each test file runs in one worker; tests/conftest.py starts the slow ones first.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# tests/conftest.py says which tests share a worker, and starts the slow ones first.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test coverage lint types format router clean
 

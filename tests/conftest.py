@@ -101,10 +101,10 @@ def embedded() -> str:
 
 SLOW = (
     "page",
+    "server",
     "examples",
     "resuming",
     "auth",
-    "server",
     "training",
     "cli",
     "label",
@@ -112,12 +112,20 @@ SLOW = (
     "demo",
 )
 """Test modules that take longest. They run first, so that parallel workers end together."""
+SHARED_SERVER = ("test_page.py", "test_server.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the slow modules to the front."""
+    """Order and group the tests for parallel workers.
+
+    The slow modules come first. A module stays in one worker, and so do those that share a server.
+    """
     rank = {f"test_{name}.py": place for place, name in enumerate(SLOW)}
     items.sort(key=lambda item: rank.get(item.path.name, len(SLOW)))
+    for item in items:
+        module = item.path.name
+        group = "server" if module in SHARED_SERVER else module
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_configure() -> None:

@@ -5,6 +5,7 @@ can be counted.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,14 @@ class Reply:
 Script = Callable[[Messages], "Reply | str"]
 
 
+class _Server(ThreadingHTTPServer):
+    """Ignores clients that hang up: some tests kill them."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @dataclass
 class FakeOpenAI:
     """The fake endpoint; a context manager that serves in threads.
@@ -65,7 +74,7 @@ class FakeOpenAI:
 
     def __enter__(self) -> "FakeOpenAI":
         handler = type("Handler", (_Handler,), {"fake": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http = _Server(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         return self
