@@ -54,14 +54,14 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
         f"Question: {as_data(exchange.question)}\nAnswer: {as_data(exchange.answer)}"
         for exchange in history[-SHOWN_TURNS:]
     )
-    request = prompts.conversation(conversation, as_data(question))
-    if model.layout == "inline":
-        request += "\nStandalone question:"
-    completion = await runtime.complete(
-        prompts.render(model.layout, prompts.CONDENSE, request, prompts.CONDENSE_DEMOS),
-        max_tokens=MAX_TOKENS,
-        stop=["\n"],
+    messages = prompts.render(
+        model.layout,
+        prompts.CONDENSE,
+        prompts.conversation(conversation, as_data(question)),
+        prompts.CONDENSE_DEMOS,
+        cue="Standalone question:",
     )
+    completion = await runtime.complete(messages, max_tokens=MAX_TOKENS, stop=["\n"])
     rewritten = completion.text.removeprefix("Question:").strip()
     is_answer = question.endswith("?") and not rewritten.endswith("?")
     if not rewritten or is_answer or len(rewritten) > MAX_QUESTION_CHARS:

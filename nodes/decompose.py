@@ -56,7 +56,7 @@ async def _split(question: str, runtime: NodeRuntime) -> list[str]:
     model, limit = await runtime.model(), runtime.context.max_sub_questions
     request = as_data(question)
     if model.layout == "inline":
-        request = f"Question: {request}\nAnswer:"
+        request = f"Question: {request}"
     instruction = prompts.DECOMPOSE.format(limit=limit)
     completion = await runtime.complete(
         prompts.render(

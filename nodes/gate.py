@@ -175,7 +175,7 @@ async def _prompt(
             instruction = prompts.TA_ARE.format(today=runtime.today().isoformat())
     request = as_data(question)
     if layout == "inline":
-        request = f"Question: {request}\nAnswer:"
+        request = f"Question: {request}"
     return prompts.render(layout, instruction, request, demos, examples_in_inline=True)
 
 

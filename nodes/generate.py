@@ -142,8 +142,6 @@ def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMe
         if layout == "inline":
             request = f"Question: {request}"
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
-    if layout == "inline":
-        request += "\nAnswer:"
     return prompts.render(layout, instruction, request, demos)
 
 

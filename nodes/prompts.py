@@ -228,6 +228,7 @@ def render(
     request: str,
     demos: Sequence[Demo] = (),
     *,
+    cue: str = "Answer:",
     examples_in_inline: bool = False,
 ) -> list["BaseMessage"]:
     """Lay out one prompt.
@@ -237,6 +238,7 @@ def render(
         instruction: What the model should do.
         request: The question with everything that belongs to it.
         demos: Demonstrations, oldest first.
+        cue: The last line of an `inline` prompt, which the model continues.
         examples_in_inline: Whether `inline` shows the demonstrations too. TA-ARE's figure 6 does;
             the other prompts show them only to small models.
     """
@@ -251,7 +253,7 @@ def render(
     if demos and examples_in_inline:
         shown = "\n\n".join(f"Question: {demo.user}\nAnswer: {demo.assistant}" for demo in demos)
         parts.append(f"Here are some examples:\n{shown}")
-    return [HumanMessage("\n\n".join([*parts, request]))]
+    return [HumanMessage("\n\n".join([*parts, f"{request}\n{cue}"]))]
 
 
 def fit(evidence: Sequence[Hit], max_chars: int) -> list[Hit]:

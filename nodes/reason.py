@@ -27,10 +27,10 @@ async def _think(state: MultihopState, runtime: NodeRuntime) -> str:
     request = prompts.grounded(model.layout, shown, state["standalone"])
     if thoughts := [hop["thought"] for hop in state["hops"][:-1]]:
         request += f"\nReasoning: {as_data(' '.join(thoughts))}"
-    if model.layout == "inline":
-        request += "\nNext sentence:"
     completion = await runtime.complete(
-        prompts.render(model.layout, prompts.REASON, request, prompts.REASON_DEMOS),
+        prompts.render(
+            model.layout, prompts.REASON, request, prompts.REASON_DEMOS, cue="Next sentence:"
+        ),
         max_tokens=MAX_TOKENS,
         stop=["\n"] if model.layout == "turns" else None,
     )

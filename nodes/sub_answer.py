@@ -25,8 +25,6 @@ async def _answer(state: MultihopState, runtime: NodeRuntime) -> str:
     passages = [by_id[each] for each in hop["passage_ids"] if each in by_id]
     shown = prompts.fit(passages, model.evidence_chars)
     request = prompts.grounded(model.layout, shown, hop["query"])
-    if model.layout == "inline":
-        request += "\nAnswer:"
     completion = await runtime.complete(
         prompts.render(model.layout, prompts.SUB_ANSWER, request, prompts.SUB_ANSWER_DEMOS),
         max_tokens=MAX_TOKENS,
