@@ -21,7 +21,7 @@ demo: $(VENV)/.demo
 test: lint types
 	$(PYTEST)
 
-# As `test` without lint and types, a third slower.
+# Like `test`, without lint and types; takes a third longer.
 coverage: $(VENV)/.dev
 	$(BIN)/coverage erase
 	$(PYTEST) --cov=hopgate --cov-report=term:skip-covered

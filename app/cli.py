@@ -22,9 +22,9 @@ from hopgate import cli_eval
 from hopgate.options import (
     ANSWERING,
     FILE,
+    INDEX_HELP,
     ContextCommand,
     combined,
-    explain,
     job_options,
     json_option,
     limit_option,
@@ -259,7 +259,7 @@ def index_info(path: Path, as_json: bool) -> None:
     output(manifest, as_json, render.manifest, path)
 
 
-@cli.command(cls=ContextCommand, fields=("index", *ANSWERING))
+@cli.command(cls=ContextCommand, fields=("index", *ANSWERING), helps=INDEX_HELP)
 @click.option(
     "--questions",
     required=True,
@@ -495,8 +495,14 @@ GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "overwrite
 
 @cli.command(cls=ContextCommand, fields=("router", *CALIBRATION_FIELDS))
 @recorded_options
-@click.option("--budget-steps", type=float, help="Maximum mean steps; picks the best α within.")
-@click.option("--min-accuracy", type=float, help="Minimum accuracy; picks the cheapest α.")
+@click.option(
+    "--budget-steps",
+    type=float,
+    help="Maximum mean steps; picks the most accurate α within that budget.",
+)
+@click.option(
+    "--min-accuracy", type=float, help="Minimum accuracy; picks the cheapest α that reaches it."
+)
 @click.option("--save", metavar="NAME", help="Save α with the router, for `--alpha NAME`.")
 @click.option(
     "--gate",
@@ -666,7 +672,9 @@ def explain_error(error: Exception) -> tuple[str, int]:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        return explain(error), 2
+        from hopgate.nodes.context import explain
+
+        return explain(error, lambda name: f"--{name.replace('_', '-')}"), 2
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ValueError):
         return text, 2

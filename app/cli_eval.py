@@ -10,6 +10,7 @@ import click
 from hopgate.options import (
     ANSWERING,
     FILE,
+    INDEX_HELP,
     ContextCommand,
     combined,
     job_options,
@@ -120,6 +121,7 @@ def retrievalqa(
     cls=ContextCommand,
     fields=("index", *GATE_FIELDS, "escalate", "router", "profile", *ANSWERING, "today"),
     defaults={"gate": "off"},
+    helps=INDEX_HELP,
 )
 @click.option(
     "--data",

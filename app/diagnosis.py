@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 REACH_SECONDS = 3.0
+DOCUMENT_PACKAGES = {".pdf": "pypdf", ".html": "beautifulsoup4", ".docx": "mammoth"}
 
 
 class Check(NamedTuple):
@@ -37,7 +38,14 @@ def run() -> list[Check]:
         _attempt("router", _router, needed=True),
         _attempt("sample index", _sample, needed=True),
         *_models(),
-        _package("documents (.pdf, .html)", "pypdf", advice="pip install 'hopgate[documents]'"),
+        *(
+            _package(f"documents ({kind})", package, advice="pip install 'hopgate[documents]'")
+            for kind, package in (
+                (".pdf", "pypdf"),
+                (".html", "beautifulsoup4"),
+                (".docx", "mammoth"),
+            )
+        ),
         _package("langgraph dev", "langgraph-api", advice="pip install 'langgraph-cli[inmem]'"),
     ]
 

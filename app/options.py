@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import click
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
     from pydantic.fields import FieldInfo
 
     from hopgate import Context
@@ -27,13 +26,15 @@ ANSWERING = (
     "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",
 )  # fmt: skip
 """Fields of `Context` that an answer depends on once the strategy is chosen."""
+INDEX_HELP = {"index": "Folder of an index; sample: the built-in collection."}
+"""For commands that record which index they used."""
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
 )
 out_folder_option = click.option("--out", required=True, type=FILE, help="Folder to write to.")
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), help="Use only the first so many questions."
+    "--limit", type=click.IntRange(min=1), help="Use only the first N questions."
 )
 skip_bad_option = click.option(
     "--skip-bad-rows", is_flag=True, help="Leave out rows that cannot be used."
@@ -78,6 +79,7 @@ class ContextCommand(click.Command):
         *arguments: Any,
         fields: Sequence[str] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        helps: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         """Create the command.
@@ -86,10 +88,11 @@ class ContextCommand(click.Command):
             arguments: As for `click.Command`.
             fields: Names of fields; None: all.
             defaults: Defaults of the options that differ from those of the fields.
+            helps: Help of the options that differs from the fields' description.
             more: As for `click.Command`.
         """
         super().__init__(*arguments, **more)
-        self._names, self._option_defaults = fields, defaults or {}
+        self._names, self._option_defaults, self._helps = fields, defaults or {}, helps or {}
 
     @cached_property
     def _fields(self) -> dict[str, "FieldInfo"]:
@@ -101,7 +104,12 @@ class ContextCommand(click.Command):
     @cached_property
     def _options(self) -> list[click.Option]:
         return [
-            _option(name, field, self._option_defaults.get(name, field.default))
+            _option(
+                name,
+                field,
+                self._option_defaults.get(name, field.default),
+                self._helps.get(name, field.description or ""),
+            )
             for name, field in self._fields.items()
         ]
 
@@ -120,10 +128,9 @@ class ContextCommand(click.Command):
         return super().invoke(ctx)
 
 
-def _option(name: str, field: "FieldInfo", default: Any) -> click.Option:
+def _option(name: str, field: "FieldInfo", default: Any, help_text: str) -> click.Option:
     flag = name.replace("_", "-")
     more: dict[str, Any] = {"type": _click_type(field.annotation)}
-    help_text = field.description or ""
     if name == "alpha":
         more = {"type": _number_or_name, "metavar": "NUMBER|NAME"}
         help_text += " Or a name that `calibrate --save` saved."
@@ -187,17 +194,6 @@ def request_context(settings: Mapping[str, Any]) -> "Context":
     context = Context(**{name: value for name, value in settings.items() if name != "alpha"})
     profile = chosen_profile(context.router, context.profile, chat.resolve(context.model))
     return replace(context, alpha=saved_alpha(context.router, alpha, profile))
-
-
-def explain(error: "ValidationError") -> str:
-    """Put what is wrong with the settings of a request into one line."""
-    from hopgate.common.files import shown
-
-    return "; ".join(
-        f"--{'.'.join(map(str, each['loc'])).replace('_', '-')} is {shown(each['input'])}: "
-        f"{each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors(include_url=False)
-    )
 
 
 def make_job(

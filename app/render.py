@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from hopgate.common.strategies import LABELS
+
 if TYPE_CHECKING:
     from hopgate.diagnosis import Check
     from hopgate.retrievers.base import Hit
@@ -255,7 +257,7 @@ def swept(document: dict[str, Any], out: Path) -> None:
         rows = [row for row in document["rows"] if row["router"] == name]
         table = _table(
             f"{escape(name)} ({summary['source']}, {summary['profile']})",
-            *("", "accuracy", "steps", "of multi's steps", "of its accuracy", *"ABC"),
+            *("", "accuracy", "steps", "of multi's steps", "of its accuracy", *LABELS),
         )
         for row in [rows[at] for at in sorted({i * (len(rows) - 1) // 10 for i in range(11)})]:
             table.add_row(f"α = {row['alpha']:.2g}", *_scored(row, multi))

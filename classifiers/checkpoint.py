@@ -53,12 +53,12 @@ _OWN_FILE = re.compile(
 )
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
-BUILTIN = Path(__file__).parent / "weights"
+BUILTIN_FOLDER = Path(__file__).parent / "weights"
 
 
 def router_folder(router: Path | str) -> Path:
     """Return the folder of a router; `builtin` is the one that ships with hopgate."""
-    return BUILTIN if router == "builtin" else Path(router).expanduser()
+    return BUILTIN_FOLDER if router == "builtin" else Path(router).expanduser()
 
 
 @dataclass
@@ -149,7 +149,7 @@ def read(folder: Path | str) -> Checkpoint:
     )
 
 
-def profiles_in(folder: Path | str = BUILTIN) -> tuple[str, ...]:
+def profiles_in(folder: Path | str = BUILTIN_FOLDER) -> tuple[str, ...]:
     """Return the LLMs that a router has cost weights for; raises the errors of `verify`."""
     return _profiles(verify(folder)["tensors"])
 
@@ -161,7 +161,7 @@ def _profiles(parts: Iterable[str]) -> tuple[str, ...]:
 _manifests = Cache[dict[str, Any]]()
 
 
-def verify(folder: Path | str = BUILTIN) -> dict[str, Any]:
+def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
     """Check a router's folder, or `builtin`, against its manifest, without loading the weights.
 
     An intact folder is hashed again only after one of its files has changed.

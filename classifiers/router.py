@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hopgate.classifiers.checkpoint import (
-    BUILTIN,
+    BUILTIN_FOLDER,
     COST,
     HEAD,
     MANIFEST,
@@ -116,7 +116,7 @@ class Router:
         self._turn = threading.Lock()
 
     @classmethod
-    def load(cls, path: Path | str = BUILTIN, profile: str | None = None) -> Router:
+    def load(cls, path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -> Router:
         """Read a router's folder, by default `builtin`: the one that ships with hopgate.
 
         Raises:
@@ -291,7 +291,7 @@ def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
 _routers = Cache[Router]()
 
 
-def load_router(path: Path | str = BUILTIN, profile: str | None = None) -> Router:
+def load_router(path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -> Router:
     """Load a router once per process, and again after it was trained again.
 
     Takes the arguments of `Router.load` and raises its errors.

@@ -110,6 +110,7 @@ def read_jsonl(
     expected: str,
     skip_bad: bool = False,
     unique: str | None = None,
+    remedy: str = "",
 ) -> tuple[list[Row], list[BadRow]]:
     """Read a JSON lines file, one object a line.
 
@@ -120,6 +121,7 @@ def read_jsonl(
         expected: What the file should hold; completes "give …" in error messages.
         skip_bad: Collect bad lines instead of refusing the file.
         unique: Name of a row attribute that no two rows may share, such as `id`.
+        remedy: End of the error message about a bad line.
 
     Returns:
         The rows in file order, and the bad lines (empty unless `skip_bad`).
@@ -142,15 +144,15 @@ def read_jsonl(
                     raise ValueError(f"{unique} {key!r} appears twice")
                 seen.add(key)
         except ValueError as error:
-            if not skip_bad:
-                raise ValueError(f"{path}:{number}: {error}") from error
             bad.append(BadRow(number, str(error)))
         else:
             if row is not None:
                 rows.append(row)
+    if bad and not (skip_bad and rows):
+        more = f" ({len(bad) - 1} more bad rows follow)" if bad[1:] else ""
+        raise ValueError(f"{path}:{bad[0].line}: {bad[0].reason}{more}{remedy}")
     if not rows:
-        reason = f"all {len(bad)} rows are bad, the first: {bad[0].reason}" if bad else "no rows"
-        raise ValueError(f"{path} has no usable rows ({reason}); give {expected}")
+        raise ValueError(f"{path} has no usable rows; give {expected}")
     return rows, bad
 
 

@@ -113,7 +113,7 @@ class Goal:
     def __post_init__(self) -> None:
         """Check the fields."""
         if (self.budget_steps is None) == (self.min_accuracy is None):
-            raise ValueError("give one of --budget-steps and --min-accuracy")
+            raise ValueError("give either --budget-steps or --min-accuracy")
         if self.budget_steps is not None and not 0 <= self.budget_steps < math.inf:
             raise ValueError(f"--budget-steps is {self.budget_steps}; use a number of at least 0")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:

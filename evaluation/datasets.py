@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,6 @@ KINDS = {
 """RetrievalQA's sources: knowledge newer than the models, or rare (the paper, section 2)."""
 ANSWERS = ("answers", "ground_truth", "answer")
 """Fields that may hold the accepted answers; the first that is present counts."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Example(NamedTuple):
@@ -107,14 +105,14 @@ def _read(
     expected: str,
     skip_bad: bool,
 ) -> tuple[list[Example], list[BadRow]]:
-    examples, bad = read_jsonl(path, parse, expected=expected, skip_bad=True, unique="id")
-    if bad and not skip_bad:
-        more = f" ({len(bad) - 1} more bad rows follow)" if bad[1:] else ""
-        raise ValueError(
-            f"{path}:{bad[0].line}: {bad[0].reason}{more}; correct the file, or leave out bad "
-            "rows with --skip-bad-rows"
-        )
-    return examples, bad
+    return read_jsonl(
+        path,
+        parse,
+        expected=expected,
+        skip_bad=skip_bad,
+        unique="id",
+        remedy="; correct the file, or leave out bad rows with --skip-bad-rows",
+    )
 
 
 def _retrievalqa_example(fields: dict[str, Any], line: int) -> Example:
@@ -203,7 +201,7 @@ def _title_and_text(passage: Any) -> tuple[str, str]:
     title, text = (passage.get(name) or "" for name in ("title", "text"))
     if not isinstance(title, str) or not isinstance(text, str):
         raise ValueError("title and text of a passage of context must be strings")
-    return _SURROGATE.sub("\ufffd", title), _SURROGATE.sub("\ufffd", text)
+    return title, text
 
 
 def _answerable(value: Any) -> bool | None:

@@ -19,7 +19,7 @@ from hopgate.graphs.adaptive import build_graph
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.demonstrations import load_pool
 from hopgate.nodes.gate import decide
-from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed
+from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, Resources, RetrievalFailed
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ async def _final_state(
     except RuntimeError as error:
         raise RuntimeError(f"question {example.id}: {error}") from error
     for warning in result["decision"]["warnings"]:
-        if "the retriever failed" in warning:
+        if RETRIEVER_FAILED in warning:
             raise RuntimeError(f"question {example.id}: {warning}")
     return result
 

@@ -22,7 +22,6 @@ from hopgate.evaluation.runner import Job, Row, execute, index_identity, make_ru
 from hopgate.evaluation.scores import mean
 from hopgate.nodes.context import Context
 
-JUDGES = ("em", "match")
 Judge = Literal["em", "match"]
 UNANSWERED = "unanswered"
 

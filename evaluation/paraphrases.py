@@ -97,7 +97,7 @@ def _group(row: dict[str, Any], line: int) -> Group:
     elif "question" in row and isinstance(row.get("paraphrases"), list):
         forms = [row["question"], *row["paraphrases"]]
     else:
-        raise ValueError("the row has neither questions nor question and paraphrases")
+        raise ValueError("the row needs `questions`, or `question` and `paraphrases`")
     if not isinstance(forms, list):
         raise ValueError("questions is not a list")
     questions = tuple(check_question(form) for form in forms)

@@ -124,17 +124,17 @@ def read_recorded(
         ValueError: A file or a number is invalid, or labels and questions do not match.
     """
     rows = read_labels(labels)
-    asked = read_questions(questions) if questions else rows
-    steps = multi_steps(steps_multi, {each.dataset for each in asked})
+    given = read_questions(questions) if questions else rows
+    steps = multi_steps(steps_multi, {each.dataset for each in given})
     try:
-        recorded = join(asked, rows, steps)
+        recorded = join(given, rows, steps)
     except ValueError as error:
         raise ValueError(f"{labels}: {error}") from error
     return recorded, {
         "labels": str(labels),
         "questions": str(questions) if questions else None,
         "multi_steps": steps,
-        "question_count": len(asked),
+        "question_count": len(given),
         "answered_count": int(recorded.correct.any(-1).sum()),
     }
 

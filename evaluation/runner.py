@@ -78,7 +78,7 @@ class Run:
 
 
 class Subject(Protocol):
-    """What is asked the questions: the graph, or a part of it."""
+    """What answers the questions: the graph, or a part of it."""
 
     @property
     def fields(self) -> Set[str]:
@@ -162,7 +162,7 @@ def execute(
     Args:
         runs: The runs.
         items: What to ask about, by id.
-        subject: What is asked.
+        subject: What answers.
         job: The command's options.
         saved_in: Where the journals stay, for the error message; None if they do not.
         on_rows: Called with all rows of a run, by id, when it starts and after each new row.

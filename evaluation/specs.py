@@ -6,9 +6,11 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-GATES = ("auto", "ta-are", "vanilla", "confidence", "draft", "always", "never")
+from hopgate.nodes.context import Gate
+
+GATES = tuple(gate for gate in get_args(Gate) if gate != "off")
 """Those of `Context` except `off`, which leaves the decision to the router."""
 PROMPTED = ("auto", "ta-are", "confidence")
 """Gates whose prompt has demonstrations and a date."""

@@ -12,14 +12,13 @@ from langgraph.graph import START, StateGraph
 
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
-from hopgate.nodes import limits as operator_limits
 from hopgate.nodes.condense import condense
 from hopgate.nodes.context import Context
 from hopgate.nodes.escalate import escalate
 from hopgate.nodes.gate import gate
 from hopgate.nodes.generate import generate
 from hopgate.nodes.internals import SYNC_DURABILITY
-from hopgate.nodes.limits import Limits
+from hopgate.nodes.limits import Limits, limits_from_environment
 from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
 from hopgate.nodes.runtime import Resources, Router, bind, guard, system_clock
@@ -76,7 +75,7 @@ def build_graph(
         retriever=as_retriever(retriever) if retriever is not None else None,
         router=router,
         clock=clock or system_clock,
-        limits=operator_limits.from_environment() if limits is None else limits,
+        limits=limits_from_environment() if limits is None else limits,
     )
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
     builder.add_node("start", bind(start, resources, first=True))

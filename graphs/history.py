@@ -113,8 +113,8 @@ async def fork(
             `single` searches once for the question itself.
 
     Returns:
-        The config to continue with: `await graph.ainvoke(None, config, context=…)`. A deadline
-        counts from then.
+        The config to continue with: `await graph.ainvoke(None, config, context=…)`. The deadline
+        restarts with that call.
 
     Raises:
         ValueError: The query is empty or repeats an earlier hop's, ignoring case, punctuation

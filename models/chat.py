@@ -78,10 +78,10 @@ class ChatModel:
         layout: Its prompt layout: one message as the papers print it (`inline`), or demonstrations
             as chat turns (`turns`).
         gate: The gate mode that suits it.
-        gate_threshold: The `confidence` gate retrieves from this probability of Yes on.
-        draft_threshold: The `draft` gate retrieves from this uncertainty on. The default is about
-            that of a choice between two equally likely tokens; it is not measured, so calibrate
-            it for your model.
+        gate_threshold: The `confidence` gate retrieves if P(Yes) is at least this.
+        draft_threshold: The `draft` gate retrieves if the uncertainty is at least this. The
+            default is about that of a choice between two equally likely tokens; it is not
+            measured, so calibrate it for your model.
         tiny: Whether its answers need a warning.
         evidence_chars: Maximum characters of passage text in one prompt.
         prompt_chars: The operator's limit for the characters of one prompt; None: no limit.

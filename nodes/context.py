@@ -1,15 +1,21 @@
 """What a request can set: one validated dataclass, shown in Studio."""
 
+from collections.abc import Callable
 from datetime import date
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
+
+from hopgate.common.files import shown
 
 SAMPLE = "sample"
 BUILTIN = "builtin"
 FIXED = "fixed"
+
+Gate = Literal["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"]
+LoopMode = Literal["ircot", "decompose"]
 
 
 def _time_zone(name: str) -> str:
@@ -18,6 +24,16 @@ def _time_zone(name: str) -> str:
     except (KeyError, ValueError, OSError) as error:  # unknown, malformed, or a folder
         raise ValueError("use an IANA time zone such as Europe/Berlin") from error
     return name
+
+
+def _day(value: object) -> object:
+    """Read a date as YYYY-MM-DD; an empty text is no date."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return date.fromisoformat(value) if value else None
+    except ValueError as error:
+        raise ValueError("use a date such as 2024-02-01") from error
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -35,20 +51,18 @@ class Context:
         le=1,
         description="The dial: 0 is cheapest, 1 most reliable (always retrieves).",
     )
-    gate: Literal["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"] = (
-        Field(
-            default="auto",
-            description="How to decide whether to retrieve at all. auto: what suits the model; "
-            "ta-are, vanilla, confidence: ask the model; draft: answer directly and retrieve if "
-            "the answer is unsure; always, never: fixed; off: the router decides alone.",
-        )
+    gate: Gate = Field(
+        default="auto",
+        description="How to decide whether to retrieve at all. auto: what suits the model; "
+        "ta-are, vanilla, confidence: ask the model; draft: answer directly and retrieve if "
+        "the model is unsure of it; always, never: fixed; off: the router decides alone.",
     )
     gate_threshold: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="Retrieve from this value on. confidence gate: the probability of Yes; "
-        "draft gate: the uncertainty of the direct answer. Empty: the model's default.",
+        description="Retrieve if the value is at least this. confidence gate: the probability of "
+        "Yes; draft gate: the uncertainty of the direct answer. Default: the model's.",
     )
     gate_invalid: Literal["retrieve", "direct"] = Field(
         default="retrieve",
@@ -67,7 +81,7 @@ class Context:
         le=12,
         multiple_of=2,
         description="Number of demonstrations for ta-are and confidence, half No and half Yes; "
-        "0: none. Empty: 4, or 12 for confidence in the turns layout.",
+        "0: none. Default: 4, or 12 for confidence in the turns layout.",
     )
     gate_date: bool = Field(
         default=True, description='Whether ta-are and confidence start with "Today is …".'
@@ -106,13 +120,13 @@ class Context:
     mode: Literal["auto", "dense", "bm25", "hybrid"] = Field(
         default="auto",
         description="How to search an index. dense: by vectors; bm25: by words; hybrid: both, "
-        "fused; auto: the mode that measured best.",
+        "fused; auto: the mode that scored best in our measurements (hybrid).",
     )
     rerank: str = Field(
         default="",
         max_length=1000,
         description="A cross-encoder (folder or hub name) that reranks the passages found. "
-        "Empty: none.",
+        "Default: none.",
     )
     router: str = Field(
         default=BUILTIN,
@@ -127,10 +141,16 @@ class Context:
         description="The LLM whose outcomes the router follows. auto: the one most like the model.",
     )
     top_k: int = Field(
-        default=5, ge=1, le=50, description="Passages of a single retrieval (RetrievalQA: 5)."
+        default=5,
+        ge=1,
+        le=50,
+        description="Number of passages of a single retrieval (RetrievalQA: 5).",
     )
     hop_k: int = Field(
-        default=3, ge=1, le=50, description="Passages of each hop (IRCoT with GPT models: 3)."
+        default=3,
+        ge=1,
+        le=50,
+        description="Number of passages of each hop (IRCoT with GPT models: 3).",
     )
     max_hops: int = Field(
         default=4, ge=1, le=10, description="Maximum number of hops in the loop (IRCoT: 10)."
@@ -152,9 +172,9 @@ class Context:
         ge=200,
         le=1_000_000,
         description="Evidence budget in the model's tokens, estimated from its own counts (IRCoT: "
-        "a prompt of 6,000). Empty: what fits one prompt of the model.",
+        "a prompt of 6,000). Default: what fits in one prompt of the model.",
     )
-    multihop: Literal["ircot", "decompose"] = Field(
+    multihop: LoopMode = Field(
         default="ircot",
         description="How the loop works. ircot: one sentence of reasoning per hop becomes the next "
         "query; decompose: one sub-question per hop.",
@@ -167,22 +187,28 @@ class Context:
         gt=0,
         le=86_400,
         description="Deadline of the loop in seconds from the start of the turn, checked before "
-        "each search and call; the answer is still written. Empty: none.",
+        "each search and call; the answer is still written. Default: none.",
     )
-    today: date | None = Field(
+    today: Annotated[date | None, BeforeValidator(_day)] = Field(
         default=None,
-        description="The date in the gate's prompt, YYYY-MM-DD. Empty: the clock's.",
+        description="The date in the gate's prompt, YYYY-MM-DD. Default: the clock's.",
     )
     timezone: Annotated[str, AfterValidator(_time_zone)] | None = Field(
         default=None,
         max_length=100,
-        description="Time zone of the clock's date, such as Europe/Berlin. Empty: the system's.",
+        description="Time zone of the clock's date, such as Europe/Berlin. Default: the system's.",
     )
 
 
-def explain(error: ValidationError) -> str:
-    """Return one line that says what is wrong with a context."""
+def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
+    """Return one line that says what is wrong with a context.
+
+    Args:
+        error: What pydantic raised.
+        named: Returns the name to show for a field.
+    """
     return "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'context'} is {each['input']!r}: {each['msg']}"
+        f"{named('.'.join(map(str, each['loc'])) or 'context')} is {shown(each['input'])}: "
+        f"{each['msg'].removeprefix('Value error, ')}"
         for each in error.errors(include_url=False)
     )

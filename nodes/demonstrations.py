@@ -196,7 +196,7 @@ def _read_vectors(file: Path, shape: tuple[int, int]) -> "Vectors | None":
 
 
 def _save_vectors(file: Path, vectors: "Vectors") -> None:
-    """Save vectors for the next process; failing to costs only time."""
+    """Save vectors for the next process; a failure only costs time."""
     import numpy as np
 
     buffer = io.BytesIO()

@@ -19,14 +19,13 @@ async def escalate(state: State, runtime: NodeRuntime) -> Update:
         {"from": decision["strategy"], "to": deeper, "reason": str(decision["doubt"])}
     )
     runtime.send(EscalateEvent({"event": "escalate", **step}))
-    decomposes = runtime.context.multihop == "decompose" or bool(state["sub_questions"])
+    decomposes = decision.get("multihop") == "decompose" or bool(state["sub_questions"])
     update: Update = {
         "messages": [RemoveMessage(id=str(state["messages"][-1].id))],
         "answer": "",
         "citations": [],
         "decision": Decision(
             strategy=deeper,
-            multihop=runtime.context.multihop,
             escalate_to=None,
             escalated=[*decision.get("escalated", []), step],
             warnings=[],

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 PromptedMode = Literal["ta-are", "vanilla", "confidence"]
 
 DEMOS = 4  # RetrievalQA, figure 4: the best number
-CONFIDENCE_DEMOS = 12  # in the turns layout; docs/results/gate.md
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 CONFIDENCE_TOKENS = 4  # "[", "Yes", "]" and one to spare
 MIN_MASS = 0.05  # of Yes and No together, for a position to count as the verdict
@@ -184,7 +183,9 @@ async def _demos(
 ) -> tuple[Demo, ...]:
     count = context.gate_demos
     if count is None:
-        count = CONFIDENCE_DEMOS if mode == "confidence" and layout == "turns" else DEMOS
+        count = (
+            len(prompts.CONFIDENCE_DEMOS) if mode == "confidence" and layout == "turns" else DEMOS
+        )
     if context.demos == FIXED or not count:
         return demonstrations.fixed(count)
 

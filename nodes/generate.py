@@ -36,7 +36,7 @@ _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
-    """An answer with its citations and what speaks against it."""
+    """An answer with its citations and any warnings about them."""
 
     text: str
     known: bool
@@ -79,7 +79,7 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
 
 
 async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | None]:
-    """Return the answer and its message's id; the gate's draft spares asking the same again."""
+    """Return the answer and its message's id; reuse the gate's draft for this question."""
     question, evidence = state["standalone"], state["evidence"]
     draft = state.get("draft")
     if draft and draft["question"] == question and not evidence:

@@ -36,7 +36,7 @@ class Limit:
     allowed: tuple[Value, ...] = ()
 
     def allows(self, value: Value) -> bool:
-        """Return whether the field may have this value; unset never meets a maximum."""
+        """Return whether the field may have this value; unset counts as above any maximum."""
         if self.allowed:
             return value in self.allowed
         return value is not None and bool(value <= self.maximum)
@@ -139,10 +139,13 @@ class Limits:
             raise ValueError(
                 f"decision.multihop is {mode!r}: this server allows {self.context['multihop']}"
             )
-        strategy = decision.get("strategy")
+        for key in ("strategy", "escalate_to"):
+            self._check_strategy(key, decision.get(key))
+
+    def _check_strategy(self, key: str, strategy: str | None) -> None:
         if strategy and not self.allows(strategy="auto") and not self.allows(strategy=strategy):
             raise ValueError(
-                f"decision.strategy is {strategy!r}: this server allows {self.context['strategy']}"
+                f"decision.{key} is {strategy!r}: this server allows {self.context['strategy']}"
             )
 
 
@@ -166,7 +169,7 @@ def _applied(limits: Limits, context: Context) -> Context:
     return replace(context, **{name: limit.replacement for name, limit in exceeding.items()})
 
 
-def from_environment() -> Limits:
+def limits_from_environment() -> Limits:
     """Read the limits from `HOPGATE_LIMITS`: JSON, or the path of a JSON file.
 
     Raises:

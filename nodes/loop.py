@@ -82,7 +82,7 @@ def is_repeated(query: str, earlier: Sequence[str]) -> bool:
 def stop_after_thought(state: MultihopState) -> StopReason | None:
     """Return why the loop should stop after its newest thought, or None to continue."""
     sub_questions, hops = state.get("sub_questions"), state["hops"]
-    thought = hops[-1]["thought"]
+    thought = hops[-1]["thought"] if hops else ""
     if not sub_questions:
         if not thought:
             return "no_thought"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
+
 
 class RetrievalFailed(RuntimeError):
     """The retriever raised while searching; the answer has to do without it."""
@@ -177,7 +179,7 @@ class NodeRuntime:
         except Exception as error:
             log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
             cause = " ".join(str(error).split())[:200] or type(error).__name__
-            raise RetrievalFailed(f"the retriever failed: {cause}") from error
+            raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
 
     def now(self) -> float:
         """Return the current time by the app's clock, in seconds since 1970."""

@@ -5,7 +5,7 @@ The reducers are also where hand edits are checked: LangGraph runs them on `upda
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast, get_args
 
 from langchain_core.messages import AnyMessage
 from langgraph.channels import EphemeralValue
@@ -14,6 +14,7 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hopgate.common.strategies import STRATEGIES, Label, Strategy
+from hopgate.nodes.context import LoopMode
 from hopgate.nodes.internals import delta_channel
 from hopgate.retrievers.base import Hit
 
@@ -103,12 +104,13 @@ class Decision(TypedDict, total=False):
     """Every decision of the turn, with its reason.
 
     The edges read `gate.retrieve`, `strategy`, `multihop` and `escalate_to`: editing one of them
-    redirects the run.
+    redirects the run. Before `route`, set `strategy` to `single` or `multi` only; `gate.retrieve`
+    has no effect on a gate that was skipped.
     """
 
     alpha: float
     """The request's α when the turn started."""
-    multihop: Literal["ircot", "decompose"]
+    multihop: LoopMode
     """How the loop works, if the turn gets there; `route` takes it from the request."""
     model: str
     gate: GateDecision
@@ -126,9 +128,10 @@ class Decision(TypedDict, total=False):
     warnings: list[str]
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[str | None, ...]] = {
     "strategy": STRATEGIES,
-    "multihop": ("ircot", "decompose"),
+    "multihop": get_args(LoopMode),
+    "escalate_to": (None, *STRATEGIES[1:]),
 }
 
 
@@ -138,7 +141,7 @@ def merge_decision(old: Decision, new: Decision) -> Decision:
     So a person can edit `{"gate": {"retrieve": True}}` alone.
 
     Raises:
-        ValueError: `strategy` or `multihop` has an unknown value.
+        ValueError: `strategy`, `multihop` or `escalate_to` has an unknown value.
     """
     merged: dict[str, Any] = dict(old)
     for key, value in new.items():
@@ -147,7 +150,7 @@ def merge_decision(old: Decision, new: Decision) -> Decision:
         merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
     for key, choices in _CHOICES.items():
         if key in merged and merged[key] not in choices:
-            *others, last = choices
+            *others, last = map(str, choices)
             raise ValueError(
                 f"decision.{key} is {merged[key]!r}; use {', '.join(others)} or {last}"
             )
@@ -267,7 +270,6 @@ NO_USAGE = Usage(retrieval_steps=0, llm_calls=0, prompt_tokens=0, completion_tok
 NEW_DECISION = Decision(route=None, stop_reason=None, escalate_to=None, escalated=[], warnings=[])
 
 NEW_TURN: Update = {
-    "decision": Overwrite(NEW_DECISION),
     "draft": None,
     "evidence": Overwrite([]),
     "sub_questions": [],
@@ -277,4 +279,4 @@ NEW_TURN: Update = {
     "citations": [],
     "usage": NO_USAGE,
 }
-"""What `start` resets: without it, channels keep their values from turn to turn."""
+"""What `start` resets, with `NEW_DECISION`: channels keep their values from turn to turn."""

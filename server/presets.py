@@ -13,8 +13,8 @@ from uuid import UUID, uuid5
 from langgraph_sdk import get_client
 from starlette.applications import Starlette
 
-from hopgate.nodes import limits
 from hopgate.nodes.context import Context
+from hopgate.nodes.limits import limits_from_environment
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ async def create() -> None:
 
     Presets with an α that `HOPGATE_LIMITS` forbids are left out.
     """
-    allowed = limits.from_environment()
+    allowed = limits_from_environment()
     client = get_client(url=None, api_key=None)
     for preset in PRESETS:
         if not allowed.allows(alpha=preset.alpha):

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from hopgate.nodes import limits
+from hopgate.nodes.limits import limits_from_environment
 from hopgate.server import metrics, presets
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
@@ -50,7 +50,7 @@ app = Starlette(
     ],
     middleware=[
         Middleware(DeveloperRoutes),
-        Middleware(BodyLimit, max_bytes=limits.from_environment().body_bytes),
+        Middleware(BodyLimit, max_bytes=limits_from_environment().body_bytes),
     ],
     lifespan=presets.lifespan,
 )

@@ -115,17 +115,16 @@ SLOW = (
 SHARED_SERVER = ("test_page.py", "test_server.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order and group the tests for parallel workers.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep a module in one worker, and the modules that share a server too."""
+    module = item.path.name
+    item.add_marker(pytest.mark.xdist_group("server" if module in SHARED_SERVER else module))
 
-    The slow modules come first. A module stays in one worker, and so do those that share a server.
-    """
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slow modules first."""
     rank = {f"test_{name}.py": place for place, name in enumerate(SLOW)}
     items.sort(key=lambda item: rank.get(item.path.name, len(SLOW)))
-    for item in items:
-        module = item.path.name
-        group = "server" if module in SHARED_SERVER else module
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_configure() -> None:

@@ -12,7 +12,7 @@ from commands import Ran, one_line
 
 from hopgate.classifiers import adding
 from hopgate.classifiers.adding import RIDGES, add_profiles, fit
-from hopgate.classifiers.checkpoint import BUILTIN, read
+from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, read
 from hopgate.classifiers.router import Router, load_router
 
 CAPITALS = [f"What is the capital of {place}?" for place in ("Japan", "Peru", "Chad", "Oman")]
@@ -69,8 +69,8 @@ def test_an_added_llm_decides_by_its_own_outcomes(added: Path) -> None:
 
 
 def test_the_other_llms_decide_as_before(added: Path) -> None:
-    for profile in read(BUILTIN).profiles:
-        before, after = (load_router(at, profile) for at in (BUILTIN, added))
+    for profile in read(BUILTIN_FOLDER).profiles:
+        before, after = (load_router(at, profile) for at in (BUILTIN_FOLDER, added))
         assert after.route(FILMS, 0.4) == before.route(FILMS, 0.4)
     assert load_router(added).profile == load_router().profile
 
@@ -93,11 +93,11 @@ def test_the_manifest_and_the_model_card_record_what_was_added(tmp_path: Path) -
     assert added["mine"]["questions"] == 4 * (len(CAPITALS) + len(DATES) + len(FILMS))
     assert added["mine"]["fits"]["none"]["mean"] == pytest.approx(4 / 22, abs=1e-3)
     card = (out / "README.md").read_text()
-    assert card.startswith((BUILTIN / "README.md").read_text().rstrip())
+    assert card.startswith((BUILTIN_FOLDER / "README.md").read_text().rstrip())
     assert "## Added: mine" in card and "fitted to 88 questions of mine.jsonl" in card
     assert "## Licence" in card
     files = json.loads((out / "manifest.json").read_text())["sha256"]
-    shipped = json.loads((BUILTIN / "manifest.json").read_text())["sha256"]
+    shipped = json.loads((BUILTIN_FOLDER / "manifest.json").read_text())["sha256"]
     assert {name: files[name] for name in shipped} == shipped
 
 
@@ -176,6 +176,6 @@ def test_rows_without_outcomes_are_refused(tmp_path: Path) -> None:
 
 def test_a_router_whose_only_llm_is_replaced_is_refused(tmp_path: Path) -> None:
     path = labels(tmp_path / "l.jsonl", {"zero": CAPITALS, "one": DATES})
-    every = {profile: [path] for profile in read(BUILTIN).profiles}
+    every = {profile: [path] for profile in read(BUILTIN_FOLDER).profiles}
     with pytest.raises(ValueError, match="no other LLM trained with the utility objective"):
         add_profiles("builtin", every, tmp_path / "r")

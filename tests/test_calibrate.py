@@ -13,7 +13,7 @@ from doubles import by_task
 from fake_openai import FakeOpenAI
 from recorded import four_questions, write_labels
 
-from hopgate.classifiers.checkpoint import BUILTIN
+from hopgate.classifiers.checkpoint import BUILTIN_FOLDER
 from hopgate.classifiers.saved_alphas import check_name, save_alpha, saved_alpha
 from hopgate.evaluation.calibration import (
     RESAMPLES,
@@ -102,8 +102,8 @@ def test_the_best_point_that_meets_a_goal(goal: Goal, best: int) -> None:
 @pytest.mark.parametrize(
     ("budget", "floor", "message"),
     [
-        (None, None, "one of --budget-steps and --min-accuracy"),
-        (1.0, 0.4, "one of --budget-steps and --min-accuracy"),
+        (None, None, "either --budget-steps or --min-accuracy"),
+        (1.0, 0.4, "either --budget-steps or --min-accuracy"),
         (-1.0, None, "--budget-steps is -1"),
         (float("nan"), None, "--budget-steps is nan"),
         (None, 1.1, "--min-accuracy is 1.1"),
@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
 @pytest.fixture
 def router(tmp_path: Path) -> Path:
     """A copy of the shipped router."""
-    return Path(shutil.copytree(BUILTIN, tmp_path / "router"))
+    return Path(shutil.copytree(BUILTIN_FOLDER, tmp_path / "router"))
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def test_an_unknown_name_is_one_line(run: Callable[..., Ran], router: Path) -> N
     ("arguments", "parts"),
     [
         ([], ["--budget-steps", "--min-accuracy"]),
-        (["--budget-steps", "1", "--min-accuracy", "0.5"], ["one of --budget-steps"]),
+        (["--budget-steps", "1", "--min-accuracy", "0.5"], ["either --budget-steps"]),
         (["--min-accuracy", "2"], ["--min-accuracy is 2"]),
         (["--min-accuracy", "1"], ["reaches an accuracy of 1", "has an accuracy"]),
         (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "lowercase letters"]),

@@ -21,7 +21,7 @@ import torch
 import hopgate
 from hopgate.classifiers import checkpoint
 from hopgate.classifiers.checkpoint import (
-    BUILTIN,
+    BUILTIN_FOLDER,
     MANIFEST,
     Checkpoint,
     check_free,
@@ -49,12 +49,12 @@ def router() -> Router:
 
 @pytest.fixture(scope="module")
 def shipped() -> Checkpoint:
-    return read(BUILTIN)
+    return read(BUILTIN_FOLDER)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(BUILTIN, tmp_path / "router"))
+    return Path(shutil.copytree(BUILTIN_FOLDER, tmp_path / "router"))
 
 
 def as_rows(found: list[dict[str, float]]) -> torch.Tensor:
@@ -294,7 +294,7 @@ def test_manifest_that_does_not_fit_is_refused(
 
 
 def test_weights_of_different_shapes_are_refused(tmp_path: Path) -> None:
-    checkpoint = read(BUILTIN)
+    checkpoint = read(BUILTIN_FOLDER)
     part = checkpoint.parts["reliability-gpt-4o"]
     part["head.bias"] = part["head.bias"][:2]
     write(checkpoint, tmp_path / "router", "", int8=True, overwrite=False)
@@ -374,7 +374,7 @@ def test_only_a_folder_with_nothing_but_a_router_is_overwritten(
 
 
 def test_shipped_weights_stay_under_45_megabytes() -> None:
-    assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 45_000_000
+    assert sum(file.stat().st_size for file in BUILTIN_FOLDER.iterdir()) < 45_000_000
 
 
 def test_the_router_imports_without_torch() -> None:

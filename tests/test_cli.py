@@ -339,7 +339,7 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--max-hops", "0"], ["--max-hops is 0", "greater than or equal to 1"]),
     (["ask", QUESTION, "--max-hops", "few"], ["--max-hops", "'few'"]),
     (["ask", QUESTION, "--gate-demos", "3"], ["--gate-demos is 3", "multiple of 2"]),
-    (["ask", QUESTION, "--today", "soon"], ["--today is 'soon'", "valid date"]),
+    (["ask", QUESTION, "--today", "soon"], ["--today is 'soon'", "use a date such as"]),
     (["ask", QUESTION, "--timezone", "Mars"], ["--timezone is 'Mars'", "Europe/Berlin"]),
     (["ask", QUESTION, "--demos", "nowhere"], ["nowhere", "does not exist or is not a file"]),
     (["ask", QUESTION, "--demos", ""], ["demos", "''"]),

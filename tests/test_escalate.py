@@ -198,3 +198,32 @@ async def test_the_stream_announces_an_escalation_between_the_two_answers(fake: 
     events = [event async for event in stream]
     assert [event["event"] for event in events] == ["gate", "answer", "escalate", "hop", "answer"]
     assert events[2]["to"] == "single"
+
+
+@pytest.mark.parametrize("strategy", ["none", "deep"])
+async def test_an_edit_to_an_impossible_escalation_is_refused(
+    fake: FakeOpenAI, strategy: str
+) -> None:
+    fake.answers(by_task(gate="[No]", direct="Lissmere"))
+    graph = build_graph(InMemorySaver(), retriever=FixedRetriever([CORRANE]))
+    await graph.ainvoke({"question": QUESTION}, THREAD)
+    with pytest.raises(ValueError, match=r"decision\.escalate_to .*; use None, single or multi"):
+        await graph.aupdate_state(THREAD, {"decision": {"escalate_to": strategy}})
+
+
+async def test_an_edited_loop_mode_survives_escalation(fake: FakeOpenAI) -> None:
+    fake.answers(
+        by_task(
+            answer=[UNKNOWN, "Lissmere [1]"],
+            decompose="1. Where was Ilsabet Corrane born?",
+            sub_answer="Lissmere",
+        )
+    )
+    retriever = FixedRetriever([LIGHT], [CORRANE])
+    graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=retriever)
+    context = Context(gate="always", escalate=3)
+    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
+    await graph.aupdate_state(THREAD, {"decision": {"multihop": "decompose"}})
+    result = await graph.ainvoke(None, THREAD, context=context)
+    assert result["answer"] == "Lissmere"
+    assert [hop["query"] for hop in result["hops"]] == ["Where was Ilsabet Corrane born?"]

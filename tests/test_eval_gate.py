@@ -185,8 +185,8 @@ def test_pairs_are_counted(groups: list[list[bool]]) -> None:
     [
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
-        ('{"id": "2"}', "neither questions nor question and paraphrases"),
-        ('{"question": "Why?"}', "neither"),
+        ('{"id": "2"}', "needs `questions`, or `question` and `paraphrases`"),
+        ('{"question": "Why?"}', "needs"),
         ('{"questions": "Why?"}', "not a list"),
         ('{"questions": ["Why?"]}', "at least two forms"),
         ('{"questions": ["Why?", "Why? "]}', "different texts"),

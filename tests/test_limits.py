@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from hopgate import Context, build_graph
-from hopgate.nodes.limits import Limits, from_environment
+from hopgate.nodes.limits import Limits, limits_from_environment
 from hopgate.server.guards import BodyLimit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -92,7 +92,7 @@ def test_limits_are_read_from_a_variable_or_the_file_it_names(
     value = json.dumps({"max_hops": 2, "model": ["openai:small"], "question_chars": 50})
     (tmp_path / "limits.json").write_text(value, encoding="utf-8")
     monkeypatch.setenv("HOPGATE_LIMITS", str(tmp_path / "limits.json") if as_file else value)
-    limits = from_environment()
+    limits = limits_from_environment()
     assert limits.question_chars == 50
     assert limits.apply(Context()) == Context(max_hops=2, model="openai:small")
 
@@ -105,7 +105,7 @@ def test_without_limits_everything_is_allowed(
     if value is not None:
         monkeypatch.setenv("HOPGATE_LIMITS", value)
     widest = Context(alpha=1, max_hops=10, index="/srv", escalate=20)
-    assert from_environment().apply(widest) is widest
+    assert limits_from_environment().apply(widest) is widest
 
 
 # Applying limits to a context
