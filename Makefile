@@ -10,8 +10,10 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
 export PYTHONDONTWRITEBYTECODE := # compiled once, not in each of the many processes of the tests
 
-# tests/conftest.py says which tests share a worker, and starts the slow ones first.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# Two cores keep three workers busy, since servers and browsers make them wait. Each test file runs
+# in one worker; tests/conftest.py puts the slow ones first.
+WORKERS ?= 3
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test coverage lint types format router clean
 

@@ -112,13 +112,6 @@ SLOW = (
     "demo",
 )
 """Test modules that take longest. They run first, so that parallel workers end together."""
-SHARED_SERVER = ("test_page.py", "test_server.py")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep a module in one worker, and the modules that share a server too."""
-    module = item.path.name
-    item.add_marker(pytest.mark.xdist_group("server" if module in SHARED_SERVER else module))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
