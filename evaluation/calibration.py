@@ -17,6 +17,7 @@ from hopgate.classifiers import saved_alphas
 from hopgate.classifiers.router import load_router
 from hopgate.common.strategies import LABELS
 from hopgate.evaluation.replay import Choices, Probabilities, Recorded, read_recorded, route_all
+from hopgate.evaluation.scores import percentile_interval
 
 BINS = 15
 """Of the calibration error (Guo et al. 2017, section 5)."""
@@ -236,9 +237,9 @@ def choose_alpha(
         "steps": score["steps"],
         "shares": score["shares"],
         "interval": {
-            "alpha": _interval(feasible),
-            "accuracy": _interval(accuracies[:, chosen]),
-            "steps": _interval(costs[:, chosen]),
+            "alpha": percentile_interval(feasible) if len(feasible) else None,
+            "accuracy": percentile_interval(accuracies[:, chosen]),
+            "steps": percentile_interval(costs[:, chosen]),
         },
         "resamples": RESAMPLES,
         "infeasible": int((again < 0).sum()),
@@ -261,14 +262,6 @@ def _resample(right: Floats, cost: Floats, seed: int) -> tuple[Floats, Floats]:
         accuracies.append(weights @ right.T)
         costs.append(weights @ cost.T)
     return np.concatenate(accuracies), np.concatenate(costs)
-
-
-def _interval(values: Floats) -> list[float] | None:
-    """Return the 2.5th and the 97.5th percentile, as values that occur; None without values."""
-    if not len(values):
-        return None
-    low, high = np.quantile(values, [0.025, 0.975], method="nearest")
-    return [float(low), float(high)]
 
 
 def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:

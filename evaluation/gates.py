@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score
 from hopgate.common.files import json_bytes, sha256
 from hopgate.evaluation.output import check_folder, write_files
 from hopgate.evaluation.runner import Job, Run, execute, make_run
+from hopgate.evaluation.scores import percentile_interval
 from hopgate.evaluation.specs import Spec
 
 RESAMPLES = 1000
@@ -216,7 +217,7 @@ def choose_threshold(
         "threshold": float(thresholds[chosen]),
         "chosen": points[chosen],
         "curve": _thinned(points, chosen),
-        "interval": {"auc": _interval(aucs), "threshold": _interval(moved)},
+        "interval": {"auc": percentile_interval(aucs), "threshold": percentile_interval(moved)},
         "questions": len(scores),
         "needed": int(labels.sum()),
         "resamples": RESAMPLES,
@@ -326,12 +327,6 @@ def _thinned(points: list[dict[str, float]], chosen: int) -> list[dict[str, floa
         return points
     indices = {round(i * (len(points) - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)}
     return [points[i] for i in sorted(indices | {chosen})]
-
-
-def _interval(values: Floats) -> list[float]:
-    """Return the 2.5th and the 97.5th percentile, as values that occur."""
-    low, high = np.quantile(values, [0.025, 0.975], method="nearest")
-    return [float(low), float(high)]
 
 
 # Paraphrases

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from typing_extensions import TypedDict
@@ -214,6 +215,16 @@ def decision(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
         "recall": float(recall),
         "f1": float(f1),
     }
+
+
+def percentile_interval(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
+    """Return the 2.5th and the 97.5th percentile, as values that occur.
+
+    Args:
+        values: One of each resample, at least one.
+    """
+    low, high = np.quantile(np.asarray(values), [0.025, 0.975], method="nearest")
+    return [float(low), float(high)]
 
 
 def mean(values: Sequence[float]) -> float:

@@ -356,8 +356,6 @@ def distill(
     Raises:
         ValueError: There is no text, or `out` exists.
     """
-    import torch
-
     if steps < 1:
         raise ValueError(f"steps is {steps}; use a number of at least 1")
     check_free(out, overwrite)
