@@ -1,69 +1,51 @@
-"""Building and changing an index: documents in, a new version out.
-
-Every change goes the same way. The passages of the new version are written next to those of the
-old; what the old one has a vector for keeps it, the rest is encoded; then the FAISS index and
-BM25 are made, and the version is published. If the passages are those of before, nothing is.
-"""
+"""Building and changing an index: documents or passages in, one change out."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hopgate.retrievers.base import Passage
-from hopgate.retrievers.bm25 import Bm25, Kept
-from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder, passage_text
-from hopgate.retrievers.factory import (
-    FLAT,
-    Announce,
-    IndexLayout,
-    OldVectors,
-    Searcher,
-    choose,
-    given,
-    load_faiss,
-    write,
+from hopgate.retrievers.change import BuildProgress, Change, Current, Outcome, Request
+from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from hopgate.retrievers.factory import Announce, load_faiss
+from hopgate.retrievers.incoming import Incoming
+from hopgate.retrievers.index import Index, matching_encoder
+from hopgate.retrievers.loaders import (
+    Found,
+    IgnoredFiles,
+    ReadReport,
+    SkippedFile,
+    find_files,
+    read_files,
+    readable,
+    stamp_of,
 )
-from hopgate.retrievers.index import matching_encoder
-from hopgate.retrievers.loaders import Documents, SkippedFile, find_files, read_files, readable
-from hopgate.retrievers.manifest import (
-    FORMAT_VERSION,
-    METRIC,
-    PASSAGES,
-    VECTORS,
-    WORDS,
-    Manifest,
-    check_all_hashes,
-    describe,
-    describe_files,
-    info,
-    looks_like_one,
-    version_folder,
-)
-from hopgate.retrievers.store import PassageStore, PassageWriter
-from hopgate.retrievers.versions import Writer, foreign, unwritable, writing
+from hopgate.retrievers.manifest import EncoderInfo, changed_files, damaged, describe, info
+from hopgate.retrievers.writing import Writer, writing
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+_REPEATS_REPORTED = 10
 
-_BATCH = 512
-"""Passages encoded between two saves, from which a killed build resumes."""
-_BLOCK = 16_384
-"""Vectors handed on at a time."""
 
-BuildProgress = Callable[[str, int, int], None]
-"""Called with the stage (`reading files`, `encoding passages`, `indexing vectors` or `indexing
-words`), how many are done, and the total."""
+@dataclass(frozen=True)
+class Repeat:
+    """Passages that two documents have in common.
+
+    Attributes:
+        source: The document that repeats them.
+        of: The one that had them first.
+        passages: How many they are.
+    """
+
+    source: str
+    of: str
+    passages: int
 
 
 @dataclass(frozen=True)
@@ -71,18 +53,23 @@ class BuildReport:
     """The result of a change.
 
     Attributes:
-        path: the folder of the index.
-        version: its version now.
-        changed: whether there is a new version; not if everything was as asked for already.
-        encoder: name of the encoder.
+        path: The folder of the index.
+        version: Its version now.
+        changed: Whether there was anything to change.
+        encoder: Name of the encoder.
         factory: FAISS's factory string.
-        files: files that gave passages.
-        passages: passages in the index.
-        added: passages that were not there before.
-        removed: passages that were there before.
-        encoded: passages that were encoded; the rest had their vectors from before.
-        duplicates: passages given that had the same title and text as another.
-        skipped: files that could not be read, and why.
+        language: The language whose words BM25 knows.
+        mode: The default mode.
+        files: Files that gave passages.
+        unchanged: Files that `sync` did not read again.
+        passages: Passages in the index.
+        added: Passages that were not there before.
+        removed: Passages that were there before.
+        encoded: Passages that were encoded; the rest had their vectors from before.
+        duplicates: Passages given that had the same title and text as another.
+        repeats: Of which documents, the most frequent first; at most ten.
+        skipped: Files and rows that could not be read, and why.
+        ignored: Files of unknown kinds, by suffix.
     """
 
     path: str
@@ -90,34 +77,30 @@ class BuildReport:
     changed: bool
     encoder: str
     factory: str
+    language: str
+    mode: str
     files: int
+    unchanged: int
     passages: int
     added: int
     removed: int
     encoded: int
     duplicates: int
+    repeats: list[Repeat] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Old:
-    """The previous version."""
-
-    manifest: Manifest
-    folder: Path
-
-    @property
-    def passages(self) -> Path:
-        return self.folder / PASSAGES
+    ignored: list[IgnoredFiles] = field(default_factory=list)
 
 
 def build_index(
     paths: Sequence[Path | str],
     out: Path | str,
-    encoder: str | Encoder = DEFAULT_ENCODER,
+    encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     factory: str | None = None,
     announce: Announce | None = None,
+    *,
+    language: str = "",
+    replace: bool = False,
 ) -> BuildReport:
     """Build an index from files and folders; an index already at `out` is brought up to date.
 
@@ -125,62 +108,77 @@ def build_index(
     at `out` already has are not encoded again. A killed build resumes with what is not encoded yet.
 
     Args:
-        paths: files, or folders of them, see `load_documents`.
-        out: the folder of the index.
-        encoder: see `load_encoder`, or one that is loaded.
-        progress: called as the work goes on.
+        paths: Files, or folders of them, see `load_documents`.
+        out: The folder of the index.
+        encoder: See `load_encoder`, or one that is loaded; None for that of the index at `out`,
+            else `minilm`.
+        progress: Called as the work goes on.
         factory: FAISS's factory string; by default what suits the collection.
-        announce: told, before the vectors are indexed, what is built, why, and the memory it
+        announce: Told, before the vectors are indexed, what is built, why, and the memory it
             will take.
+        language: One of `LANGUAGES`; by default what is detected when the index is made.
+        replace: Allow a build that changes the encoder of the index at `out`, or removes most of
+            its passages.
 
     Returns:
         Counts, and the files that could not be read.
 
     Raises:
-        ValueError: a path is missing, nothing could be read, FAISS cannot make such an index, or
-            `out` cannot be written, holds something else or is (or contains) one of `paths`.
-        RuntimeError: an extra or the encoder is missing, the disk is full, or another process is
+        ValueError: A path is missing, nothing could be read, FAISS cannot make such an index,
+            `replace` is needed, or `out` cannot be written, contains something else or is (or
+            contains) one of `paths`.
+        RuntimeError: An extra or the encoder is missing, the disk is full, or another process is
             changing the index.
     """
     folder = _target(out, paths)
     found = find_files(paths)
+    roots = _roots(paths)
     with writing(folder, "index build") as writer:
-        change = _Change(writer, _loaded(encoder), None, factory, progress, announce)
-        documents = read_files(found, change.stage("reading files"))
-        change.roots = _roots(paths)
-        return change.build(documents.passages, documents)
+        job = _Job.build(writer, encoder, progress, announce, replace)
+        report = ReadReport()
+        with job.incoming() as incoming:
+            job.read(found, roots, incoming, report)
+            report.check()
+            return job.build_from(incoming, report, factory, language, roots)
 
 
 def build_from_passages(
     passages: Iterable[Passage],
     out: Path | str,
-    encoder: str | Encoder = DEFAULT_ENCODER,
+    encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     factory: str | None = None,
     announce: Announce | None = None,
+    *,
+    language: str = "",
+    replace: bool = False,
 ) -> BuildReport:
     """Build an index from passages as they are, see `build_index`.
 
     Args:
-        passages: for example from `make_passage`; those with an id seen before are left out.
-        out: the folder of the index.
-        encoder: see `load_encoder`, or one that is loaded.
-        progress: called as the work goes on.
+        passages: For example from `make_passage`.
+        out: The folder of the index.
+        encoder: See `build_index`.
+        progress: Called as the work goes on.
         factory: FAISS's factory string; by default what suits the collection.
-        announce: told what is built.
+        announce: Told what is built.
+        language: See `build_index`.
+        replace: See `build_index`.
 
     Raises:
-        ValueError: there is no passage, or `out` cannot be written or holds something else.
-        RuntimeError: see `build_index`.
+        ValueError: There is no passage, `replace` is needed, or `out` cannot be written or
+            contains something else.
+        RuntimeError: See `build_index`.
     """
     rest = iter(passages)
     first = list(islice(rest, 1))
     if not first:
         raise ValueError(f"no passages given: nothing to index in {out}")
-    folder = _target(out)
-    with writing(folder, "index build") as writer:
-        change = _Change(writer, _loaded(encoder), None, factory, progress, announce)
-        return change.build(chain(first, rest), Documents())
+    with writing(_target(out), "index build") as writer:
+        job = _Job.build(writer, encoder, progress, announce, replace)
+        with job.incoming() as incoming:
+            incoming.put(chain(first, rest))
+            return job.build_from(incoming, ReadReport(), factory, language, [])
 
 
 def add(
@@ -196,24 +194,25 @@ def add(
     below the folder given. Files that cannot be read are reported and change nothing.
 
     Args:
-        paths: files, or folders of them.
-        index: the folder of the index.
-        encoder: for an encoder that has moved, see `Index.open`.
-        progress: called as the work goes on.
-        announce: told what is built.
+        paths: Files, or folders of them.
+        index: The folder of the index.
+        encoder: For an encoder that has moved, see `Index.open`.
+        progress: Called as the work goes on.
+        announce: Told what is built.
 
     Raises:
-        ValueError: there is no such index or path, or nothing could be read.
-        RuntimeError: see `build_index`.
+        ValueError: There is no such index or path, or nothing could be read.
+        RuntimeError: See `build_index`.
     """
     folder = _existing(index)
     found = find_files(paths)
     with writing(folder, "index add") as writer:
-        change = _Change(writer, None, encoder, None, progress, announce)
-        documents = read_files(_known(found, change.roots), change.stage("reading files"))
-        change.roots = sorted({*change.roots, *_roots(paths)})
-        sources = {passage["source"] for passage in documents.passages}
-        return change.add(documents.passages, sources, documents)
+        job = _Job.change(writer, encoder, progress, announce)
+        report, roots = ReadReport(), sorted({*job.roots, *_roots(paths)})
+        with job.incoming() as incoming:
+            sources = job.read(found, roots, incoming, report)
+            report.check()
+            return job.replace(incoming, sources, report, roots)
 
 
 def add_passages(
@@ -228,16 +227,57 @@ def add_passages(
     Passages without a source replace nothing.
 
     Raises:
-        ValueError: there is no such index, or no passage.
-        RuntimeError: see `build_index`.
+        ValueError: There is no such index, or no passage.
+        RuntimeError: See `build_index`.
     """
     passages = list(passages)
     if not passages:
         raise ValueError(f"no passages given: nothing to add to {index}")
     with writing(_existing(index), "index add") as writer:
-        change = _Change(writer, None, encoder, None, progress, announce)
-        sources = {passage["source"] for passage in passages} - {""}
-        return change.add(passages, sources, Documents())
+        job = _Job.change(writer, encoder, progress, announce)
+        with job.incoming() as incoming:
+            incoming.put(passages)
+            sources = {passage["source"] for passage in passages} - {""}
+            return job.replace(incoming, sources, ReadReport(), job.roots)
+
+
+def sync(
+    folder: Path | str,
+    index: Path | str,
+    encoder: str | Encoder | None = None,
+    progress: BuildProgress | None = None,
+    announce: Announce | None = None,
+) -> BuildReport:
+    """Make an index follow a folder: add its new files, replace changed ones, remove those gone.
+
+    A file whose size and time are those of last time is not read. Documents that were added from
+    elsewhere stay. A file that cannot be read is reported, and its old passages stay.
+
+    Args:
+        folder: The folder; if it was not indexed before, all of it is added.
+        index: The folder of the index.
+        encoder: For an encoder that has moved, see `Index.open`.
+        progress: Called as the work goes on.
+        announce: Told what is built.
+
+    Raises:
+        ValueError: There is no such index or folder, or no file of a known kind is left in it.
+        RuntimeError: See `build_index`.
+    """
+    target, top = _existing(index), Path(folder)
+    if not top.is_dir():
+        raise ValueError(f"{folder} is not a folder: give the folder that the index follows")
+    _check_apart(target, [top])
+    found = find_files([top])
+    with writing(target, "index sync") as writer:
+        job = _Job.change(writer, encoder, progress, announce)
+        report, roots = ReadReport(), sorted({*job.roots, str(top.resolve())})
+        gone = job.gone(roots)
+        fresh = job.changed(found, roots)
+        with job.incoming() as incoming:
+            sources = job.read(fresh, roots, incoming, report)
+            unchanged = len(found.files) - len(fresh.files)
+            return job.replace(incoming, sources | gone, report, roots, unchanged)
 
 
 def delete(
@@ -246,375 +286,261 @@ def delete(
     ids: Sequence[str] = (),
     progress: BuildProgress | None = None,
 ) -> BuildReport:
-    """Delete documents or single passages from an index, and from the disk.
+    """Delete documents or single passages from an index.
 
-    The version before goes at once. A passage that another document holds too stays, as that
-    document's.
+    A passage that another document contains too stays, as that document's. No search finds what
+    was deleted; the disk still has it until `compact` or a later change writes its segment again.
 
     Args:
-        index: the folder of the index.
-        sources: documents, by their source or a shell pattern such as `reports/*`.
-        ids: passages, whatever document they come from.
-        progress: called as the work goes on.
+        index: The folder of the index.
+        sources: Documents, by their source or a shell pattern such as `reports/*`.
+        ids: Passages, whatever document they come from.
+        progress: Called as the work goes on.
 
     Raises:
-        ValueError: there is no such index, source or passage, or nothing would be left.
-        RuntimeError: see `build_index`.
+        ValueError: There is no such index, document or passage, or nothing would be left.
+        RuntimeError: The disk is full, or another process is changing the index.
     """
     if not sources and not ids:
         raise ValueError("nothing to delete: give sources or ids")
     with writing(_existing(index), "index delete") as writer:
-        change = _Change(writer, None, None, None, progress, None)
-        return change.delete(sources, ids)
+        job = _Job.change(writer, None, progress, None)
+        return job.delete(sources, ids)
 
 
-class _Change:
-    """One change of an index, by the one who holds its lock.
+def compact(
+    index: Path | str, progress: BuildProgress | None = None, announce: Announce | None = None
+) -> BuildReport:
+    """Write an index again without what was deleted, in as few segments as possible.
 
-    Args:
-        writer: of the version to write.
-        encoder: that of a build; None: that of the index.
-        named: what to use in its place, see `Index.open`.
-        factory: asked for by a build.
-        progress: called as the work goes on.
-        announce: told what is built.
+    Raises:
+        ValueError: There is no such index, or it is damaged.
+        RuntimeError: The disk is full, or another process is changing the index.
     """
+    with writing(_existing(index), "index compact") as writer:
+        job = _Job.change(writer, None, progress, announce)
+        with job.incoming() as incoming:
+            request = Request(
+                leaving=np.empty(0, dtype=np.uint64), replaced=lambda _: False, rewrite=True
+            )
+            return job.report(job.run(incoming, request), len(incoming), ReadReport())
+
+
+class _Job:
+    """One change of an index: what the functions above have in common."""
 
     def __init__(
         self,
         writer: Writer,
-        encoder: Encoder | None,
-        named: str | Encoder | None,
-        factory: str | None,
+        current: Current | None,
+        described: EncoderInfo,
+        encoder: Callable[[], Encoder],
         progress: BuildProgress | None,
         announce: Announce | None,
     ) -> None:
-        load_faiss()
-        if encoder is not None and factory is not None:
-            given(factory, 1, encoder.dimension)
         self._writer = writer
+        self._current = current
         self._progress = progress
-        self._announce = announce
-        self._named = named
-        self._old = _old(writer.folder, must=encoder is None)
-        self._encoder = encoder
-        self.roots: list[str] = []
-        self._factory, self._auto = factory, factory is None
-        if encoder is None and self._old is not None:
-            self.roots = self._old.manifest.get("roots", [])
-            self._factory = self._old.manifest["factory"]
-            self._auto = bool(self._old.manifest.get("auto", True))
+        self._change = Change(writer, current, described, encoder, progress, announce)
+        self._may_shrink = True
 
-    def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Return the callback of one stage."""
-        progress = self._progress
-        return (lambda done, total: progress(name, done, total)) if progress else None
+    @classmethod
+    def build(
+        cls,
+        writer: Writer,
+        encoder: str | Encoder | None,
+        progress: BuildProgress | None,
+        announce: Announce | None,
+        replace: bool,
+    ) -> _Job:
+        current = _current(writer.folder, whole=True)
+        if encoder is None:
+            encoder = current.manifest["encoder"]["name"] if current else DEFAULT_ENCODER
+        load_faiss()
+        loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+        described = describe(loaded)
+        if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
+            before = current.manifest["encoder"]["name"]
+            if not replace:
+                raise ValueError(
+                    f"the index at {writer.folder} was built with encoder {before}, and this build "
+                    f"uses {loaded.name} with other weights or settings: leave out --encoder, or "
+                    "add --replace to encode everything again"
+                )
+            current = None
+        job = cls(writer, current, described, lambda: loaded, progress, announce)
+        job._may_shrink = replace
+        return job
 
-    def build(self, passages: Iterable[Passage], documents: Documents) -> BuildReport:
-        """Make the index hold these passages and no others."""
-        assert self._encoder is not None
-        if self._old and not _same_encoder(self._old.manifest, self._encoder):
-            self._old = None
-        new = self._passages()
-        with closing(new):
-            offered = new.put(passages)
-            return self._finish(new, documents, offered - len(new), as_was=self._is_as_asked())
+    @classmethod
+    def change(
+        cls,
+        writer: Writer,
+        encoder: str | Encoder | None,
+        progress: BuildProgress | None,
+        announce: Announce | None,
+    ) -> _Job:
+        current = _current(writer.folder)
+        assert current is not None
+        folder, manifest = writer.folder, current.manifest
+        if encoder is not None:
+            matching_encoder(folder, manifest, encoder)
 
-    def add(
-        self, passages: Iterable[Passage], sources: Iterable[str], documents: Documents
+        def load() -> Encoder:
+            return matching_encoder(folder, manifest, encoder)
+
+        return cls(writer, current, manifest["encoder"], load, progress, announce)
+
+    @property
+    def roots(self) -> list[str]:
+        """Return the folders that were indexed before."""
+        return self._current.manifest["roots"] if self._current else []
+
+    @contextmanager
+    def incoming(self) -> Iterator[Incoming]:
+        with closing(Incoming(self._writer.work / "incoming.jsonl")) as incoming:
+            yield incoming
+
+    def read(
+        self, found: Found, roots: Sequence[str], incoming: Incoming, report: ReadReport
+    ) -> set[str]:
+        """Read files; return the sources that were read."""
+        sources = set()
+        named = Found([_known(*each, roots) for each in found.files], found.skipped, found.ignored)
+        for file in read_files(named, report, self._change.stage("reading files")):
+            followed = any(file.file.resolve().is_relative_to(root) for root in roots)
+            stamp = _stamp(file.file) if followed else ""
+            incoming.put(file.passages, stamp)
+            if file.skipped is None or file.skipped.reason == "it contains no text":
+                sources.add(file.source)
+        return sources
+
+    def changed(self, found: Found, roots: Sequence[str]) -> Found:
+        """Return the files that are new, or not as they were when they were read."""
+        assert self._current is not None
+        words = self._current.words
+        files = [
+            (file, source)
+            for file, source in found.files
+            if words.stamp(_known(file, source, roots)[1]) != _stamp(file)
+        ]
+        return Found(files, found.skipped, found.ignored)
+
+    def gone(self, roots: Sequence[str]) -> set[str]:
+        """Return the documents whose files no indexed folder has any more."""
+        assert self._current is not None
+        words = self._current.words
+        return {
+            source
+            for source in words.sources()
+            if not any(Path(root, source).exists() for root in roots) and words.stamp(source)
+        }
+
+    def build_from(
+        self,
+        incoming: Incoming,
+        read: ReadReport,
+        factory: str | None,
+        language: str,
+        roots: list[str],
     ) -> BuildReport:
-        """Put these passages in the place of those of `sources`."""
-        with closing(self._passages()) as new:
-            new.keep(without=sources)
-            before = len(new)
-            offered = new.put(passages)
-            return self._finish(new, documents, offered - (len(new) - before))
+        """Make the index hold these passages and no others."""
+        request = Request(
+            leaving=None,
+            replaced=lambda _: True,
+            factory=factory or "",
+            language=language,
+            roots=roots,
+            may_shrink=self._may_shrink,
+        )
+        return self.report(self._change.run(incoming, request), len(incoming), read)
+
+    def replace(
+        self,
+        incoming: Incoming,
+        sources: set[str],
+        read: ReadReport,
+        roots: list[str],
+        unchanged: int = 0,
+    ) -> BuildReport:
+        """Put passages in the place of those of some documents."""
+        assert self._current is not None
+        leaving = self._current.words.of("source", sorted(sources))
+        request = Request(leaving=leaving, replaced=sources.__contains__, roots=roots)
+        return self.report(self.run(incoming, request), len(incoming), read, unchanged)
 
     def delete(self, patterns: Sequence[str], ids: Sequence[str]) -> BuildReport:
-        """Leave out these documents and passages."""
-        folder = self._writer.folder
-        with closing(self._passages()) as new:
-            if unmatched := new.unmatched(patterns):
-                raise ValueError(f"the index at {folder} has no source {unmatched[0]!r}")
-            if unknown := new.unknown(ids):
-                raise ValueError(f"the index at {folder} has no passage with the id {unknown[0]!r}")
-            new.keep(without=patterns, globs=True, ids=ids)
-            if not len(new):
-                raise ValueError(
-                    f"this would delete every passage of {folder}: delete the folder instead"
-                )
-            return self._finish(new, Documents(), 0, forget=True)
+        assert self._current is not None
+        words, folder = self._current.words, self._writer.folder
+        sources: set[str] = set()
+        every = words.sources() if patterns else []
+        for pattern in patterns:
+            found = {each for each in every if each == pattern or fnmatchcase(each, pattern)}
+            if not found:
+                raise ValueError(f"the index at {folder} has no source {pattern!r}")
+            sources |= found
+        for each in ids:
+            if not len(words.of("id", [each])):
+                raise ValueError(f"the index at {folder} has no passage with the id {each!r}")
+        forgotten = words.of("id", ids)
+        request = Request(
+            leaving=np.union1d(words.of("source", sorted(sources)), forgotten),
+            replaced=sources.__contains__,
+            forgotten=frozenset(forgotten.tolist()),
+        )
+        with self.incoming() as incoming:
+            return self.report(self.run(incoming, request), 0, ReadReport())
 
-    def _is_as_asked(self) -> bool:
-        """Return whether the previous version has the factory that this build requests."""
-        if self._old is None:
-            return False
-        if self._factory is None:
-            return bool(self._old.manifest.get("auto"))
-        return bool(self._factory == self._old.manifest["factory"])
+    def run(self, incoming: Incoming, request: Request) -> Outcome:
+        """Run a change that keeps the factory and, unless it names some, the folders."""
+        assert self._current is not None
+        return self._change.run(incoming, request.kept(self._current.manifest))
 
-    def _passages(self) -> PassageWriter:
-        old = self._old.passages if self._old else None
-        return PassageWriter(self._writer.version / PASSAGES, old)
-
-    def _finish(
-        self,
-        new: PassageWriter,
-        documents: Documents,
-        duplicates: int,
-        *,
-        as_was: bool = True,
-        forget: bool = False,
+    def report(
+        self, outcome: Outcome, given: int, read: ReadReport, unchanged: int = 0
     ) -> BuildReport:
-        """Write and publish the new version, unless nothing changed."""
-        origins = new.origins()
-        changed = not (as_was and new.is_old())
-        encoded = 0
-        if changed:
-            manifest, encoded = self._write(new, origins)
-            self._writer.publish(manifest, forget=forget)
-        else:
-            assert self._old is not None
-            manifest = self._old.manifest
-        before = self._old.manifest["passages"] if self._old else 0
-        kept = int((origins >= 0).sum())
+        manifest, difference = outcome.manifest, outcome.difference
         return BuildReport(
             path=str(self._writer.folder),
             version=manifest["version"],
-            changed=changed,
+            changed=outcome.changed,
             encoder=manifest["encoder"]["name"],
             factory=manifest["factory"],
-            files=documents.files,
-            passages=len(new),
-            added=len(new) - kept,
-            removed=before - kept,
-            encoded=encoded,
-            duplicates=duplicates,
-            skipped=documents.skipped,
+            language=manifest["language"],
+            mode=manifest["mode"],
+            files=read.files,
+            unchanged=unchanged,
+            passages=manifest["passages"],
+            added=len(difference.added),
+            removed=len(difference.removed),
+            encoded=outcome.encoded,
+            duplicates=given - difference.given,
+            repeats=[
+                Repeat(source, of, count)
+                for (source, of), count in difference.repeats.most_common(_REPEATS_REPORTED)
+            ],
+            skipped=read.skipped,
+            ignored=read.ignored,
         )
 
-    def _write(self, new: PassageWriter, origins: NDArray[np.int64]) -> tuple[Manifest, int]:
-        described = self._described()
-        dimension = described["dimension"]
-        unencoded = np.flatnonzero(origins < 0)
-        cache = _Encoded(self._writer.work, described)
-        ids = new.ids()[unencoded]
-        encoded = self._encode(new, unencoded[~cache.has(ids)], len(unencoded), cache)
-        fresh = cache.rows(ids)
-        new.finish()
-        old = self._old
-        layout, reusable = self._layout(len(new), dimension)
-        if self._announce:
-            self._announce(str(layout))
-        searcher = Searcher.open(old.folder, {}) if old else None  # its vectors live as it does
-        blocks = _blocks(origins, searcher.exact if searcher else None, cache.vectors, fresh)
-        settings = write(
-            self._writer.version,
-            layout,
-            blocks,
-            len(new),
-            dimension,
-            self._reused(origins) if reusable else None,
-            self.stage("indexing vectors"),
-        )
-        if settings.get("recall", 1) < 0.95 and self._announce:
-            self._announce(f"recall@10 is only {settings['recall']:.3f}: use another factory")
-        store = PassageStore(self._writer.version / PASSAGES)
-        with closing(store):
-            self._write_words(store, origins)
-            sources = store.sources()
-        return self._manifest(described, layout, settings, len(new), sources), encoded
 
-    def _write_words(self, store: PassageStore, origins: NDArray[np.int64]) -> None:
-        """Index the words, reusing those of passages that were there before."""
-        kept, missing = None, np.arange(len(origins))
-        if self._old and Bm25.can_keep(self._old.folder / WORDS):
-            kept = Kept(self._old.folder / WORDS, origins)
-            missing = np.flatnonzero(origins < 0)
-        folder = self._writer.version / WORDS
-        Bm25.build(_Texts(store, missing), folder, self.stage("indexing words"), kept)
-
-    def _described(self) -> dict[str, Any]:
-        if self._encoder is not None:
-            return describe(self._encoder)
-        assert self._old is not None
-        return dict(self._old.manifest["encoder"])
-
-    def _encode(
-        self, new: PassageWriter, waiting: NDArray[np.int64], total: int, cache: _Encoded
-    ) -> int:
-        """Encode the passages without a vector, saving each batch."""
-        if not len(waiting):
-            return 0
-        encoder = self._encoder or self._matching()
-        stage, done = self.stage("encoding passages"), total - len(waiting)
-        for start in range(0, len(waiting), _BATCH):
-            batch = list(new.read(waiting[start : start + _BATCH].tolist()))
-            cache.keep([passage["id"] for passage in batch], encoder.encode_passages(batch))
-            done += len(batch)
-            if stage:
-                stage(done, total)
-        return len(waiting)
-
-    def _matching(self) -> Encoder:
-        assert self._old is not None
-        manifest = self._old.manifest
-        return matching_encoder(self._writer.folder, manifest, self._named)
-
-    def _layout(self, count: int, dimension: int) -> tuple[IndexLayout, bool]:
-        """Return what to build, and whether the trained FAISS index can be reused."""
-        old = self._old.manifest["factory"] if self._old else None
-        if self._auto and old in (None, FLAT):
-            layout = choose(count, dimension)
-        else:
-            layout = given(self._factory or old or FLAT, count, dimension)
-        return layout, layout.factory == old != FLAT
-
-    def _reused(self, origins: NDArray[np.int64]) -> OldVectors:
-        assert self._old is not None
-        before = self._old.manifest["passages"]
-        in_place = np.array_equal(origins[:before], np.arange(before))
-        return OldVectors(self._old.folder / VECTORS, in_place)
-
-    def _manifest(
-        self, encoder: object, layout: IndexLayout, settings: object, passages: int, sources: int
-    ) -> Manifest:
-        return {
-            "format_version": FORMAT_VERSION,
-            "version": self._writer.number,
-            "encoder": encoder,
-            "metric": METRIC,
-            "factory": layout.factory,
-            "auto": self._auto,
-            "search": settings,
-            "passages": passages,
-            "sources": sources,
-            "roots": self.roots,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "files": describe_files(self._writer.version),
-        }
-
-
-class _Texts:
-    """The texts of passages of a store, read as they are needed."""
-
-    def __init__(self, store: PassageStore, positions: NDArray[np.int64]) -> None:
-        self._store = store
-        self._positions = positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __iter__(self) -> Iterator[str]:
-        return map(passage_text, self._store.read(self._positions.tolist()))
-
-
-class _Encoded:
-    """Vectors of passages that a build has encoded, on disk until its version is published.
-
-    A row holds an id and its vector. A killed build leaves whole rows, but for the last.
-    """
-
-    def __init__(self, work: Path, encoder: dict[str, Any]) -> None:
-        body = {key: value for key, value in encoder.items() if key != "name"}
-        key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-        self._file = work / f"encoded-{key}"
-        self._row = np.dtype([("id", "S16"), ("vector", np.float32, (encoder["dimension"],))])
-        for other in work.iterdir():
-            if other != self._file:
-                other.unlink()
-        whole = self._rows() * self._row.itemsize
-        if self._file.exists():
-            os.truncate(self._file, whole)
-
-    def _rows(self) -> int:
-        return self._file.stat().st_size // self._row.itemsize if self._file.exists() else 0
-
-    def _table(self) -> NDArray[np.void]:
-        count = self._rows()
-        if not count:
-            return np.empty(0, dtype=self._row)
-        return np.memmap(self._file, dtype=self._row, mode="r", shape=(count,))
-
-    def has(self, ids: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-        """Return which passages have been encoded."""
-        return np.isin(ids, self._table()["id"])
-
-    def keep(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Append a batch."""
-        rows = np.empty(len(ids), dtype=self._row)
-        rows["id"], rows["vector"] = [identity.encode() for identity in ids], vectors
-        if not np.isfinite(vectors).all():
-            raise RuntimeError("the encoder returned NaN or infinite values: nothing was changed")
-        with self._file.open("ab", buffering=0) as file:
-            file.write(rows.tobytes())
-
-    @property
-    def vectors(self) -> NDArray[np.float32]:
-        """The vectors, memory-mapped, in the order in which they were encoded."""
-        vectors: NDArray[np.float32] = self._table()["vector"]
-        return vectors
-
-    def rows(self, ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """Find the rows of passages, all of which have been encoded."""
-        if not len(ids):
-            return np.empty(0, dtype=np.int64)
-        held = np.asarray(self._table()["id"])
-        order = np.argsort(held)
-        return np.asarray(order[np.searchsorted(held, ids, sorter=order)], dtype=np.int64)
-
-
-def _blocks(
-    origins: NDArray[np.int64],
-    old: NDArray[np.float32] | None,
-    new: NDArray[np.float32],
-    fresh: NDArray[np.int64],
-) -> Iterator[NDArray[np.float32]]:
-    """Yield the vectors of a version, from the version before and from those just encoded.
+def _current(folder: Path, *, whole: bool = False) -> Current | None:
+    """Open the index that is there.
 
     Args:
-        origins: position in the version before, or -1.
-        old: vectors of the version before.
-        new: vectors that were encoded.
-        fresh: for each -1 of `origins`, its row in `new`.
-    """
-    used = 0
-    for start in range(0, len(origins), _BLOCK):
-        part = origins[start : start + _BLOCK]
-        missing = part < 0
-        block = np.empty((len(part), new.shape[1]), dtype=np.float32)
-        if old is not None:
-            block[~missing] = old[part[~missing]]
-        count = int(missing.sum())
-        block[missing] = new[fresh[used : used + count]]
-        used += count
-        yield block
-
-
-def _loaded(encoder: str | Encoder) -> Encoder:
-    load_faiss()
-    return load_encoder(encoder) if isinstance(encoder, str) else encoder
-
-
-def _same_encoder(manifest: Manifest, encoder: Encoder) -> bool:
-    before, now = dict(manifest["encoder"]), describe(encoder)
-    return before | {"name": ""} == now | {"name": ""}
-
-
-def _old(folder: Path, *, must: bool) -> _Old | None:
-    """Return the version that is there, if its files are whole.
-
-    Raises:
-        ValueError: it must be there, and is not, or is damaged.
+        folder: Its folder.
+        whole: Check every byte, and return None for one that is missing or damaged.
     """
     try:
         manifest = info(folder)
-        check_all_hashes(folder, manifest)
+        if whole and (wrong := changed_files(folder, manifest)):
+            raise damaged(folder, f"{wrong[0]} has changed since it was written")
+        words, segments = Index.parts(folder, manifest)
     except ValueError:
-        if must:
-            raise
-        return None
-    return _Old(manifest, version_folder(folder, manifest))
+        if whole:
+            return None
+        raise
+    return Current(folder, manifest, words, segments.keys())
 
 
 def _existing(index: Path | str) -> Path:
@@ -627,16 +553,16 @@ def _roots(paths: Sequence[Path | str]) -> list[str]:
     return sorted(str(Path(path).resolve()) for path in paths if Path(path).is_dir())
 
 
-def _known(found: Sequence[tuple[Path, str]], roots: Sequence[str]) -> list[tuple[Path, str]]:
-    """Name files by the folders that were indexed, so that a document keeps its source."""
-    named = []
-    for file, source in found:
-        for root in roots:
-            with suppress(ValueError):
-                source = readable(file.resolve().relative_to(root))
-                break
-        named.append((file, source))
-    return named
+def _known(file: Path, source: str, roots: Sequence[str]) -> tuple[Path, str]:
+    """Name a file by the folder that was indexed, so that a document keeps its source."""
+    for root in roots:
+        with suppress(ValueError):
+            return file, readable(file.resolve().relative_to(root))
+    return file, source
+
+
+def _stamp(file: Path) -> str:
+    return "-".join(map(str, stamp_of(file) or ()))
 
 
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
@@ -646,35 +572,15 @@ def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
         raise ValueError(
             f"the name of {out} is not UTF-8, so FAISS cannot open it: use another folder"
         )
-    for path in paths:
-        source = Path(path).resolve()
-        if target == source or target in source.parents:
-            raise ValueError(
-                f"{out} is or contains {path}, which is being indexed: use another folder for the "
-                "index"
-            )
-    _check_replaceable(target)
+    _check_apart(target, [Path(path) for path in paths])
     return target
 
 
-def _check_replaceable(target: Path) -> None:
-    """Check that a folder is empty, or an index with nothing beside it."""
-    try:
-        others = foreign(target)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError as error:
-        raise ValueError(
-            f"{target} is a file or lies under one: give a folder for the index"
-        ) from error
-    except OSError as error:
-        raise ValueError(unwritable(target, error)) from error
-    index = looks_like_one(target)
-    if (others and not index) or index is False:
-        raise ValueError(
-            f"{target} contains other files and no index: use a new or empty folder for the index"
-        )
-    if others:
-        raise ValueError(
-            f"{target} contains {others[0]!r} beside the index: move it away, or use another folder"
-        )
+def _check_apart(target: Path, paths: Sequence[Path]) -> None:
+    for path in paths:
+        source = path.resolve()
+        if target == source or target in source.parents:
+            raise ValueError(
+                f"{target} is or contains {path}, which is being indexed: use another folder for "
+                "the index"
+            )

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopgate.retrievers.manifest import EXACT, VECTORS
-
 if TYPE_CHECKING:
     import faiss
     from numpy.typing import NDArray
@@ -28,6 +26,10 @@ if TYPE_CHECKING:
     Vectors = NDArray[np.float32]
     Positions = NDArray[np.int64]
 
+FAISS = ".faiss"
+"""Suffix of FAISS's file of a segment."""
+EXACT = ".npy"
+"""Suffix of the vectors themselves, float32, beside every FAISS index but a flat one."""
 FLAT = "Flat"
 FLAT_UP_TO = 200_000
 """Vectors that are searched exactly: at 384 dimensions some 30 ms on one core, which is about what
@@ -167,47 +169,46 @@ def _make(factory: str, dimension: int) -> Any:
 
 
 def write(
-    folder: Path,
+    stem: Path,
     layout: IndexLayout,
     blocks: Iterable[Vectors],
     count: int,
     dimension: int,
-    old: OldVectors | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Build the FAISS index and write it, with the vectors beside it unless it contains them.
+    """Build a FAISS index and write it, with the vectors beside it unless it contains them.
 
     Args:
-        folder: where to write.
-        layout: what to build.
-        blocks: all vectors, in the order of their positions.
-        count: how many they are.
-        dimension: their length.
-        old: the version before, if it is of the same factory: what was trained is used again, and
-            if all its vectors stay in place, so are they.
-        progress: called with the vectors added so far.
+        stem: Where to write, without the suffix.
+        layout: What to build.
+        blocks: All vectors, in the order of their positions.
+        count: How many they are.
+        dimension: Their length.
+        progress: Called with the vectors added so far.
 
     Returns:
         Settings for searches, see `tune`.
 
     Raises:
-        ValueError: there are too few vectors to train such an index.
-        RuntimeError: a vector is not finite.
+        ValueError: There are too few vectors to train such an index.
+        RuntimeError: A vector is not finite.
     """
-    exact = _stored(folder / EXACT, blocks, (count, dimension))
+    beside = stem.with_suffix(EXACT)
+    exact = _stored(beside, blocks, (count, dimension))
+    index = _make(layout.factory, dimension)
     if layout.factory == FLAT:
-        index = _make(FLAT, dimension)
         index.add(exact)
         settings = {}
-        (folder / EXACT).unlink()
+        beside.unlink()
     else:
-        index, first = _started(layout, exact, old)
-        for at in range(first, count, _BLOCK):
+        if not index.is_trained:
+            _train(index, layout, exact)
+        for at in range(0, count, _BLOCK):
             index.add(np.ascontiguousarray(exact[at : at + _BLOCK]))
             if progress:
                 progress(index.ntotal, count)
         settings = tune(index, exact)
-    write_index(index, folder / VECTORS)
+    write_index(index, stem.with_suffix(FAISS))
     return settings
 
 
@@ -239,22 +240,6 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
     return _mapped(file)
 
 
-def _started(
-    layout: IndexLayout, exact: Vectors, old: OldVectors | None
-) -> tuple[faiss.Index, int]:
-    """Return an index that is trained, and how many of the vectors it holds already."""
-    if old is not None:
-        index = load_faiss().read_index(str(old.file))
-        if old.stay_in_place:
-            return index, index.ntotal
-        index.reset()
-        return index, 0
-    index = _make(layout.factory, exact.shape[1])
-    if not index.is_trained:
-        _train(index, layout, exact)
-    return index, 0
-
-
 def _train(index: faiss.Index, layout: IndexLayout, exact: Vectors) -> None:
     lists = getattr(index, "nlist", 0)
     wanted = min(len(exact), max(_TRAIN_PER_LIST * lists, 65_536))
@@ -271,19 +256,6 @@ def _spread(count: int, wanted: int) -> Positions:
     """Return positions drawn evenly at random, the same each time, in ascending order."""
     drawn = np.random.default_rng(0).choice(count, size=min(count, wanted), replace=False)
     return np.sort(drawn)
-
-
-@dataclass(frozen=True)
-class OldVectors:
-    """The FAISS file of the version before.
-
-    Attributes:
-        file: where it is.
-        stay_in_place: whether the new version begins with all its vectors, in the same order.
-    """
-
-    file: Path
-    stay_in_place: bool
 
 
 def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
@@ -363,6 +335,23 @@ def exact_search(vectors: Vectors, queries: Vectors, k: int) -> tuple[Positions,
     return heap.I, heap.D
 
 
+class Allowed:
+    """The vectors of a segment that a search may find.
+
+    Args:
+        mask: Whether each may be found, in the order of their positions.
+    """
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        """Prepare both forms that a search needs."""
+        self.positions: Positions = np.flatnonzero(mask)
+        self.bitmap = np.packbits(mask, bitorder="little")
+
+    def __len__(self) -> int:
+        """Count the vectors."""
+        return len(self.positions)
+
+
 class Searcher:
     """Vectors opened for searching, from any number of threads.
 
@@ -381,18 +370,19 @@ class Searcher:
         self._one_at_a_time = Lock()
 
     @classmethod
-    def open(cls, folder: Path, settings: dict[str, Any]) -> Searcher:
-        """Open the files of a version, memory-mapped, and copy the index to a GPU if there is one.
+    def open(cls, stem: Path, settings: dict[str, Any]) -> Searcher:
+        """Open the files of a segment, memory-mapped, and copy the index to a GPU if there is one.
 
         Raises:
             RuntimeError: FAISS cannot read its file.
-            ValueError: the vectors beside it cannot be read.
+            ValueError: The vectors beside it cannot be read.
         """
         faiss = load_faiss()
-        index = faiss.read_index(str(folder / VECTORS), faiss.IO_FLAG_MMAP_IFC)
+        file = stem.with_suffix(FAISS)
+        index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         if isinstance(index, faiss.IndexFlat):
-            _read_through(folder / VECTORS)
-        searcher = cls(index, _exact(folder, index), settings)
+            _read_through(file)
+        searcher = cls(index, _exact(stem.with_suffix(EXACT), index), settings)
         if getattr(faiss, "get_num_gpus", int)() > 0 and not hasattr(index, "hnsw"):
             searcher._gpu = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
         return searcher
@@ -407,21 +397,20 @@ class Searcher:
         return self._exact
 
     def search(
-        self, queries: Vectors, k: int, allowed: Positions | None = None
+        self, queries: Vectors, k: int, allowed: Allowed | None = None
     ) -> tuple[Positions, Vectors]:
         """Find the vectors of the highest inner product with each query.
 
         Args:
             queries: shape (m, dimension).
             k: at least 1.
-            allowed: positions that may be found, ascending; None for all.
+            allowed: what may be found; None for all.
 
         Returns:
             Positions and inner products, each of shape (m, min(k, vectors allowed)), best first.
         """
         if allowed is not None and len(allowed) <= _GATHER_UP_TO:
-            near, scores = exact_search(self._exact[allowed], queries, min(k, len(allowed)))
-            return allowed[near], scores
+            return self._exhaustive(queries, min(k, len(allowed)), allowed)
         k = min(k, len(self) if allowed is None else len(allowed))
         near, scores = self._nearest(queries, k, allowed)
         short = (near < 0).any(axis=1)  # too few lists were looked at
@@ -430,17 +419,17 @@ class Searcher:
         return near, scores
 
     def _nearest(
-        self, queries: Vectors, k: int, allowed: Positions | None
+        self, queries: Vectors, k: int, allowed: Allowed | None
     ) -> tuple[Positions, Vectors]:
         """Search with the settings; position -1 stands for no neighbour."""
-        wide = min(k * self._settings.get("oversample", 1), len(self))
+        wide = min(k * max(1, int(self._settings.get("oversample", 1))), len(self))
         candidates, scores = self._candidates(queries, wide, allowed)
         if self._settings:
             return self._rescored(queries, candidates, k)
         return candidates, scores
 
     def _candidates(
-        self, queries: Vectors, k: int, allowed: Positions | None
+        self, queries: Vectors, k: int, allowed: Allowed | None
     ) -> tuple[Positions, Vectors]:
         if self._gpu is not None and allowed is None:
             with self._one_at_a_time:
@@ -449,20 +438,18 @@ class Searcher:
             scores, near = self._index.search(queries, k, params=self._parameters(k, allowed))
         return near, scores
 
-    def _parameters(self, k: int, allowed: Positions | None) -> Any:
+    def _parameters(self, k: int, allowed: Allowed | None) -> Any:
         """Return the settings of one search; with a filter it looks at more of the index."""
         faiss = load_faiss()
         options: dict[str, Any] = {}
         found = None
         further = 1.0
         if allowed is not None:
-            mask = np.zeros(len(self), dtype=bool)
-            mask[allowed] = True
-            options["sel"] = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+            options["sel"] = faiss.IDSelectorBitmap(allowed.bitmap)
             further = len(self) / len(allowed)
         if "nprobe" in self._settings:
             lists = faiss.try_extract_index_ivf(self._index).nlist
-            probes = min(lists, math.ceil(self._settings["nprobe"] * further))
+            probes = min(lists, max(1, math.ceil(self._settings["nprobe"] * further)))
             found = faiss.SearchParametersIVF(nprobe=probes, **options)
             if isinstance(self._index, faiss.IndexPreTransform):
                 found = faiss.SearchParametersPreTransform(index_params=found)
@@ -490,12 +477,12 @@ class Searcher:
         return near, best
 
     def _exhaustive(
-        self, queries: Vectors, k: int, allowed: Positions | None
+        self, queries: Vectors, k: int, allowed: Allowed | None
     ) -> tuple[Positions, Vectors]:
         if allowed is None:
             return exact_search(self._exact, queries, k)
-        near, scores = exact_search(self._exact[allowed], queries, k)
-        return allowed[near], scores
+        near, scores = exact_search(self._exact[allowed.positions], queries, k)
+        return allowed.positions[near], scores
 
 
 def _read_through(file: Path) -> None:
@@ -522,14 +509,16 @@ def _mapped(file: Path) -> Vectors:
     return vectors
 
 
-def _exact(folder: Path, index: faiss.Index) -> Vectors:
-    if (folder / EXACT).exists():
-        vectors = _mapped(folder / EXACT)
-        if vectors.shape != (index.ntotal, index.d):
-            raise ValueError(f"{EXACT} has shape {vectors.shape}, not ({index.ntotal}, {index.d})")
+def _exact(file: Path, index: faiss.Index) -> Vectors:
+    if file.exists():
+        vectors = _mapped(file)
+        if vectors.shape != (index.ntotal, index.d) or vectors.dtype != np.float32:
+            raise ValueError(
+                f"{file.name} has shape {vectors.shape}, not {(index.ntotal, index.d)}"
+            )
         return vectors
     faiss = load_faiss()
     if not isinstance(index, faiss.IndexFlat):
-        raise ValueError(f"{EXACT} is missing")
+        raise ValueError(f"{file.name} is missing")
     view: Vectors = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
     return view.reshape(index.ntotal, index.d)

@@ -1,92 +1,78 @@
-"""An index on disk, opened for searching: vectors in FAISS, words in BM25, passages in SQLite.
-
-Its manifest names the current version of all three.
-"""
+"""An index on disk, opened for searching: vectors in FAISS, words and passages in Tantivy."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, get_args
-
-import numpy as np
+from typing import TypeVar, get_args
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Passage, check_k, encodable
-from hopgate.retrievers.bm25 import Bm25
 from hopgate.retrievers.encoders import (
     Encoder,
+    EncoderSource,
     find_encoder,
     load_encoder,
     model_files,
     resolve_encoder,
 )
-from hopgate.retrievers.factory import Searcher, load_faiss
-from hopgate.retrievers.hybrid import CANDIDATES, DEFAULT_MODE, Mode, fuse
+from hopgate.retrievers.factory import load_faiss
+from hopgate.retrievers.filters import Filter, Where, parse_where
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
 from hopgate.retrievers.manifest import (
     MANIFEST,
-    PASSAGES,
+    VECTORS,
     WORDS,
     Manifest,
     check_hashes,
     damaged,
     describe,
     info,
-    version_folder,
 )
-from hopgate.retrievers.store import PassageStore
+from hopgate.retrievers.segments import Segments
+from hopgate.retrievers.words import UnreadableError, Words
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_Ranking = list[tuple[int, float]]
-"""Positions with their scores, best first."""
+Ranking = Sequence[tuple[int, float]]
+"""Keys of passages with their scores, best first."""
 _OPENING_TRIES = 10
-"""How often an index is opened anew when a writer replaced it just then."""
+"""How often an index is opened anew when a writer changed it just then."""
 
 
 class Index:
     """An index opened for searching, from any number of threads. Open one with `load_index`.
 
-    It stays the version that was opened, whatever becomes of the folder.
+    It stays as it was when it was opened, whatever becomes of the folder.
 
     Attributes:
-        path: its folder.
-        manifest: what `info` gives.
-        encoder: the encoder of its vectors, which encodes queries too.
+        path: Its folder.
+        manifest: What `info` gives.
+        encoder: The encoder of its vectors, which encodes queries too.
     """
 
     def __init__(
-        self,
-        path: Path,
-        manifest: Manifest,
-        vectors: Searcher,
-        store: PassageStore,
-        encoder: Encoder,
-        words: Bm25,
+        self, path: Path, manifest: Manifest, words: Words, vectors: Segments, encoder: Encoder
     ) -> None:
-        """Hold parts that were opened and checked, see `Index.open`."""
+        """Keep parts that were opened and checked, see `Index.open`."""
         self.path = path
         self.manifest = manifest
         self.encoder = encoder
-        self._vectors = vectors
-        self._store = store
         self._words = words
+        self._vectors = vectors
 
     @classmethod
     def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
-        """Open the current version of an index and load its encoder.
+        """Open an index as it is now, and load its encoder.
 
         Args:
-            path: the folder of the index.
-            encoder: the encoder to use in place of the one that the manifest names, by name or
+            path: The folder of the index.
+            encoder: The encoder to use in place of the one that the manifest names, by name or
                 loaded; it must be the same model (for one that has moved, say).
 
         Raises:
-            ValueError: the folder is missing, is no index, is damaged, is of another format
+            ValueError: The folder is missing, is no index, is damaged, is of another format
                 version, or was built with another encoder.
-            RuntimeError: faiss or the encoder is missing.
+            RuntimeError: FAISS or the encoder is missing.
         """
         folder = Path(path).expanduser()
         return while_it_changes(folder, lambda: cls._open(folder, encoder))
@@ -97,38 +83,45 @@ class Index:
         check_hashes(folder, manifest)
         load_faiss()
         loaded = matching_encoder(folder, manifest, encoder)
-        version = version_folder(folder, manifest)
+        return cls(folder, manifest, *cls.parts(folder, manifest), loaded)
+
+    @staticmethod
+    def parts(folder: Path, manifest: Manifest) -> tuple[Words, Segments]:
+        """Open the words and the vectors of an index.
+
+        Raises:
+            ValueError: They are damaged, or do not belong together.
+        """
+        files = [folder / name for name in manifest["files"] if name.startswith(f"{WORDS}/")]
+        dead = folder / manifest["dead"] if manifest["dead"] else None
         try:
-            vectors = Searcher.open(version, manifest["search"])
-            store = PassageStore(version / PASSAGES)
-            words = Bm25.open(version / WORDS)
-            counts = {len(vectors), len(store), len(words)}
-        except (RuntimeError, ValueError, OSError, sqlite3.DatabaseError) as error:
-            raise damaged(folder, str(error).splitlines()[0]) from error
-        if counts != {manifest["passages"]}:
-            store.close()
-            raise damaged(folder, "vectors, passages and BM25 have different lengths")
-        return cls(folder, manifest, vectors, store, loaded, words)
+            words = Words(files, manifest["words"], manifest["language"])
+            vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
+        except (RuntimeError, ValueError, OSError, KeyError, TypeError) as error:
+            raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
+        if {len(words), len(vectors)} != {manifest["passages"]}:
+            raise damaged(folder, "its vectors and its passages are not equally many")
+        return words, vectors
 
     def __len__(self) -> int:
         """Count the passages."""
-        return len(self._vectors)
+        return len(self._words)
 
     def search(
         self,
         queries: Sequence[str],
         k: int,
         mode: Mode | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Where | Filter | None = None,
     ) -> list[list[Hit]]:
         """Find the best passages for each query.
 
         Args:
-            queries: search texts; what is over the encoder's `max_tokens` is cut.
-            k: passages for each query, at least 1; more than there are gives all.
+            queries: Search texts; what is over the encoder's `max_tokens` is cut.
+            k: Passages for each query, at least 1; more than there are gives all.
             mode: `dense` (the highest inner product of vectors), `bm25` (words in common) or
-                `hybrid` (both, by reciprocal rank); None for the default.
-            where: field → value that passages must have, for example `{"source": "a.pdf"}`.
+                `hybrid` (both, by reciprocal rank); None for the index's default.
+            where: What passages must fulfil, see `parse_where`: `{"source": "a.pdf"}`.
 
         Returns:
             For each query, in order, its hits, best first.
@@ -139,53 +132,44 @@ class Index:
         check_k(k)
         if isinstance(queries, str):
             raise ValueError("queries is a string: give a list of strings")
-        queries = [encodable(query) for query in queries]
-        mode = mode or DEFAULT_MODE
+        queries, wanted = [encodable(query) for query in queries], parse_where(where)
+        mode = mode or self.manifest["mode"]
         if mode not in get_args(Mode):
             raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
-        allowed = None if where is None else self._store.where(where)
-        if not queries or (allowed is not None and not len(allowed)):
-            return [[] for _ in queries]
         rank = {"dense": self._dense, "bm25": self._bm25, "hybrid": self._hybrid}[mode]
-        return [self._hits(ranking) for ranking in rank(queries, k, allowed)]
+        with _read_faults(self.path):
+            return [self._hits(ranking, wanted) for ranking in rank(queries, k, wanted)]
 
-    def _dense(
-        self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
-    ) -> list[_Ranking]:
-        vectors = self.encoder.encode_queries(queries)
-        return _rankings(*self._vectors.search(vectors, k, allowed))
+    def _dense(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
+        if not queries:
+            return []
+        return self._vectors.search(self.encoder.encode_queries(queries), k, wanted)
 
-    def _bm25(
-        self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
-    ) -> list[_Ranking]:
-        mask = None
-        if allowed is not None:
-            mask = np.zeros(len(self), dtype=bool)
-            mask[allowed] = True
-        return _rankings(*self._words.search(queries, k, mask))
+    def _bm25(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
+        return [self._words.search(query, k, wanted) for query in queries]
 
-    def _hybrid(
-        self, queries: Sequence[str], k: int, allowed: NDArray[np.int64] | None
-    ) -> list[_Ranking]:
+    def _hybrid(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
         depth = max(k, CANDIDATES)
         both = zip(
-            self._dense(queries, depth, allowed), self._bm25(queries, depth, allowed), strict=True
+            self._dense(queries, depth, wanted), self._bm25(queries, depth, wanted), strict=True
         )
+        return [fuse([[key for key, _ in ranking] for ranking in pair], k) for pair in both]
+
+    def _hits(self, ranking: Ranking, wanted: Filter) -> list[Hit]:
+        stored = self._words.read([key for key, _ in ranking])
         return [
-            fuse([[position for position, _ in ranking] for ranking in rankings], k)
-            for rankings in both
+            _hit(each.passage(key, wanted), score)
+            for each, (key, score) in zip(stored, ranking, strict=True)
         ]
 
-    def _hits(self, ranking: _Ranking) -> list[Hit]:
-        passages = self._store.get([position for position, _ in ranking])
-        return [_hit(passage, score) for passage, (_, score) in zip(passages, ranking, strict=True)]
 
-
-def _rankings(positions: NDArray[np.int64], scores: NDArray[np.float32]) -> list[_Ranking]:
-    return [
-        [(position, score) for position, score in zip(*row, strict=True) if position >= 0]
-        for row in zip(positions.tolist(), scores.tolist(), strict=True)
-    ]
+@contextmanager
+def _read_faults(folder: Path) -> Iterator[None]:
+    """Name the index in the error about a passage that cannot be read."""
+    try:
+        yield
+    except UnreadableError as error:
+        raise damaged(folder, str(error)) from error
 
 
 def _hit(passage: Passage, score: float) -> Hit:
@@ -208,28 +192,24 @@ def while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
         before = _stat(folder / MANIFEST)
         try:
             return look()
-        except (ValueError, OSError, RuntimeError, sqlite3.Error):
+        except (ValueError, OSError, RuntimeError):
             if _stat(folder / MANIFEST) == before:
                 raise
     return look()
-
-
-_hashed: Cache[None] = Cache()
 
 
 def check_index(path: Path | str) -> Manifest:
     """Check, without opening it, that an index could be opened here with its own encoder.
 
     Checked are the manifest, the files as in `Index.open` (again only when one of them changes),
-    FAISS, and the fingerprint of the encoder if it is on this machine (a model of the hub that is
-    not is downloaded when the index is opened).
+    FAISS, and the fingerprint of the encoder.
 
     Returns:
         The manifest, as `info` does.
 
     Raises:
         ValueError: See `Index.open`.
-        RuntimeError: FAISS is missing, or the embedded encoder is missing or damaged.
+        RuntimeError: FAISS or the encoder is missing or damaged.
     """
     folder = Path(path).expanduser().resolve()
     return while_it_changes(folder, lambda: _check(path))
@@ -238,13 +218,10 @@ def check_index(path: Path | str) -> Manifest:
 def _check(path: Path | str) -> Manifest:
     folder = Path(path).expanduser().resolve()
     manifest = info(path)
-    version = version_folder(folder, manifest)
-    files = [folder / MANIFEST, *(version / name for name in manifest["files"])]
-    _hashed.get(folder, lambda: check_hashes(folder, manifest), files)
+    check_hashes(folder, manifest)
     load_faiss()
-    name = manifest["encoder"]["name"]
-    if source := find_encoder(name):
-        _check_fingerprint(folder, manifest, name, source.fingerprint)
+    source = own_encoder(folder, manifest)
+    _check_fingerprint(folder, manifest, source.name, source.fingerprint)
     return manifest
 
 
@@ -260,15 +237,17 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
     """Load an encoder if it is the one that an index was built with.
 
     Raises:
-        ValueError: it is another.
+        ValueError: It is another.
+        RuntimeError: The one that the manifest names is not on this machine.
     """
     built_with = manifest["encoder"]
     if isinstance(encoder, Encoder):
         loaded, name = encoder, encoder.name
         _check_fingerprint(folder, manifest, name, encoder.fingerprint)
     else:
-        name = encoder or manifest["encoder"]["name"]
-        _check_fingerprint(folder, manifest, name, resolve_encoder(name).fingerprint)
+        source = resolve_encoder(encoder) if encoder else own_encoder(folder, manifest)
+        name = source.name
+        _check_fingerprint(folder, manifest, name, source.fingerprint)
         loaded = load_encoder(name, built_with["query_prefix"], built_with["passage_prefix"])
     for key, value in describe(loaded).items():
         if key != "name" and value != built_with.get(key):
@@ -277,6 +256,33 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
                 f"{name} has {value!r}: build the index again"
             )
     return loaded
+
+
+def own_encoder(folder: Path, manifest: Manifest) -> EncoderSource:
+    """Find the encoder that a manifest names, without fetching anything.
+
+    The manifest may be a stranger's: a model is downloaded, or read from beside the index, only
+    when its user names it.
+
+    Raises:
+        ValueError: There is no such encoder, or it lies in the folder of the index.
+        RuntimeError: It is not on this machine.
+    """
+    name = manifest["encoder"]["name"]
+    path = Path(name)
+    if path.is_dir() and (
+        not path.is_absolute() or path.resolve().is_relative_to(folder.resolve())
+    ):
+        raise ValueError(
+            f"the index at {folder} names the encoder {name!r}, a folder that may have come with "
+            "it: build the index again with an encoder that you trust"
+        )
+    if source := find_encoder(name):
+        return source
+    raise RuntimeError(
+        f"the index at {folder} needs the encoder {name}, which is not on this machine: to "
+        f"download it, run `hopgate index verify {folder} --encoder {name}`"
+    )
 
 
 def _check_fingerprint(folder: Path, manifest: Manifest, name: str, fingerprint: str) -> None:
@@ -301,6 +307,6 @@ def load_index(path: Path | str, encoder: str | None = None) -> Index:
 
 
 def _load(folder: Path, encoder: str | None) -> Index:
-    source = resolve_encoder(encoder or info(folder)["encoder"]["name"])
+    source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
     files = [folder / MANIFEST, *model_files(source.folder)]
     return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)

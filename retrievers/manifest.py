@@ -1,52 +1,127 @@
-"""The manifest of an index: which version is the current one, and what is in it.
+"""The manifest of an index: its current state, and every file that belongs to it.
 
-An index is a folder. Its `manifest.json` names the current version and describes every file of
-it; the files lie in a folder of the version's own, `v000001` and so on. A change writes a new
-version and then replaces the manifest, so that no one ever opens half of one.
+An index is a folder. Its `manifest.json` describes the encoder, Tantivy's segments with words and
+passages (`words/`) and FAISS's segments of vectors (`vectors/`). A change writes new files beside
+those that are there and then replaces the manifest, so that no one ever opens half of a change.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+import re
+import stat
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from hopgate.common.cache import Cache
 from hopgate.common.files import sha256
+from hopgate.retrievers.hybrid import Mode
 
 if TYPE_CHECKING:
     from hopgate.retrievers.encoders import Encoder
 
-FORMAT_VERSION = 2
+FORMAT_VERSION: Literal[3] = 3
 """Version of the folder's layout; a newer or older one is refused."""
 
 MANIFEST = "manifest.json"
-VECTORS = "faiss.index"
-EXACT = "vectors.npy"
-"""The vectors themselves, float32, beside every FAISS index but a flat one, which holds them."""
-PASSAGES = "passages.sqlite"
-WORDS = "bm25"
-METRIC = "inner_product"
+WORDS = "words"
+VECTORS = "vectors"
+METRIC: Literal["inner_product"] = "inner_product"
 
+MAX_MANIFEST_BYTES = 16 << 20
 HASH_AT_OPEN_BYTES = 8 << 20
 """Files up to this size are hashed whenever an index is opened (some 20 ms); larger ones only
 have their size checked, until `verify`."""
 
-Manifest = dict[str, Any]
+_FILE_NAME = re.compile(rf"({WORDS}|{VECTORS})/[A-Za-z0-9][A-Za-z0-9.-]*")
 
-_FIELDS: dict[str, type] = {
-    "version": int,
-    "encoder": dict,
-    "metric": str,
-    "factory": str,
-    "search": dict,
-    "passages": int,
-    "created": str,
-    "files": dict,
-}
-_ENCODER_FIELDS: dict[str, type] = {"name": str, "fingerprint": str}
-_PREFIXES = ("query_prefix", "passage_prefix")
-_FILE_FIELDS: dict[str, type] = {"bytes": int, "sha256": str}
+Count = Annotated[int, Field(ge=0)]
+
+
+class EncoderInfo(TypedDict):
+    """The encoder of an index; its attributes are those of `Encoder`."""
+
+    name: str
+    dimension: Annotated[int, Field(ge=1, le=65_536)]
+    pooling: str
+    normalize: bool
+    max_tokens: Count
+    query_prefix: str
+    passage_prefix: str
+    fingerprint: str
+
+
+class SegmentInfo(TypedDict):
+    """One segment of vectors.
+
+    Attributes:
+        name: Its files are `vectors/NAME.…`.
+        rows: How many vectors it has, deleted ones included.
+        factory: FAISS's factory string.
+        search: FAISS's settings for a search, and the recall they were measured to have.
+    """
+
+    name: Annotated[str, Field(pattern="^[0-9]{1,12}$")]
+    rows: Annotated[int, Field(ge=1)]
+    factory: str
+    search: dict[str, int | float]
+
+
+class FileInfo(TypedDict):
+    """Size and hash of a file."""
+
+    bytes: Count
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """What `manifest.json` contains.
+
+    Attributes:
+        format_version: `FORMAT_VERSION`.
+        version: Counts the changes, from 1.
+        encoder: See `EncoderInfo`.
+        metric: How vectors are compared.
+        factory: FAISS's factory string of the largest segment.
+        auto: Whether the factory was chosen for the collection.
+        language: Chooses the analyzer of the words.
+        mode: The mode that `auto` means.
+        mode_reason: Why.
+        passages: How many there are.
+        sources: How many documents they come from.
+        roots: Folders that were indexed.
+        segments: See `SegmentInfo`.
+        dead: The file under `vectors/` with the keys of deleted vectors; empty if there are none.
+        words: What Tantivy's `meta.json` contains.
+        created: Time of the last change, UTC, ISO 8601.
+        files: Every file, by its path below the folder.
+        checksum: SHA-256 of all the rest.
+    """
+
+    format_version: Literal[3]
+    version: Annotated[int, Field(ge=1)]
+    encoder: EncoderInfo
+    metric: Literal["inner_product"]
+    factory: str
+    auto: bool
+    language: str
+    mode: Mode
+    mode_reason: str
+    passages: Annotated[int, Field(ge=1)]
+    sources: Count
+    roots: list[str]
+    segments: list[SegmentInfo]
+    dead: str
+    words: dict[str, Any]
+    created: str
+    files: dict[str, FileInfo]
+    checksum: str
 
 
 class DamagedError(ValueError):
@@ -58,60 +133,77 @@ def damaged(folder: Path, what: str) -> DamagedError:
     return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
 
 
-def version_folder(folder: Path, manifest: Manifest) -> Path:
-    """Return the folder with the files of the version that a manifest describes."""
-    return folder / version_name(manifest["version"])
-
-
-def version_name(version: int) -> str:
-    """Return the name of a version's folder."""
-    return f"v{version:06d}"
-
-
 def info(path: Path | str) -> Manifest:
     """Read the manifest of an index and look at the sizes of its files, without opening it.
 
-    Returns:
-        `format_version`, `version` (counted from 1), `encoder` (`name`, `dimension`, `pooling`,
-        `normalize`, `max_tokens`, `query_prefix`, `passage_prefix`, `fingerprint`), `metric`,
-        `factory`, `auto` (whether the factory was chosen for the collection), `search` (FAISS's
-        settings for a search, and the recall they were measured to have), `passages` and `sources`
-        (how many), `roots` (folders that were indexed), `created` (UTC, ISO 8601), `files` (name →
-        `bytes` and `sha256`) and `checksum` (of all the rest).
-
     Raises:
-        ValueError: the folder is missing, is no index, is half-written, or is of another format
+        ValueError: The folder is missing, is no index, is half-written, or is of another format
             version.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
-    if not (folder / MANIFEST).is_file():
+    if not (folder / MANIFEST).exists():
         raise ValueError(f"{path} is not an index: it has no {MANIFEST}")
     manifest = _read(folder)
-    _check_files(folder, manifest)
+    for name, entry in manifest["files"].items():
+        _check_size(folder, name, entry["bytes"])
     return manifest
 
 
+_ADAPTER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+
+
 def _read(folder: Path) -> Manifest:
+    found = _parsed(folder)
+    version = found.get("format_version") if isinstance(found, dict) else None
+    if isinstance(version, int) and not isinstance(version, bool):
+        check_not_newer(folder, version)
+        if version < FORMAT_VERSION:
+            raise ValueError(
+                f"the index at {folder} has the old format version {version}, and this hopgate "
+                f"reads version {FORMAT_VERSION}: build it again with `{_rebuild(folder, found)}`"
+            )
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except ValueError as error:
+        manifest = _ADAPTER.validate_python(found, strict=True)
+    except (ValidationError, RecursionError) as error:
+        raise damaged(folder, _fault(error)) from None
+    for name in [*manifest["files"], *([manifest["dead"]] if manifest["dead"] else [])]:
+        if not _FILE_NAME.fullmatch(name):
+            raise damaged(folder, f"{MANIFEST} lists {name[:80]!r}, which is no file of an index")
+    return manifest
+
+
+def _parsed(folder: Path) -> Any:
+    file = folder / MANIFEST
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise damaged(folder, f"{MANIFEST} is not a regular file")
+        if found.st_size > MAX_MANIFEST_BYTES:
+            raise damaged(folder, f"{MANIFEST} has {found.st_size >> 20} MiB")
+        return json.loads(file.read_text(encoding="utf-8"))
+    except DamagedError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
-    _check_fields(folder, "", manifest, {"format_version": int})
-    version = manifest["format_version"]
-    check_not_newer(folder, version)
-    if version < FORMAT_VERSION:
-        raise ValueError(
-            f"the index at {folder} has the old format version {version}, and this hopgate reads "
-            f"version {FORMAT_VERSION}: build the index again, into a new folder"
-        )
-    _check_fields(folder, "", manifest, _FIELDS)
-    _check_fields(folder, "encoder.", manifest["encoder"], _ENCODER_FIELDS)
-    for name in _PREFIXES:
-        manifest["encoder"].setdefault(name, "")  # the first indexes of this format had none
-    _check_fields(folder, "files.", manifest["files"], {VECTORS: dict, PASSAGES: dict})
-    return dict(manifest)
+
+
+def _fault(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return f"{MANIFEST} is nested too deeply"
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(map(str, first["loc"]))[:80]
+    return f"{field or 'the whole'} of {MANIFEST}: {first['msg']}"
+
+
+def _rebuild(folder: Path, manifest: dict[str, Any]) -> str:
+    """Return the command that builds an index of an older format again."""
+    import shlex
+
+    roots = manifest.get("roots")
+    known = roots if isinstance(roots, list) and all(isinstance(r, str) for r in roots) else []
+    return f"hopgate index build {shlex.join(known) or 'FOLDER'} --out {shlex.quote(str(folder))}"
 
 
 def check_not_newer(folder: Path, version: int) -> None:
@@ -123,77 +215,51 @@ def check_not_newer(folder: Path, version: int) -> None:
         )
 
 
-def _check_files(folder: Path, manifest: Manifest) -> None:
-    version = version_folder(folder, manifest)
-    for name, entry in manifest["files"].items():
-        _check_fields(folder, f"files.{name}.", entry, _FILE_FIELDS)
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise damaged(folder, f"{MANIFEST} lists {name}, which is outside the index")
-        _check_size(folder, version / name, entry["bytes"])
+def _check_size(folder: Path, name: str, expected: int) -> None:
+    try:
+        found = (folder / name).stat()
+    except OSError as error:
+        raise damaged(folder, f"{name} is missing") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise damaged(folder, f"{name} is not a regular file")
+    if found.st_size != expected:
+        raise damaged(folder, f"{name} has {found.st_size} bytes, not {expected}")
 
 
-def _check_fields(folder: Path, prefix: str, found: Any, fields: dict[str, type]) -> None:
-    if not isinstance(found, dict):
-        raise damaged(folder, f"{MANIFEST} is not a JSON object")
-    if missing := fields.keys() - found.keys():
-        names = ", ".join(prefix + name for name in sorted(missing))
-        raise damaged(folder, f"{MANIFEST} lacks {names}")
-    for name, kind in fields.items():
-        if not isinstance(found[name], kind):
-            raise damaged(folder, f"{prefix}{name} of {MANIFEST} is {found[name]!r:.60}")
-
-
-def _check_size(folder: Path, file: Path, expected: int) -> None:
-    name = file.relative_to(folder)
-    if not file.is_file():
-        raise damaged(folder, f"{name} is missing")
-    if (size := file.stat().st_size) != expected:
-        raise damaged(folder, f"{name} has {size} bytes, not {expected}")
+_hashes: Cache[str] = Cache()
 
 
 def check_hashes(folder: Path, manifest: Manifest) -> None:
-    """Hash the small files of a version, see `HASH_AT_OPEN_BYTES`.
+    """Hash the small files of an index, see `HASH_AT_OPEN_BYTES`; each once per process.
 
     Raises:
-        ValueError: one has changed since it was written.
+        ValueError: One has changed since it was written.
     """
-    version = version_folder(folder, manifest)
     for name, entry in manifest["files"].items():
-        if entry["bytes"] <= HASH_AT_OPEN_BYTES and sha256(version / name) != entry["sha256"]:
-            raise damaged(folder, f"{version.name}/{name} has changed since it was built")
+        file = (folder / name).absolute()
+        if entry["bytes"] > HASH_AT_OPEN_BYTES:
+            continue
+        if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
+            raise damaged(folder, f"{name} has changed since it was written")
 
 
-def check_all_hashes(folder: Path, manifest: Manifest) -> None:
-    """Hash every file of a version.
-
-    Raises:
-        ValueError: one has changed since it was written.
-    """
-    if wrong := changed_files(folder, manifest):
-        raise damaged(folder, f"{wrong[0]} has changed since it was built")
-
-
-def changed_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Return the files of a version that changed since they were written."""
-    version = version_folder(folder, manifest)
-    return [
-        f"{version.name}/{name}"
-        for name, entry in manifest["files"].items()
-        if sha256(version / name) != entry["sha256"]
-    ]
+def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None = None) -> list[str]:
+    """Return the files of an index, or only some, that changed since they were written."""
+    names = manifest["files"] if only is None else only
+    return [n for n in names if sha256(folder / n) != manifest["files"][n]["sha256"]]
 
 
 def looks_like_one(folder: Path) -> bool | None:
     """Return whether a folder's manifest is that of an index; None if it has none.
 
     Raises:
-        ValueError: it is that of an index of a newer format.
+        ValueError: It is that of an index of a newer format.
     """
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (folder / MANIFEST).exists():
         return None
-    except (OSError, ValueError):
+    try:
+        manifest = _parsed(folder)
+    except DamagedError:
         return False
     if not isinstance(manifest, dict) or not isinstance(manifest.get("encoder"), dict):
         return False
@@ -203,34 +269,28 @@ def looks_like_one(folder: Path) -> bool | None:
     return True
 
 
-def describe(encoder: Encoder) -> dict[str, Any]:
+def describe(encoder: Encoder) -> EncoderInfo:
     """Return what the manifest says about an encoder."""
-    return {
-        "name": encoder.name,
-        "dimension": encoder.dimension,
-        "pooling": encoder.pooling,
-        "normalize": encoder.normalize,
-        "max_tokens": encoder.max_tokens,
-        **{name: getattr(encoder, name) for name in _PREFIXES},
-        "fingerprint": encoder.fingerprint,
-    }
+    return EncoderInfo(
+        name=encoder.name,
+        dimension=encoder.dimension,
+        pooling=encoder.pooling,
+        normalize=encoder.normalize,
+        max_tokens=encoder.max_tokens,
+        query_prefix=encoder.query_prefix,
+        passage_prefix=encoder.passage_prefix,
+        fingerprint=encoder.fingerprint,
+    )
 
 
-def describe_files(version: Path) -> dict[str, dict[str, Any]]:
-    """Return the size and hash of every file of a version, by its path below it."""
-    files = sorted(file for file in version.rglob("*") if file.is_file())
-    return {
-        file.relative_to(version).as_posix(): {
-            "bytes": file.stat().st_size,
-            "sha256": sha256(file),
-        }
-        for file in files
-    }
+def describe_file(file: Path) -> FileInfo:
+    """Return the size and hash of a file."""
+    return FileInfo(bytes=file.stat().st_size, sha256=sha256(file))
 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """Return a manifest as it is written, with its checksum."""
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    text = json.dumps(body | {"checksum": checksum}, indent=2, ensure_ascii=False)
+    text = json.dumps(body | {"checksum": checksum}, indent=1, ensure_ascii=False)
     return f"{text}\n".encode(errors="backslashreplace")  # halves of surrogate pairs, as JSON does

@@ -1,0 +1,85 @@
+"""Passages on their way into an index: kept on disk, so that a million of them fit."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hopgate.retrievers.base import Passage, passage_id
+from hopgate.retrievers.words import Place, Stored, key_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.uint64]
+
+
+class Incoming:
+    """Passages in the order given, read as often as needed.
+
+    Args:
+        file: The file to keep them in; it must not exist.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """Create the file."""
+        self._file = file.open("x", encoding="utf-8", errors="surrogatepass")
+        self._path = file
+        self._keys = array("Q")
+
+    def put(self, passages: Iterable[Passage], stamp: str = "") -> int:
+        """Add passages.
+
+        Args:
+            passages: See `make_passage`.
+            stamp: That of their file, see `Place`.
+
+        Returns:
+            How many they were.
+
+        Raises:
+            ValueError: One does not have the id of its content.
+        """
+        before = len(self._keys)
+        for passage in passages:
+            title, text = passage["title"], passage["text"]
+            if passage["id"] != passage_id(title, text):
+                raise ValueError(
+                    f"the id of passage {passage['id']!r} does not match its content: create "
+                    "passages with make_passage"
+                )
+            place = (passage["source"], passage.get("page"), passage.get("section", ""), stamp)
+            self._file.write(json.dumps([title, text, place], ensure_ascii=False) + "\n")
+            self._keys.append(key_of(passage["id"]))
+        return len(self._keys) - before
+
+    def __len__(self) -> int:
+        """Count the passages."""
+        return len(self._keys)
+
+    @property
+    def keys(self) -> Keys:
+        """The key of each passage, in the order given."""
+        return np.frombuffer(self._keys, dtype=np.uint64) if self._keys else np.empty(0, np.uint64)
+
+    def __iter__(self) -> Iterator[tuple[int, Stored]]:
+        """Read each passage with its key."""
+        self._file.flush()
+        with self._path.open(encoding="utf-8", errors="surrogatepass", newline="\n") as lines:
+            for key, line in zip(self._keys, lines, strict=True):
+                title, text, place = json.loads(line)
+                yield key, Stored(title, text, (Place(*place),))
+
+    def sample(self, most: int) -> list[Stored]:
+        """Read passages spread evenly over all."""
+        step = max(1, len(self) // most)
+        return [stored for at, (_, stored) in enumerate(self) if at % step == 0][:most]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,321 @@
+"""The vectors of an index: immutable segments, each a FAISS index with the keys of its vectors.
+
+Each change writes at most one segment. Those that are no larger than what is written are merged
+into it, so that there are few: about as many as the index has doublings.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from hopgate.retrievers.factory import (
+    EXACT,
+    FAISS,
+    FLAT,
+    Allowed,
+    IndexLayout,
+    Searcher,
+    reading_headers,
+    write,
+)
+from hopgate.retrievers.filters import Filter
+from hopgate.retrievers.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.uint64]
+    Vectors = NDArray[np.float32]
+
+KEYS = ".keys"
+"""Suffix of the file with the keys of a segment's vectors, in the order of their positions."""
+DEAD_SHARE = 0.3
+"""Share of deleted vectors from which a segment is written again without them."""
+_SPARE = 32
+"""Vectors fetched beyond what was asked for, in place of deleted ones."""
+_FILTERS_REMEMBERED = 32
+_BLOCK = 16_384
+"""Vectors handed on at a time."""
+
+
+class Found(NamedTuple):
+    """A search result, best first.
+
+    Attributes:
+        key: The key of a passage.
+        score: Inner product with the query.
+    """
+
+    key: int
+    score: float
+
+
+class _Mapped:
+    """The files of a segment, which never change."""
+
+    def __init__(self, folder: Path, described: SegmentInfo) -> None:
+        self.keys = read_keys(folder / f"{described['name']}{KEYS}")
+        self.searcher = Searcher.open(folder / described["name"], described["search"])
+        if not len(self.keys) == len(self.searcher) == described["rows"]:
+            raise ValueError(f"segment {described['name']} has vectors and keys of other lengths")
+
+
+_mapped: WeakValueDictionary[tuple[object, ...], _Mapped] = WeakValueDictionary()
+"""Segments in use, by folder, name, and inode and time of their keys: a changed index is opened
+again without reading those that it had before."""
+
+
+def _map(folder: Path, described: SegmentInfo) -> _Mapped:
+    found = (folder / f"{described['name']}{KEYS}").stat()
+    which = (folder, *map(str, described.items()), found.st_ino, found.st_mtime_ns)
+    mapped = _mapped.get(which)
+    if mapped is None:
+        mapped = _mapped[which] = _Mapped(folder, described)
+    return mapped
+
+
+class Segment:
+    """One segment, opened for searching.
+
+    Args:
+        folder: The folder with its files.
+        described: What the manifest says about it.
+        dead: The keys of all deleted vectors, ascending.
+
+    Raises:
+        RuntimeError: FAISS cannot read its file.
+        ValueError: Its files do not belong together.
+    """
+
+    def __init__(self, folder: Path, described: SegmentInfo, dead: Keys) -> None:
+        """Map the files."""
+        self._files = _map(folder, described)
+        self.described = described
+        self.alive = ~among(self.keys, dead)
+        self.living = int(self.alive.sum())
+        self._living: Allowed | None = None
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of its vectors, deleted ones included, in the order of their positions."""
+        return self._files.keys
+
+    @property
+    def exact(self) -> Vectors:
+        """The vectors themselves, shape (n, dimension), memory-mapped."""
+        return self._files.searcher.exact
+
+    def search(
+        self, queries: Vectors, k: int, allowed: Allowed | None
+    ) -> list[list[tuple[float, int]]]:
+        """Return (score, key) of the best vectors for each query; None allows all that live."""
+        gone = len(self.keys) - self.living
+        if allowed is not None or not gone:
+            return self._searched(queries, k, allowed)
+        found = self._searched(queries, k + min(gone, k + _SPARE), None)
+        if min(map(len, found)) < min(k, self.living):
+            self._living = self._living or Allowed(self.alive)
+            found = self._searched(queries, k, self._living)
+        return [row[:k] for row in found]
+
+    def _searched(
+        self, queries: Vectors, k: int, allowed: Allowed | None
+    ) -> list[list[tuple[float, int]]]:
+        """Search, and leave out deleted vectors."""
+        if allowed is not None and not len(allowed):
+            return [[] for _ in queries]
+        positions, scores = self._files.searcher.search(queries, k, allowed)
+        found = (scores.tolist(), self.keys[positions].tolist(), self.alive[positions].tolist())
+        return [
+            [(score, key) for score, key, lives in zip(*row, strict=True) if lives]
+            for row in zip(*found, strict=True)
+        ]
+
+
+class Segments:
+    """The vectors of an index, opened for searching from any number of threads.
+
+    Args:
+        folder: The folder with the files of the segments.
+        described: What the manifest says about them.
+        dead: The file with the keys of deleted vectors; None if there are none.
+        select: Returns the keys of the passages that a filter allows, ascending.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        described: Sequence[SegmentInfo],
+        dead: Path | None,
+        select: Callable[[Filter], Keys],
+    ) -> None:
+        """Map the files."""
+        self.dead = read_keys(dead) if dead else np.empty(0, dtype=np.uint64)
+        self.parts = [Segment(folder, each, self.dead) for each in described]
+        self._select = select
+        self._allowed: OrderedDict[Filter, list[Allowed]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """Count the vectors that were not deleted."""
+        return sum(part.living for part in self.parts)
+
+    def keys(self) -> Keys:
+        """Return the keys of all vectors that were not deleted, ascending."""
+        return np.sort(_joined([part.keys[part.alive] for part in self.parts]))
+
+    def search(self, queries: Vectors, k: int, wanted: Filter = ()) -> list[list[Found]]:
+        """Find the vectors of the highest inner product with each query.
+
+        Args:
+            queries: shape (m, dimension).
+            k: At least 1.
+            wanted: What the passages must fulfil.
+        """
+        allowed = self._for(wanted) if wanted else [None] * len(self.parts)
+        found = [
+            part.search(queries, k, only)
+            for part, only in zip(self.parts, allowed, strict=True)
+            if part.living
+        ]
+        return [
+            [Found(key, score) for score, key in sorted(_chain(rows), reverse=True)[:k]]
+            for rows in zip(*found, strict=True)
+        ]
+
+    def vectors(self, keys: Sequence[int]) -> Vectors:
+        """Return the vectors of passages, in the order asked.
+
+        Raises:
+            ValueError: There is no vector with such a key.
+        """
+        wanted = np.asarray(keys, dtype=np.uint64)
+        rows = np.zeros((len(keys), self.parts[0].exact.shape[1]), dtype=np.float32)
+        missing = np.ones(len(keys), dtype=bool)
+        for part in self.parts:
+            for at in np.flatnonzero(missing & np.isin(wanted, part.keys[part.alive])):
+                rows[at] = part.exact[np.flatnonzero(part.keys == wanted[at])[0]]
+                missing[at] = False
+        if missing.any():
+            raise ValueError(f"the vector of passage {wanted[missing][0]:016x} is missing")
+        return rows
+
+    def _for(self, wanted: Filter) -> list[Allowed]:
+        """Return what a filter allows in each segment."""
+        with self._lock:
+            if wanted in self._allowed:
+                self._allowed.move_to_end(wanted)
+                return self._allowed[wanted]
+        keys = self._select(wanted)
+        found = [Allowed(part.alive & among(part.keys, keys)) for part in self.parts]
+        with self._lock:
+            self._allowed[wanted] = found
+            while len(self._allowed) > _FILTERS_REMEMBERED:
+                self._allowed.popitem(last=False)
+        return found
+
+
+def write_segment(
+    stem: Path,
+    layout: IndexLayout,
+    old: Sequence[Segment],
+    fresh: tuple[Keys, Callable[[slice], Vectors]],
+    dimension: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> SegmentInfo:
+    """Write a segment from the living vectors of others and from new ones.
+
+    Args:
+        stem: Where to write, without the suffix; its name is that of the segment.
+        layout: The FAISS index to build.
+        old: Segments that are merged into it.
+        fresh: The keys of new vectors, and what reads a slice of the vectors.
+        dimension: Length of the vectors.
+        progress: Called with the vectors indexed so far and their total.
+    """
+    new_keys, read = fresh
+    keys = _joined([*(part.keys[part.alive] for part in old), new_keys])
+    write_keys(stem.with_suffix(KEYS), keys)
+
+    def blocks() -> Iterator[Vectors]:
+        for part in old:
+            rows = np.flatnonzero(part.alive)
+            for start in range(0, len(rows), _BLOCK):
+                yield part.exact[rows[start : start + _BLOCK]]
+        for start in range(0, len(new_keys), _BLOCK):
+            yield read(slice(start, start + _BLOCK))
+
+    settings = write(stem, layout, blocks(), len(keys), dimension, progress)
+    return SegmentInfo(name=stem.name, rows=len(keys), factory=layout.factory, search=settings)
+
+
+def to_merge(parts: Sequence[Segment], fresh: int, exact_up_to: float) -> list[Segment]:
+    """Choose the segments to write again together with new vectors.
+
+    These are the ones with many deleted vectors, those no larger than what is written anyway, and
+    all exact ones when together they are too large for exact search.
+
+    Args:
+        parts: The segments as they are.
+        fresh: How many vectors are new.
+        exact_up_to: How many vectors may be searched exactly.
+    """
+    exact = [part for part in parts if part.described["factory"] == FLAT]
+    size = fresh + sum(part.living for part in exact)
+    chosen = exact if size > exact_up_to else []
+    size = size if chosen else fresh
+    for part in sorted(parts, key=lambda each: each.living):
+        worn = len(part.keys) - part.living > DEAD_SHARE * len(part.keys)
+        if part not in chosen and (worn or part.living <= size):
+            chosen = [*chosen, part]
+            size += part.living
+    return chosen
+
+
+def files_of(described: SegmentInfo, folder: Path) -> list[Path]:
+    """List the files of a segment."""
+    names = [f"{described['name']}{suffix}" for suffix in (FAISS, EXACT, KEYS)]
+    return [folder / name for name in names if (folder / name).exists()]
+
+
+def read_keys(file: Path) -> Keys:
+    """Read a file of keys.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    with reading_headers, file.open("rb") as handle:
+        keys: Keys = np.lib.format.read_array(handle, allow_pickle=False)
+    if keys.dtype != np.uint64 or keys.ndim != 1:
+        raise ValueError(f"{file.name} contains no keys")
+    return keys
+
+
+def write_keys(file: Path, keys: Keys) -> None:
+    """Write a file of keys."""
+    with file.open("wb") as handle:
+        np.lib.format.write_array(handle, keys, allow_pickle=False)
+
+
+def among(keys: Keys, ascending: Keys) -> NDArray[np.bool_]:
+    """Return which keys are among others, which are in ascending order."""
+    if not len(ascending):
+        return np.zeros(len(keys), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)
+    return np.asarray(ascending[at] == keys)
+
+
+def _joined(parts: Sequence[Keys]) -> Keys:
+    return np.concatenate([np.empty(0, dtype=np.uint64), *parts])
+
+
+def _chain(rows: Sequence[list[tuple[float, int]]]) -> Iterator[tuple[float, int]]:
+    for row in rows:
+        yield from row

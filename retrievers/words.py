@@ -1,0 +1,416 @@
+"""The words and passages of an index, in Tantivy: BM25, stored passages, filters and deletes.
+
+A passage is one document of Tantivy, whatever the number of files that contain its text; `places`
+lists them. Tantivy writes lock files even to read and deletes files that it no longer needs, so it
+only ever works in a folder of links to the index's files, never in the index itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.filters import Filter, is_pattern, matches
+from hopgate.retrievers.language import analyzer
+
+if TYPE_CHECKING:
+    import tantivy
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.uint64]
+
+_PLACE_FIELDS = ("source", "page", "section")
+_LONGEST_TERM = 1_000
+"""Bytes of a title or section from which its hash is indexed: Tantivy drops terms over 64 KB."""
+_SMALL_CHANGE = 20_000
+"""Passages that one thread indexes into one segment; more are spread over all cores."""
+_HEAP_BYTES = 64 << 20
+"""Memory of each indexing thread; Tantivy starts a new segment when it is full."""
+MAX_QUERY_TERMS = 512
+"""A longer query is cut here, as encoders cut theirs."""
+_META = "meta.json"
+_TANTIVY_FILE = re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+")
+
+
+class UnreadableError(ValueError):
+    """A passage is missing or damaged."""
+
+
+class Place(NamedTuple):
+    """A document that contains a passage.
+
+    Attributes:
+        source: The path of its file relative to the indexed folder; may be empty.
+        page: Its page, counted from 1; None without pages.
+        section: The headings above the passage; may be empty.
+        stamp: The size and time of the file when it was read, by which `sync` sees a change; empty
+            for what is no file of an indexed folder.
+    """
+
+    source: str
+    page: int | None = None
+    section: str = ""
+    stamp: str = ""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A passage as it is stored: its content, and every document that contains it."""
+
+    title: str
+    text: str
+    places: tuple[Place, ...]
+
+    def passage(self, key: int, wanted: Filter = ()) -> Passage:
+        """Return the passage, in the first place that a filter allows.
+
+        A filter may keep documents apart, so the names of others must not show.
+        """
+        found = Passage(id=identity(key), title=self.title, text=self.text, source="")
+        places = [_described(found, place) for place in self.places]
+        return next((each for each in places if matches(each, wanted)), found)
+
+
+def _described(passage: Passage, place: Place) -> Passage:
+    found = passage.copy()
+    found["source"] = place.source
+    if place.page is not None:
+        found["page"] = place.page
+    if place.section:
+        found["section"] = place.section
+    return found
+
+
+def key_of(identity: str) -> int:
+    """Return a passage's id as a number."""
+    return int(identity, 16)
+
+
+def identity(key: int) -> str:
+    """Return the id of the passage with this number."""
+    return f"{key:016x}"
+
+
+class Words:
+    """The words of an index, opened for searching from any number of threads.
+
+    Args:
+        files: Tantivy's files.
+        meta: What Tantivy's `meta.json` contains.
+        language: Chooses the analyzer, see `language.analyzer`.
+
+    Raises:
+        ValueError: The files are damaged.
+    """
+
+    def __init__(self, files: Sequence[Path], meta: Mapping[str, Any], language: str) -> None:
+        """Open the files; the folder of links goes at once, since they are mapped."""
+        import tantivy
+
+        self._analyzer = analyzer(language)
+        with tempfile.TemporaryDirectory(prefix="hopgate-") as folder, without_panics():
+            link(files, Path(folder), meta)
+            index = tantivy.Index.open(folder)
+            index.config_reader("manual", 0)
+            self._schema = index.schema
+            self._searcher = index.searcher()
+
+    def __len__(self) -> int:
+        """Count the passages."""
+        return int(self._searcher.num_docs)
+
+    def search(self, query: str, k: int, wanted: Filter = ()) -> list[tuple[int, float]]:
+        """Return the keys of the best passages by BM25, with their scores, best first."""
+        import tantivy
+
+        words = self._terms(self._analyzer.analyze(query)[:MAX_QUERY_TERMS])
+        if words is None:
+            return []
+        if wanted:
+            allowed = tantivy.Query.const_score_query(self._selection(wanted), 0.0)
+            must = tantivy.Occur.Must
+            words = tantivy.Query.boolean_query([(must, words), (must, allowed)])
+        with without_panics():
+            hits = self._searcher.search(words, max(1, min(k, len(self))), count=False).hits
+            keys = self._searcher.fast_field_values("id", [address for _, address in hits])
+        return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
+
+    def _terms(self, terms: Sequence[str]) -> tantivy.Query | None:
+        import tantivy
+
+        if not terms:
+            return None
+        should, term = tantivy.Occur.Should, tantivy.Query.term_query
+        return tantivy.Query.boolean_query(
+            [(should, term(self._schema, "words", each, "freq")) for each in terms]
+        )
+
+    def keys(self, wanted: Filter = ()) -> Keys:
+        """Return the keys of all passages that a filter allows, in ascending order."""
+        return self._keys(self._selection(wanted))
+
+    def _keys(self, query: tantivy.Query) -> Keys:
+        with without_panics():
+            hits = self._searcher.search(
+                query, max(1, len(self)), count=False, order_by_field="id"
+            ).hits
+        found = np.fromiter((key for key, _ in hits), dtype=np.uint64, count=len(hits))
+        return found[::-1].copy()
+
+    def read(self, keys: Iterable[int]) -> Iterator[Stored]:
+        """Read passages, in the order given.
+
+        Raises:
+            ValueError: There is no passage with such a key, or it is damaged.
+        """
+        import tantivy
+
+        for key in keys:
+            with without_panics():
+                found = tantivy.Query.term_query(self._schema, "id", int(key))
+                hits = self._searcher.search(found, 1, count=False).hits
+                if not hits:
+                    raise UnreadableError(f"passage {identity(int(key))} is missing")
+                stored = self._searcher.doc(hits[0][1]).get_first("passage")
+            yield _stored(stored)
+
+    def sources(self, prefix: str = "") -> list[str]:
+        """List the documents whose source starts with a prefix."""
+        import tantivy
+
+        with without_panics():
+            every = tantivy.Query.all_query()
+            found = self._searcher.terms_with_prefix("source", prefix, every)
+        return [source for source, _ in found]
+
+    def stamp(self, source: str) -> str:
+        """Return the stamp of a document's file; empty if there is none, or no such document."""
+        import tantivy
+
+        found = tantivy.Query.term_query(self._schema, "source", source)
+        with without_panics():
+            hits = self._searcher.search(found, 1, count=False).hits
+            if not hits:
+                return ""
+            stored = self._searcher.doc(hits[0][1]).get_first("passage")
+        return next(place.stamp for place in _stored(stored).places if place.source == source)
+
+    def of(self, field: str, values: Sequence[str]) -> Keys:
+        """Return the keys of the passages with one of these exact values."""
+        return self._keys(self._any(field, values))
+
+    def _selection(self, wanted: Filter) -> tantivy.Query:
+        """Return the query for what a filter allows.
+
+        Tantivy knows the values of a passage, and not which of them belong to one place; where
+        that matters, passages with several places are looked at one by one.
+        """
+        import tantivy
+
+        if not wanted:
+            return tantivy.Query.all_query()
+        must = tantivy.Occur.Must
+        conditions = [(must, self._condition(field, values)) for field, values in wanted]
+        found = tantivy.Query.boolean_query(conditions)
+        if sum(field in _PLACE_FIELDS for field, _ in wanted) > 1:
+            several = tantivy.Query.term_query(self._schema, "several", 1)
+            keys = self._keys(tantivy.Query.boolean_query([*conditions, (must, several)])).tolist()
+            foreign = [
+                key
+                for key, stored in zip(keys, self.read(keys), strict=True)
+                if not matches(stored.passage(key, wanted), wanted)
+            ]
+            if foreign:
+                others = tantivy.Query.term_set_query(self._schema, "id", foreign)
+                without = (tantivy.Occur.MustNot, others)
+                found = tantivy.Query.boolean_query([(must, found), without])
+        return found
+
+    def _condition(self, field: str, values: Sequence[str]) -> tantivy.Query:
+        if field != "source":
+            return self._any(field, values)
+        exact = {value for value in values if not is_pattern(value)}
+        for pattern in filter(is_pattern, values):
+            prefix = re.split(r"[*?[]", pattern, maxsplit=1)[0]
+            exact.update(s for s in self.sources(prefix) if fnmatchcase(s, pattern))
+        return self._any(field, sorted(exact))
+
+    def _any(self, field: str, values: Sequence[str]) -> tantivy.Query:
+        import tantivy
+
+        terms: Sequence[Any] = values
+        if field == "id":
+            terms = [key_of(value) for value in values if re.fullmatch("[0-9a-f]{16}", value)]
+        elif field in ("title", "section"):
+            terms = [_term(value) for value in values]
+        if not terms:
+            return tantivy.Query.empty_query()
+        return tantivy.Query.term_set_query(self._schema, field, terms)
+
+
+class WordsWriter:
+    """Changes the words of an index in a folder of its own; `commit` makes the new files.
+
+    Args:
+        folder: An empty folder to work in.
+        language: Chooses the analyzer.
+        files: The current files; none for a new index.
+        meta: What describes them; None for a new index.
+        expected: About how many passages will be put.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        language: str,
+        files: Sequence[Path] = (),
+        meta: Mapping[str, Any] | None = None,
+        expected: int = 0,
+    ) -> None:
+        """Link the current files and start a writer."""
+        import tantivy
+
+        threads = 1 if expected <= _SMALL_CHANGE else (os.cpu_count() or 1)
+        self._folder, self._language = folder, language
+        with without_panics():
+            if meta is not None:
+                link(files, folder, meta)
+                index = tantivy.Index.open(str(folder))
+            else:
+                index = tantivy.Index(_schema(), str(folder))
+            index.register_tokenizer("words", analyzer(language))
+            self._schema = index.schema
+            self._writer = index.writer(_HEAP_BYTES * threads, threads)
+
+    def put(self, passages: Iterable[tuple[int, Stored]], replace: Sequence[int] = ()) -> None:
+        """Add passages; `replace` names those of them that are there already."""
+        import tantivy
+
+        self.remove(replace)
+        with without_panics():
+            for key, stored in passages:
+                document = tantivy.Document()
+                document.add_unsigned("id", key)
+                document.add_text("words", f"{stored.title} {stored.text}".strip())
+                document.add_bytes("passage", _bytes(stored))
+                if stored.title:
+                    document.add_text("title", _term(stored.title))
+                for place in stored.places:
+                    if place.source:
+                        document.add_text("source", place.source)
+                    if place.page is not None:
+                        document.add_text("page", str(place.page))
+                    if place.section:
+                        document.add_text("section", _term(place.section))
+                if len(stored.places) > 1:
+                    document.add_unsigned("several", 1)
+                self._writer.add_document(document)
+
+    def remove(self, keys: Sequence[int]) -> None:
+        """Remove passages."""
+        import tantivy
+
+        if keys:
+            with without_panics():
+                # By query: Tantivy's delete by term misses unsigned numbers.
+                gone = tantivy.Query.term_set_query(self._schema, "id", list(keys))
+                self._writer.delete_documents_by_query(gone)
+
+    def commit(self) -> tuple[Words, dict[str, Any]]:
+        """Finish the change.
+
+        Returns:
+            The words as they are now, and what Tantivy's `meta.json` contains.
+
+        Raises:
+            ValueError: Tantivy cannot write, for example to a full disk.
+        """
+        with without_panics():
+            self._writer.commit()
+            self._writer.wait_merging_threads()
+        meta = json.loads((self._folder / _META).read_text(encoding="utf-8"))
+        return Words(files_of(meta, self._folder), meta, self._language), meta
+
+
+def files_of(meta: Mapping[str, Any], folder: Path) -> list[Path]:
+    """List the files in a folder that a `meta.json` refers to."""
+    found = []
+    for segment in meta["segments"]:
+        stem = str(segment["segment_id"]).replace("-", "")
+        deletes = (segment.get("deletes") or {}).get("opstamp")
+        for file in sorted(folder.glob(f"{stem}.*")):
+            if file.suffix != ".del" or file.name == f"{stem}.{deletes}.del":
+                found.append(file)
+    return found
+
+
+def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
+    """Fill a folder in which Tantivy can work: links to its files, and its `meta.json`."""
+    for file in files:
+        if not _TANTIVY_FILE.fullmatch(file.name):
+            raise ValueError(f"{file.name} is not a file of Tantivy")
+        try:
+            (folder / file.name).symlink_to(file.resolve())
+        except OSError:  # a system without links, or without the right to make them
+            shutil.copyfile(file, folder / file.name)
+    (folder / _META).write_text(json.dumps(meta), encoding="utf-8")
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Raise ValueError for a panic in Rust, which reaches Python as no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise UnreadableError(f"Tantivy failed: {str(error).splitlines()[0]}") from error
+
+
+@lru_cache(maxsize=1)
+def _schema() -> tantivy.Schema:
+    import tantivy
+
+    builder = tantivy.SchemaBuilder()
+    builder.add_unsigned_field("id", indexed=True, fast=True)
+    builder.add_unsigned_field("several", indexed=True)
+    builder.add_text_field("words", tokenizer_name="words", index_option="freq")
+    for name in ("title", *_PLACE_FIELDS):
+        builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
+    builder.add_bytes_field("passage", stored=True)
+    return builder.build()
+
+
+def _term(value: str) -> str:
+    encoded = value.encode()
+    return value if len(encoded) <= _LONGEST_TERM else hashlib.sha256(encoded).hexdigest()
+
+
+def _bytes(stored: Stored) -> bytes:
+    places = [list(place) for place in stored.places]
+    return json.dumps([stored.title, stored.text, places], ensure_ascii=False).encode()
+
+
+def _stored(found: Any) -> Stored:
+    try:
+        title, text, places = json.loads(bytes(found))
+        kept = tuple(Place(*place) for place in places)
+        if not all(isinstance(each, str) for each in (title, text, *(p.source for p in kept))):
+            raise TypeError
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnreadableError("a stored passage cannot be read") from error
+    return Stored(title, text, kept)
