@@ -215,8 +215,9 @@ class Change:
         if current and not (found or anew or self._other_factory(request)):
             return Outcome(current.manifest, found, 0, changed=False)
         words, meta = pen.writer.commit()
-        keys = np.setdiff1d(self._held, np.array(found.removed, dtype=np.uint64))
-        keys = np.union1d(keys, np.array(found.added, dtype=np.uint64))
+        removed = np.sort(np.array(found.removed, dtype=np.uint64))
+        keys = self._held[~among(self._held, removed)]
+        keys = np.sort(np.concatenate([keys, np.array(found.added, dtype=np.uint64)]))
         if not len(keys):
             raise ValueError(
                 f"this would delete every passage of {self.writer.folder}: delete the folder "
@@ -284,7 +285,7 @@ class Change:
         for batch in _chunks(shared, _AT_A_TIME):
             self._upsert(batch, request, pen, found)
         leaving = self._held if request.leaving is None else request.leaving
-        for keys in _chunks(np.setdiff1d(leaving, unique).tolist(), _AT_A_TIME):
+        for keys in _chunks(leaving[~among(leaving, unique)].tolist(), _AT_A_TIME):
             self._leave(keys, request, pen, found)
         return found
 
@@ -353,7 +354,7 @@ class Change:
         folder, described = self.writer.folder / VECTORS, self._segments()
         stored = [read_keys(folder / f"{each['name']}.keys") for each in described]
         held = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *stored]))
-        dead = np.setdiff1d(held, keys, assume_unique=True)
+        dead = held[~among(held, keys)]
         parts = [Segment(folder, each, dead) for each in described]
         fresh = np.array(added, dtype=np.uint64)
         fresh = fresh[~among(fresh, held)]

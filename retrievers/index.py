@@ -31,7 +31,7 @@ from hopgate.retrievers.manifest import (
     info,
 )
 from hopgate.retrievers.segments import Segments
-from hopgate.retrievers.words import UnreadableError, Words
+from hopgate.retrievers.words import ScratchError, UnreadableError, Words
 
 Ranking = Sequence[tuple[int, float]]
 """Keys of passages with their scores, best first."""
@@ -97,6 +97,8 @@ class Index:
         try:
             words = Words(files, manifest["words"], manifest["language"])
             vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
+        except ScratchError:
+            raise
         except (RuntimeError, ValueError, OSError, KeyError, TypeError) as error:
             raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
         if {len(words), len(vectors)} != {manifest["passages"]}:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,12 +43,18 @@ _HEAP_BYTES = 64 << 20
 """Memory of each indexing thread; Tantivy starts a new segment when it is full."""
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
+_REMOVALS = 20
+"""How often the removal of a temporary folder is tried."""
 _META = "meta.json"
 _TANTIVY_FILE = re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+")
 
 
 class UnreadableError(ValueError):
     """A passage is missing or damaged."""
+
+
+class ScratchError(RuntimeError):
+    """There is no temporary folder."""
 
 
 class Place(NamedTuple):
@@ -122,9 +129,9 @@ class Words:
         import tantivy
 
         self._analyzer = analyzer(language)
-        with tempfile.TemporaryDirectory(prefix="hopgate-") as folder, without_panics():
-            link(files, Path(folder), meta)
-            index = tantivy.Index.open(folder)
+        with _scratch() as folder, without_panics():
+            link(files, folder, meta)
+            index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
             self._schema = index.schema
             self._searcher = index.searcher()
@@ -368,6 +375,26 @@ def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
         except OSError:  # a system without links, or without the right to make them
             shutil.copyfile(file, folder / file.name)
     (folder / _META).write_text(json.dumps(meta), encoding="utf-8")
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a temporary folder."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="hopgate-"))
+    except OSError as error:
+        raise ScratchError(
+            f"an index is opened through a temporary folder, and none can be made "
+            f"({error.strerror}): set TMPDIR to a folder that can be written"
+        ) from error
+    try:
+        yield folder
+    finally:
+        for _ in range(_REMOVALS):  # a thread of Tantivy may still make a lock file in it
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(0.01)
 
 
 @contextmanager
