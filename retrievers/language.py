@@ -1,0 +1,158 @@
+"""The language of a collection: detected from its texts, and how BM25 cuts and stems its words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tantivy import Filter, TextAnalyzer
+
+OTHER = "other"
+"""Any other language: its words in lower case, without stems or stop words."""
+
+_STEMMED = {
+    "ar": "arabic",
+    "da": "danish",
+    "de": "german",
+    "el": "greek",
+    "en": "english",
+    "es": "spanish",
+    "fi": "finnish",
+    "fr": "french",
+    "hu": "hungarian",
+    "it": "italian",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sv": "swedish",
+    "ta": "tamil",
+    "tr": "turkish",
+}
+_UNSPACED = ("ja", "ko", "th", "zh")
+_LATIN = tuple(code for code in _STEMMED if code not in ("ar", "el", "ru", "ta"))
+
+LANGUAGES = (*sorted((*_STEMMED, *_UNSPACED)), OTHER)
+"""What `--language` takes: ISO 639-1 codes, and `other`."""
+
+_STOP_WORDS = {
+    "ar": "",
+    "el": "",
+    "ro": "și în de la cu pe din este sunt care pentru că mai nu au fost sau prin într cele lui",
+    "ta": "",
+    "tr": "ve bir bu için ile olarak olan de da daha çok en gibi kadar ne ise ya değil her ancak",
+}
+"""Of languages for which Tantivy has a stemmer but no stop words; the scripts tell the others."""
+
+_SCRIPTS = {
+    "ja": "\u3040-\u30ff",
+    "ko": "\uac00-\ud7af\u1100-\u11ff",
+    "zh": "\u3400-\u4dbf\u4e00-\u9fff",
+    "th": "\u0e00-\u0e7f",
+    "ar": "\u0600-\u06ff",
+    "el": "\u0370-\u03ff",
+    "ru": "\u0400-\u04ff",
+    "ta": "\u0b80-\u0bff",
+}
+_SCRIPT = {code: re.compile(f"[{characters}]") for code, characters in _SCRIPTS.items()}
+_LETTERS = re.compile(r"[^\W\d_]")
+_WORDS = re.compile(r"[^\W\d_]+")
+_SAMPLE_CHARS = 1_000
+"""Characters of each text that are read."""
+_MIN_SCRIPT = 0.3
+"""Least share of the letters that a script must have to decide the language."""
+_MIN_STOP_WORDS = 0.2
+"""Least share of the words that are stop words in a text of the language."""
+_MAX_WORD_BYTES = 80
+
+
+def detect(texts: Iterable[str]) -> str:
+    """Return the language of a collection, from a sample of its texts.
+
+    Scripts decide for all but those of several languages; for these the share of the words that
+    are a language's stop words.
+
+    Args:
+        texts: Some passages of the collection.
+
+    Returns:
+        One of `LANGUAGES`; `other` for a language that is not among them, and for texts without
+        words.
+    """
+    sample = [text[:_SAMPLE_CHARS] for text in texts]
+    letters = "".join(_LETTERS.findall(" ".join(sample)))
+    if not letters:
+        return OTHER
+    shares = {code: len(each.findall(letters)) / len(letters) for code, each in _SCRIPT.items()}
+    # Japanese mixes Han with kana, a character of Han counts as much as a syllable or a word.
+    if shares["ja"] + shares["zh"] > _MIN_SCRIPT:
+        return "ja" if shares["ja"] > shares["zh"] / 10 else "zh"
+    script = max(shares, key=lambda code: shares[code])
+    if shares[script] > _MIN_SCRIPT:
+        return script if script != "ru" else _by_stop_words(sample, ("ru",))
+    return _by_stop_words(sample, _LATIN)
+
+
+def _by_stop_words(sample: list[str], languages: Iterable[str]) -> str:
+    counts = Counter(word for text in sample for word in _WORDS.findall(text.lower()))
+    words = " ".join(counts)
+    stop_words = {code: set(counts).difference(_content_words(code, words)) for code in languages}
+    shares = {
+        code: sum(map(counts.__getitem__, found)) / max(counts.total(), 1)
+        for code, found in stop_words.items()
+    }
+    best = max(shares, key=lambda code: shares[code])
+    return best if shares[best] >= _MIN_STOP_WORDS else OTHER
+
+
+def _content_words(language: str, words: str) -> list[str]:
+    from tantivy import TextAnalyzerBuilder, Tokenizer
+
+    builder = TextAnalyzerBuilder(Tokenizer.whitespace()).filter(_stop_words(language))
+    return builder.build().analyze(words)
+
+
+@cache
+def analyzer(language: str) -> TextAnalyzer:
+    """Return the analyzer of a language, for the texts of passages and for queries.
+
+    Both must go through `hopgate.common.words.spaced` first, in every language: it cuts what is
+    written without spaces, so that a Chinese name in an English collection is found too.
+
+    Raises:
+        ValueError: There is no such language.
+    """
+    from tantivy import TextAnalyzerBuilder, Tokenizer
+
+    if language not in LANGUAGES:
+        raise ValueError(f"unknown language {language!r}; use one of {', '.join(LANGUAGES)}")
+    # The simple tokenizer splits at the vowel signs of Indic scripts and Thai; the other is slower.
+    simple = language in _STEMMED and language != "ta"
+    tokenizer = Tokenizer.simple() if simple else Tokenizer.regex(r"[^\W_]+")
+    builder = TextAnalyzerBuilder(tokenizer)
+    for each in _filters(language):
+        builder = builder.filter(each)
+    return builder.build()
+
+
+def _filters(language: str) -> Iterable[Filter]:
+    from tantivy import Filter
+
+    yield Filter.remove_long(_MAX_WORD_BYTES)
+    yield Filter.lowercase()
+    if language in _STEMMED:
+        yield _stop_words(language)
+        yield Filter.stemmer(_STEMMED[language])
+
+
+def _stop_words(language: str) -> Filter:
+    from tantivy import Filter
+
+    if language in _STOP_WORDS:
+        return Filter.custom_stopword(_STOP_WORDS[language].split())
+    return Filter.stopword(_STEMMED[language])
