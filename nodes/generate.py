@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from langchain_core.messages import AIMessage
 
 from hopgate.common.strategies import STRATEGIES, Strategy
+from hopgate.common.words import sentences
 from hopgate.models.chat import Completion, Layout
 from hopgate.nodes import prompts
 from hopgate.nodes.events import AnswerEvent
 from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.state import Citation, Decision, State, Update
-from hopgate.nodes.text import claim, inert, overlap, sentences
+from hopgate.nodes.support import Support, support
+from hopgate.nodes.text import inert
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to cou
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
 )
-_BARE = ("", "yes", "no")  # too little to trace
 _MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 # Without passages, a bracket inside the answer belongs to it: `a[1]`.
 _TRAILING = re.compile(
@@ -159,15 +160,15 @@ def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answ
     text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
     if unknown := _unknown(text):
         return unknown
-    words = claim(text, question)
+    found = support(text, question, [_full_text(hit) for hit in evidence])
     cited, warnings = _markers(reply, len(evidence))
     for i in cited:
-        if words not in _BARE and not overlap(words, _full_text(evidence[i])):
+        if found.words and not found.share(_full_text(evidence[i])):
             warnings.append(f"[{i + 1}] does not support the answer that cites it")
-    cited = cited or _trace(words, evidence)
+    cited = cited or _trace(found, evidence)
     if not cited:
         warnings.append("no retrieved passage supports the answer")
-    return Answer(text, True, [_cite(evidence[i], words) for i in cited], warnings)
+    return Answer(text, True, [_cite(evidence[i], found) for i in cited], warnings)
 
 
 def _unknown(text: str) -> Answer | None:
@@ -189,23 +190,20 @@ def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
     return cited, list(dict.fromkeys(warnings))
 
 
-def _trace(words: str, evidence: Sequence[Hit]) -> list[int]:
-    if words in _BARE:
-        return []
-    support = [overlap(words, _full_text(hit)) for hit in evidence]
-    best = max(support, default=0.0)
-    return [i for i, each in enumerate(support) if each == best][:2] if best >= MIN_SUPPORT else []
+def _trace(found: Support, evidence: Sequence[Hit]) -> list[int]:
+    shares = [found.share(_full_text(hit)) for hit in evidence]
+    best = max(shares, default=0.0)
+    return [i for i, each in enumerate(shares) if each == best][:2] if best >= MIN_SUPPORT else []
 
 
 def _full_text(hit: Hit) -> str:
     return f"{hit['title']} {hit['text']}"
 
 
-def _cite(hit: Hit, words: str) -> Citation:
-    numbers = " ".join(word for word in words.split() if any(map(str.isdigit, word)))
+def _cite(hit: Hit, found: Support) -> Citation:
     quote = max(
         sentences(hit["text"]),
-        key=lambda each: (overlap(numbers, each), overlap(words, each)),
+        key=lambda each: (found.numbers_share(each), found.share(each)),
         default="",
     )
     citation = Citation(id=hit["id"], title=hit["title"], quote=quote)

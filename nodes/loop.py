@@ -6,12 +6,13 @@ Every node of the loop that decides to stop writes `decision.stop_reason`, which
 import re
 from collections.abc import Sequence
 
+from hopgate.common.words import sentences
 from hopgate.nodes.context import Context
 from hopgate.nodes.events import StopEvent, ThoughtEvent
 from hopgate.nodes.evidence import FIRST_BYTES_PER_TOKEN, bytes_per_token
 from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
-from hopgate.nodes.text import has_words, key_words, sentences
+from hopgate.nodes.text import has_words, key_words
 
 REFERENCE = re.compile(r"\{(\d{1,2})\}")
 """Where a sub-question refers to an earlier answer, by its number."""

@@ -3,11 +3,12 @@
 Trivedi et al. 2023, as Adaptive-RAG and Flare-Aug run it.
 """
 
+from hopgate.common.words import sentences
 from hopgate.nodes import prompts
 from hopgate.nodes.loop import add_thought, is_final, stop_at_deadline
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import MultihopState, Update
-from hopgate.nodes.text import as_data, first_line, has_words, sentences
+from hopgate.nodes.text import as_data, first_line, has_words
 
 MAX_TOKENS = 80  # a long sentence
 MAX_THOUGHT_CHARS = 600  # some endpoints ignore `max_tokens`

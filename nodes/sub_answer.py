@@ -1,11 +1,12 @@
 """Sub-answer: answer one sub-question over the passages of its hop."""
 
+from hopgate.common.words import sentences
 from hopgate.nodes import prompts
 from hopgate.nodes.generate import read_answer
 from hopgate.nodes.loop import add_thought, stop_at_deadline
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import MultihopState, Update
-from hopgate.nodes.text import as_data, first_line, has_words, sentences
+from hopgate.nodes.text import as_data, first_line, has_words
 
 MAX_TOKENS = 40
 MAX_ANSWER_CHARS = 200
@@ -40,4 +41,4 @@ def read_sub_answer(reply: str) -> str:
     text = parts[0][:MAX_ANSWER_CHARS].strip() if parts else ""
     if not has_words(text):
         return ""
-    return text[:-1] if text.endswith(".") and text.count(".") == 1 else text
+    return text[:-1] if text.endswith(("。", ".")) and text.count(text[-1]) == 1 else text

@@ -1,23 +1,17 @@
-"""Text functions shared by nodes: checks, normalised answers, sentences, word overlap."""
+"""Text functions shared by nodes: checks, normalised answers, first lines, key words."""
 
 import re
 import string
 import unicodedata
 
 from hopgate.common.files import has_surrogate
+from hopgate.common.words import words
 
 MAX_QUESTION_CHARS = 4_000
 
 MAX_LINE_CHARS = 2_000  # of a reply; text without spaces between sentences is slow to split
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-# fmt: off
-_FUNCTION_WORDS = frozenset((
-    "and", "are", "as", "at", "be", "been", "by", "for", "from", "had", "has", "have", "he",
-    "her", "his", "in", "is", "it", "its", "of", "on", "or", "she", "that", "their", "there",
-    "these", "they", "this", "those", "to", "was", "were", "which", "who", "with",
-))
-# fmt: on
 _WORD = re.compile(r"\w+")
 _INVISIBLE = ("Cc", "Cf", "Cs")  # control, format (zero-width, bidirectional, tags), surrogates
 _JOINERS = "\u200c\u200d"
@@ -96,29 +90,4 @@ def first_line(text: str) -> str:
 
 def key_words(text: str) -> tuple[str, ...]:
     """Return a text's words in alphabetical order, to compare texts by their words alone."""
-    return tuple(sorted(_WORD.findall(normalise(text.casefold()))))
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text into stripped, non-empty sentences; "U.S." does not end one."""
-    from sentencex import segment
-
-    return [part.strip() for part in segment("en", text) if part.strip()]
-
-
-def overlap(answer: str, text: str) -> float:
-    """Return the share of the answer's normalised words that occur in `text`, 0 to 1."""
-    words = set(normalise(answer).split())
-    if not words:
-        return 0.0
-    return len(words & set(normalise(text).split())) / len(words)
-
-
-def claim(answer: str, question: str) -> str:
-    """Return the normalised words that can trace an answer to a passage.
-
-    Words of the question and function words are dropped, unless nothing else is left.
-    """
-    words = normalise(answer).split()
-    common = set(normalise(question).split()) | _FUNCTION_WORDS
-    return " ".join([word for word in words if word not in common] or words)
+    return tuple(sorted(words(normalise(text.casefold()))))

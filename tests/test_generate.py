@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopgate import Context, build_graph
+from hopgate.common.words import sentences
 from hopgate.models.chat import Layout, ModelError
 from hopgate.nodes import generate
-from hopgate.nodes.text import normalise, overlap, sentences
+from hopgate.nodes.support import support
+from hopgate.nodes.text import normalise
 from hopgate.retrievers.base import Hit
 
 EVIDENCE = [LIGHT, CORRANE, FERRY]
@@ -223,9 +225,9 @@ def test_normalised_forms(text: str, form: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_overlap_is_between_0_and_1(answer: str, text: str) -> None:
-    assert 0 <= overlap(answer, text) <= 1
-    assert overlap(answer, answer) in (0, 1)
+def test_support_is_between_0_and_1(answer: str, text: str) -> None:
+    assert 0 <= support(answer, "", [text]).share(text) <= 1
+    assert support(answer, "", [answer]).share(answer) in (0, 1)
 
 
 def test_abbreviations_do_not_end_a_sentence() -> None:

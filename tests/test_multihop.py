@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
+from hopgate.common.words import sentences
 from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes import decompose, evidence, loop, reason
-from hopgate.nodes.text import sentences
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
