@@ -63,8 +63,9 @@ _BATCH = 512
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
 _SAMPLE = 500
-"""Passages from which the language is detected."""
-_REPEATS_SHOWN = 10
+"""Passages from which the language is detected and the default mode is chosen."""
+_REPEATS_COUNTED = 10_000
+"""Pairs of documents with passages in common that are counted."""
 
 BuildProgress = Callable[[str, int, int], None]
 """Called with the stage (`reading files`, `encoding passages`, `indexing words` or `indexing
@@ -108,8 +109,11 @@ class Difference:
         """Count a passage that a document repeats."""
         first = places[0].source
         for place in given:
-            if place.source != first:
-                self.repeats[place.source, first] += 1
+            pair = place.source, first
+            if place.source != first and (
+                pair in self.repeats or len(self.repeats) < _REPEATS_COUNTED
+            ):
+                self.repeats[pair] += 1
 
     def __bool__(self) -> bool:
         """Return whether anything changes."""
@@ -454,7 +458,10 @@ class Change:
         """Choose the default mode, again when the collection has become another."""
         if self.current and not anew and len(found.added) < len(keys) / 2:
             return self.current.manifest["mode"], self.current.manifest["mode_reason"]
-        return default_mode(words, keys, self._encoder, language)
+        step = max(1, len(keys) // _SAMPLE)
+        sample = keys[::step].tolist()
+        passages = [s.passage(key) for key, s in zip(sample, words.read(sample), strict=True)]
+        return default_mode(passages, self._encoder(), language)
 
     def _publish(self, manifest: Manifest) -> None:
         """Publish the change, once the files that it replaces turn out to be whole."""

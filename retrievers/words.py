@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hopgate.common.words import spaced
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.filters import Filter, is_pattern, matches
 from hopgate.retrievers.language import analyzer
@@ -144,7 +145,7 @@ class Words:
         """Return the keys of the best passages by BM25, with their scores, best first."""
         import tantivy
 
-        words = self._terms(self._analyzer.analyze(query)[:MAX_QUERY_TERMS])
+        words = self._terms(self._analyzer.analyze(spaced(query))[:MAX_QUERY_TERMS])
         if words is None:
             return []
         if wanted:
@@ -312,7 +313,7 @@ class WordsWriter:
             for key, stored in passages:
                 document = tantivy.Document()
                 document.add_unsigned("id", key)
-                document.add_text("words", f"{stored.title} {stored.text}".strip())
+                document.add_text("words", spaced(f"{stored.title} {stored.text}"))
                 document.add_bytes("passage", _bytes(stored))
                 if stored.title:
                     document.add_text("title", _term(stored.title))
