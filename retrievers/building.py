@@ -35,7 +35,15 @@ from hopgate.retrievers.factory import (
     write,
 )
 from hopgate.retrievers.index import matching_encoder
-from hopgate.retrievers.loaders import Documents, SkippedFile, find_files, read_files, readable
+from hopgate.retrievers.loaders import (
+    Documents,
+    Found,
+    ReadProgress,
+    SkippedFile,
+    find_files,
+    read_files,
+    readable,
+)
 from hopgate.retrievers.manifest import (
     FORMAT_VERSION,
     METRIC,
@@ -146,9 +154,17 @@ def build_index(
     found = find_files(paths)
     with writing(folder, "index build") as writer:
         change = _Change(writer, _loaded(encoder), None, factory, progress, announce)
-        documents = read_files(found, change.stage("reading files"))
+        documents = _documents(found, change.stage("reading files"))
         change.roots = _roots(paths)
         return change.build(documents.passages, documents)
+
+
+def _documents(found: Found, progress: ReadProgress | None) -> Documents:
+    documents = Documents()
+    for file in read_files(found, documents, progress):
+        documents.passages.extend(file.passages)
+    documents.check()
+    return documents
 
 
 def build_from_passages(
@@ -210,7 +226,8 @@ def add(
     found = find_files(paths)
     with writing(folder, "index add") as writer:
         change = _Change(writer, None, encoder, None, progress, announce)
-        documents = read_files(_known(found, change.roots), change.stage("reading files"))
+        found.files = _known(found.files, change.roots)
+        documents = _documents(found, change.stage("reading files"))
         change.roots = sorted({*change.roots, *_roots(paths)})
         sources = {passage["source"] for passage in documents.passages}
         return change.add(documents.passages, sources, documents)

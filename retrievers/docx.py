@@ -2,8 +2,8 @@
 
 mammoth builds whole documents in memory and does not protect itself against hostile files. It gets
 a copy of the archive with nothing but its XML, checked for size, number of tags and document types
-(with which XML could be made to swell). Images, links to other files and style maps that the file
-brings are never read.
+(with which XML could be made to swell). Images, links to other files, style maps that the file
+brings and tables of contents are never read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.parsers.expat import ExpatError
 
-MAX_XML_BYTES = 32 << 20
-"""Maximum size of all XML, unpacked: a text of some thousands of pages."""
-MAX_TAGS = 1_000_000
-"""Maximum number of tags, for each of which mammoth takes about 0.5 KB and 30 µs."""
-_DOCUMENT_TYPES = (b"<!DOCTYPE", "<!DOCTYPE".encode("utf-16-le"), "<!DOCTYPE".encode("utf-16-be"))
+from hopgate.retrievers.archives import unpack
+
 _PROPERTIES = "docProps/core.xml"
 _TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _STYLES = "\n".join(
@@ -28,9 +25,12 @@ _STYLES = "\n".join(
         "p[style-name='Title'] => h1.title:fresh",
         *(f"p.Heading{level} => h6:fresh" for level in (7, 8, 9)),
         *(f"p[style-name='heading {level}'] => h6:fresh" for level in (7, 8, 9)),
+        *(f"p[style-name='toc {level}'] => !" for level in range(1, 10)),
+        "p[style-name='toc heading'] => !",
+        "p[style-name='table of figures'] => !",
     ]
 )
-"""What mammoth's own style map leaves out: a title becomes `<h1 class="title">`."""
+"""What mammoth's own style map leaves out: a title becomes `<h1 class="title">`; `!` drops."""
 _NOTE_NUMBER = re.compile(r'<a href="#(?:foot|end)note[^>]*>[^<]*</a>')
 """The number of a note in the text, and the arrow back to it."""
 _INLINE = re.compile(r"</?(?:a|em|s|strong|sub|sup)(?: [^>]*)?>")
@@ -51,7 +51,7 @@ def docx_to_html(file: Path) -> tuple[str, str]:
 
     try:
         with zipfile.ZipFile(file) as archive:
-            parts = _xml_parts(archive)
+            parts = unpack(archive, (".xml", ".rels"))
     except zipfile.BadZipFile as error:
         raise ValueError(f"it is not a .docx file: {error}") from error
     try:
@@ -72,29 +72,6 @@ def docx_to_html(file: Path) -> tuple[str, str]:
         raise ValueError("it is not a .docx file: it has no main document") from error
     html = _INLINE.sub("", _NOTE_NUMBER.sub("", converted.value))  # mammoth escapes all text
     return (title or "").strip(), _BLOCK.sub("\n\n", html)
-
-
-def _xml_parts(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Unpack the XML of an archive, up to the limits and whatever it claims about its size."""
-    parts: dict[str, bytes] = {}
-    bytes_left, tags_left = MAX_XML_BYTES, MAX_TAGS
-    for name in archive.namelist():
-        if name in parts or not name.lower().endswith((".xml", ".rels")):
-            continue
-        with archive.open(name) as part:
-            data = part.read(bytes_left + 1)
-        bytes_left -= len(data)
-        tags_left -= data.count(b"<")
-        if bytes_left < 0:
-            raise ValueError(
-                f"its XML unpacks to over {MAX_XML_BYTES >> 20} MB: it may be a zip bomb"
-            )
-        if tags_left < 0:
-            raise ValueError(f"its XML has over {MAX_TAGS:,} tags: split it")
-        if any(each in data for each in _DOCUMENT_TYPES):
-            raise ValueError(f"{name} declares a document type, which no .docx needs")
-        parts[name] = data
-    return parts
 
 
 def _archive(parts: dict[str, bytes]) -> BytesIO:

@@ -1,54 +1,92 @@
-"""Reading documents into passages of about 100 words.
+"""Reading files and folders into passages of about 100 words.
 
-Kinds: .txt, .md, .html, .pdf, .docx, .csv and .jsonl. A file that cannot be read is reported with
-the reason, and the others are read.
+Every kind of file in `KINDS` is read. A file or row that cannot be read is reported with the
+reason, and the others are read.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from hopgate.common.files import parse_object, shown
 from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.parsers import PACKAGES, PARSERS, Section, sections, stem
+from hopgate.retrievers.plaintext import (
+    GUESS_BYTES,
+    encoding_of,
+    is_dense,
+    read_text,
+    unwrap,
+    without_contents,
+)
+from hopgate.retrievers.worker import Worker
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup
     from langchain_text_splitters import TextSplitter
 
 CHUNK_CHARACTERS = 600
 """Length of a passage: about 100 words of English, the unit of DPR's and Contriever's Wikipedia."""
-OVERLAP_CHARACTERS = 100
-"""Maximum overlap with the passage before: about a sentence."""
+DENSE_CHUNK_CHARACTERS = 200
+"""Length of a passage in Chinese, Japanese, Korean or Thai, where a character is about a token."""
+_CHUNK_TO_OVERLAP = 6
+"""A passage overlaps with the one before by up to a sixth of its length: about a sentence."""
 
 MAX_FILE_BYTES = 128 << 20
 """Largest file that is read whole; .csv and .jsonl are read row by row, at any size."""
-MAX_HTML_BYTES = 16 << 20
-"""Largest .html file: its parser takes up to a hundred times as much memory."""
+MAX_MARKUP_BYTES = 16 << 20
+"""Largest .html or .rst file: its parser takes up to a hundred times as much memory."""
 MAX_ROW_CHARACTERS = 16 << 20
-"""Longest line of a .csv or .jsonl file."""
+"""Longest row of a .csv or .jsonl file."""
+MAX_BAD_ROWS = 10
+"""Most bad rows of a file that are reported one by one."""
+_MAX_OPEN_QUOTES = 100
+"""Most rows of a .csv file without a closing quotation mark, after which its rest is skipped."""
 
-_STREAMED = (".csv", ".jsonl")
-_BLOCK_BYTES = 1 << 20
-_GUESS_BYTES = 1 << 18
-"""Bytes at the start of a file from which its encoding is guessed."""
-_GOOD_TO_BAD = 10
-"""Non-ASCII letters for each broken byte from which a text counts as UTF-8 with broken bytes."""
-_FOREIGN = 0.3
-"""Share of non-ASCII bytes from which a text counts as written in a non-Latin script."""
-_COHERENT = 0.7
-"""Minimum coherence, 0 to 1, that charset-normalizer must report for a text in Latin script."""
-_SEPARATORS = ["\n\n", "\n", ". ", " ", ""]
-_SPACE_BEFORE_MARK = re.compile(r" (?=[,.;:!?)\]])")
-"""The space left before the comma when the tags of `<b>word</b>,` are removed."""
+_SEPARATORS = [r"\n\n", r"\n", r"\. ", "[。！？．؟।]", " ", ""]
 _HEADINGS = [("#", "1"), ("##", "2"), ("###", "3")]
+_ORG_HEADING = re.compile(r"^(\*+)[ \t]+(.*)$", re.MULTILINE)
+_ORG_TITLE = re.compile(r"^#\+title:[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
+_ORG_MARKUP = re.compile(r"^[ \t]*(#\+|:[\w-]+:[ \t]*$).*\n?", re.MULTILINE)
+
+_LANGUAGES = {
+    "c": ".c .h",
+    "cpp": ".cc .cpp .cxx .hpp",
+    "csharp": ".cs",
+    "elixir": ".ex .exs",
+    "go": ".go",
+    "haskell": ".hs",
+    "java": ".java",
+    "js": ".js .jsx .mjs",
+    "kotlin": ".kt .kts",
+    "latex": ".tex",
+    "lua": ".lua",
+    "php": ".php",
+    "powershell": ".ps1",
+    "proto": ".proto",
+    "python": ".py",
+    "r": ".r",
+    "ruby": ".rb",
+    "rust": ".rs",
+    "scala": ".scala",
+    "sol": ".sol",
+    "swift": ".swift",
+    "ts": ".ts .tsx",
+    "": ".bash .m .pl .sh .sql",
+}
+"""Suffixes by the language in langchain-text-splitters; it knows no language for the last."""
+_CODE = {suffix: name for name, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of files read so far and their total."""
@@ -60,38 +98,112 @@ class MissingExtraError(RuntimeError):
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file without passages, and why."""
+    """A file (or row of a file, `path:line`) without passages, and why."""
 
     path: str
     reason: str
 
 
-@dataclass
-class Documents:
-    """The passages of some files.
+@dataclass(frozen=True)
+class IgnoredFiles:
+    """The files of one unknown kind below the folders.
 
     Attributes:
-        passages: In the order of the files; the same content may appear twice.
-        files: Number of files with passages.
-        skipped: Files without.
+        suffix: Their suffix in lower case, such as `.png`; may be empty.
+        files: How many there are.
+        example: Path of one of them, relative to its folder.
     """
 
-    passages: list[Passage] = field(default_factory=list)
+    suffix: str
+    files: int
+    example: str
+
+
+class Stamp(NamedTuple):
+    """Size and modification time of a file, which change when it is written."""
+
+    size: int
+    mtime_ns: int
+
+
+@dataclass
+class Found:
+    """What `find_files` found.
+
+    Attributes:
+        files: Files to read, each with its source: its path relative to the given folder, or its
+            name. Bytes that are not UTF-8 are escaped.
+        skipped: Links that lead out of their folder, pipes, unreadable folders.
+        ignored: Files of unknown kinds, by suffix.
+    """
+
+    files: list[tuple[Path, str]] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    ignored: list[IgnoredFiles] = field(default_factory=list)
+
+
+@dataclass
+class ReadReport:
+    """What became of the files, filled while they are read.
+
+    Attributes:
+        files: Number of files with passages.
+        skipped: Files and rows without.
+        ignored: Files of unknown kinds, by suffix.
+        missing: The error about the extra `documents`, if a file needed it.
+    """
+
     files: int = 0
     skipped: list[SkippedFile] = field(default_factory=list)
+    ignored: list[IgnoredFiles] = field(default_factory=list)
+    missing: MissingExtraError | None = None
+
+    def check(self) -> None:
+        """Check that there were passages, after the last file.
+
+        Raises:
+            ValueError: No file could be read; the message says why.
+            MissingExtraError: No file could be read because the extra `documents` is missing.
+        """
+        if not self.files:
+            raise self.missing or ValueError(_nothing_read(self.skipped))
+
+
+@dataclass
+class Documents(ReadReport):
+    """The passages of some files, in the order of the files; content may appear twice."""
+
+    passages: list[Passage] = field(default_factory=list)
+
+
+class FilePassages(NamedTuple):
+    """A file that was read.
+
+    Attributes:
+        file: Its path.
+        source: The source of its passages.
+        stamp: Its stamp before it was read; None if it is gone.
+        passages: Its passages, to be read before the next file; none if it was skipped.
+        skipped: Why it has no passages.
+    """
+
+    file: Path
+    source: str
+    stamp: Stamp | None
+    passages: Iterator[Passage]
+    skipped: SkippedFile | None
 
 
 def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = None) -> Documents:
     """Read files and folders into passages.
 
-    Folders are read with all their subfolders; hidden files, files of other kinds and loops of
-    symbolic links are skipped. Text that is not UTF-8 is decoded as UTF-16 if it has a byte order
-    mark, else as what charset-normalizer detects with confidence, else as Windows-1252. Passages
-    keep their page (.pdf) and the headings above them (.md, .html, .docx).
+    Folders are read with all their subfolders. Hidden files are left out; files of other kinds,
+    links that lead out of a folder and everything that is no regular file are reported. Passages
+    keep their page (.pdf) and the headings above them (.md, .html, .docx, .epub, .rst, .org).
 
     Args:
         paths: Files or folders.
-        progress: Called after each file.
+        progress: Called at the start and after each file.
 
     Returns:
         The passages, and the files that could not be read.
@@ -100,25 +212,10 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
         ValueError: A path does not exist or is of another kind, or no file could be read.
         MissingExtraError: No file could be read because the extra `documents` is missing.
     """
-    return read_files(find_files(paths), progress)
-
-
-def read_files(
-    found: Sequence[tuple[Path, str]], progress: ReadProgress | None = None
-) -> Documents:
-    """Read the files that `find_files` returned, see `load_documents`."""
     documents = Documents()
-    missing: MissingExtraError | None = None
-    for done, (file, source) in enumerate(found, start=1):
-        try:
-            _add_file(documents, file, source)
-        except MissingExtraError as error:
-            missing = error
-            documents.skipped.append(SkippedFile(str(file), str(error)))
-        if progress:
-            progress(done, len(found))
-    if not documents.passages:
-        raise missing or ValueError(_nothing_read(documents.skipped))
+    for file in read_files(find_files(paths), documents, progress):
+        documents.passages.extend(file.passages)
+    documents.check()
     return documents
 
 
@@ -129,31 +226,25 @@ def _nothing_read(skipped: Sequence[SkippedFile]) -> str:
     return f"no passage could be read ({reasons})"
 
 
-def _add_file(documents: Documents, file: Path, source: str) -> None:
-    kind = file.suffix.lower()
-    try:
-        if kind not in _STREAMED:
-            _check_size(file)
-        passages = list(_READERS[kind](file, source))
-    except MissingExtraError:
-        raise
-    except Exception as error:  # the parsers' errors have no common base class
-        reason = " ".join(str(error).split()) or type(error).__name__
-        documents.skipped.append(SkippedFile(str(file), reason))
-        return
-    if not passages:
-        documents.skipped.append(SkippedFile(str(file), "it contains no text"))
-        return
-    documents.passages.extend(passages)
-    documents.files += 1
+def ignored_summary(ignored: Sequence[IgnoredFiles]) -> str:
+    """Say how many files were of unknown kinds; empty if there were none.
+
+    >>> ignored_summary([IgnoredFiles(".png", 9, "pictures/a.png")])
+    '9 files skipped by type: .png 9 (for example pictures/a.png)'
+    """
+    if not ignored:
+        return ""
+    total = sum(kind.files for kind in ignored)
+    kinds = ", ".join(f"{kind.suffix or 'no suffix'} {kind.files}" for kind in ignored)
+    counted = "1 file" if total == 1 else f"{total} files"
+    return f"{counted} skipped by type: {kinds} (for example {ignored[0].example})"
 
 
-def find_files(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
+# Finding
+
+
+def find_files(paths: Sequence[Path | str]) -> Found:
     """List the files to read, each once, in a fixed order.
-
-    Returns:
-        Each file with its source: its path relative to the given folder, or its name. Bytes that
-        are not UTF-8 are escaped.
 
     Raises:
         ValueError: A path does not exist, is neither file nor folder, is of another kind, or is a
@@ -161,25 +252,34 @@ def find_files(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
     """
     if not paths:
         raise ValueError("no paths given: give files or folders to index")
-    found: dict[Path, tuple[Path, str]] = {}
+    found = Found()
+    files: dict[Path, tuple[Path, str]] = {}
+    others: dict[str, IgnoredFiles] = {}
     for path in map(Path, paths):
-        for file, source in _expand(path):
-            found.setdefault(file.resolve(), (file, source))
-    return list(found.values())
+        for file, source in _expand(path, found.skipped):
+            suffix = file.suffix.lower()
+            if suffix in KINDS:
+                files.setdefault(file.resolve(), (file, source))
+            else:
+                known = others.get(suffix, IgnoredFiles(suffix, 0, source))
+                others[suffix] = IgnoredFiles(suffix, known.files + 1, known.example)
+    found.files = list(files.values())
+    found.ignored = sorted(others.values(), key=lambda kind: (-kind.files, kind.suffix))
+    return found
 
 
-def _expand(path: Path) -> list[tuple[Path, str]]:
-    kinds = " ".join(_READERS)
+def _expand(path: Path, skipped: list[SkippedFile]) -> list[tuple[Path, str]]:
+    kinds = " ".join(KINDS)
     if path.is_dir():
-        files = sorted(_walk(path))
-        if not files:
+        files = sorted(_walk(path, skipped))
+        if not any(file.suffix.lower() in KINDS for file in files):
             raise ValueError(f"{path} contains no file of a known kind ({kinds})")
         return [(file, readable(file.relative_to(path))) for file in files]
     if not path.exists():
         raise ValueError(f"{path} does not exist: give files or folders")
     if not path.is_file():
         raise ValueError(f"{path} is not a regular file: give files or folders")
-    if path.suffix.lower() not in _READERS:
+    if path.suffix.lower() not in KINDS:
         raise ValueError(f"{path} is of an unknown kind: use {kinds}")
     return [(path, readable(Path(path.name)))]
 
@@ -189,28 +289,122 @@ def readable(path: Path) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
-def _stem(source: str) -> str:
-    return PurePosixPath(source).stem
-
-
-def _walk(top: Path) -> Iterator[Path]:
-    """Yield the files of known kinds below a folder, skipping folders reached twice by links."""
+def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
+    """Yield the regular files below a folder, skipping folders reached twice by links."""
+    real_top = os.path.realpath(top)
     seen: set[str] = set()
-    for folder, subfolders, names in os.walk(top, followlinks=True):
+
+    def skip(path: Path | str, reason: str | None) -> None:
+        skipped.append(SkippedFile(readable(Path(path)), reason or "it cannot be read"))
+
+    def leads_out(path: Path) -> bool:
+        if not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(real_top):
+            return False
+        if path.exists():
+            skip(path, f"it is a link that leads out of {top}")
+        return True
+
+    walk = os.walk(top, followlinks=True, onerror=lambda e: skip(e.filename, e.strerror))
+    for folder, subfolders, names in walk:
         real = os.path.realpath(folder)
         if real in seen:
             subfolders.clear()
             continue
         seen.add(real)
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for name in names:
-            file = Path(folder, name)
-            if not name.startswith(".") and file.suffix.lower() in _READERS and file.is_file():
+        shown = sorted(name for name in subfolders if not name.startswith("."))
+        subfolders[:] = [name for name in shown if not leads_out(Path(folder, name))]
+        for file in (Path(folder, name) for name in names if not name.startswith(".")):
+            if leads_out(file):
+                continue
+            if file.is_file():
                 yield file
+            elif file.exists():
+                skip(file, "it is not a regular file")
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Return the stamp of a file, or None if it is gone."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns)
+
+
+# Reading
+
+
+def read_files(
+    found: Found, report: ReadReport, progress: ReadProgress | None = None
+) -> Iterator[FilePassages]:
+    """Read files one by one; the passages of .csv and .jsonl files are not held in memory.
+
+    Args:
+        found: The files, from `find_files`.
+        report: Filled on the way; call its `check` after the last file.
+        progress: Called at the start and after each file.
+
+    Yields:
+        Every file in order, with its passages, those that cannot be read too.
+    """
+    report.skipped.extend(found.skipped)
+    report.ignored.extend(found.ignored)
+    with closing(Worker()) as worker:
+        for done, (file, source) in enumerate(found.files):
+            if progress:
+                progress(done, len(found.files))
+            yield _read_file(file, source, worker, report)
+    if progress:
+        progress(len(found.files), len(found.files))
+
+
+def _read_file(file: Path, source: str, worker: Worker, report: ReadReport) -> FilePassages:
+    stamp = stamp_of(file)
+    before = len(report.skipped)
+    passages = _reported(file, _passages(file, source, worker, report), report)
+    first = next(passages, None)
+    if first is not None:
+        report.files += 1
+        return FilePassages(file, source, stamp, chain((first,), passages), None)
+    if len(report.skipped) == before:
+        report.skipped.append(SkippedFile(readable(file), "it contains no text"))
+    return FilePassages(file, source, stamp, iter(()), report.skipped[before])
+
+
+def _reported(file: Path, passages: Iterator[Passage], report: ReadReport) -> Iterator[Passage]:
+    """Yield the passages of a file; report the error that ends them."""
+    try:
+        yield from passages
+    except MissingExtraError as error:
+        report.missing = error
+        report.skipped.append(SkippedFile(readable(file), str(error)))
+    except Exception as error:  # the parsers' errors have no common base class
+        reason = " ".join(str(error).split()) or type(error).__name__
+        report.skipped.append(SkippedFile(readable(file), reason))
+
+
+def _passages(file: Path, source: str, worker: Worker, report: ReadReport) -> Iterator[Passage]:
+    kind = file.suffix.lower()
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError("it is not a regular file")
+    if kind in _ROWS:
+        with closing(_BadRows(file, report.skipped)) as bad:
+            for section in _ROWS[kind](file, source, bad):
+                yield from _split(section, source)
+        return
+    _check_size(file)
+    if kind in _CODE:
+        title = PurePosixPath(source).name
+        for chunk in _code_splitter(_CODE[kind]).split_text(read_text(file)):
+            yield make_passage(title, chunk, source)
+        return
+    for section in _TEXTS[kind](file, source) if kind in _TEXTS else _parsed(file, source, worker):
+        yield from _split(section, source)
 
 
 def _check_size(file: Path) -> None:
-    most = MAX_HTML_BYTES if _READERS[file.suffix.lower()] is _html else MAX_FILE_BYTES
+    kind = file.suffix.lower()
+    most = MAX_MARKUP_BYTES if kind in (".html", ".htm", ".rst") else MAX_FILE_BYTES
     if (size := file.stat().st_size) > most:
         raise ValueError(
             f"it has {size >> 20} MB, and {file.suffix} files are read up to {most >> 20} MB: "
@@ -218,193 +412,93 @@ def _check_size(file: Path) -> None:
         )
 
 
-def _read_text(file: Path) -> str:
-    """Decode a file, see `load_documents`; raise ValueError if it is not text."""
-    text = file.read_text(encoding=_encoding(file), errors="replace")
-    if "\x00" in text:
-        raise ValueError("it is a binary file")
-    return text
+def _parsed(file: Path, source: str, worker: Worker) -> list[Section]:
+    kind = file.suffix.lower()
+    for package in PACKAGES[PARSERS[kind]]:
+        if find_spec(package) is None:
+            raise MissingExtraError(
+                f"reading {kind} needs {package}: pip install 'hopgate[documents]'"
+            )
+    return worker.parse(file, source)
 
 
-def _encoding(file: Path) -> str:
-    """Return the encoding of a file, reading it block by block."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with file.open("rb") as handle:
-        start = handle.read(_GUESS_BYTES)
-        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16"
-        try:
-            decoder.decode(start)
-            while block := handle.read(_BLOCK_BYTES):
-                decoder.decode(block)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return _guessed(start)
-    return "utf-8-sig"
+def _txt(file: Path, source: str) -> Iterator[Section]:
+    yield Section([stem(source)], unwrap(without_contents(read_text(file))))
 
 
-def _guessed(start: bytes) -> str:
-    """Guess the encoding of bytes that are not valid UTF-8."""
-    from charset_normalizer import from_bytes
-
-    text = start.decode(errors="replace")
-    broken = text.count("\ufffd")
-    if sum(letter > "\x7f" for letter in text) > (1 + _GOOD_TO_BAD) * broken:
-        return "utf-8-sig"
-    best = from_bytes(start).best()
-    foreign = sum(byte > 127 for byte in start) / max(1, len(start))
-    if best and (foreign >= _FOREIGN or best.coherence >= _COHERENT):
-        return best.encoding
-    return "cp1252"
-
-
-def _txt(file: Path, source: str) -> Iterator[Passage]:
-    return _split(_stem(source), _unwrap(_read_text(file)), source)
-
-
-def _markdown(file: Path, source: str) -> Iterator[Passage]:
+def _markdown(file: Path, source: str) -> Iterator[Section]:
     """Split at headings; a passage's title is the headings above it, `Document > Section`."""
     from langchain_text_splitters import MarkdownHeaderTextSplitter
 
-    for section in MarkdownHeaderTextSplitter(_HEADINGS).split_text(_read_text(file)):
+    text = without_contents(read_text(file))
+    for section in MarkdownHeaderTextSplitter(_HEADINGS).split_text(text):
         headings = [section.metadata[key] for _, key in _HEADINGS if key in section.metadata]
-        yield from _section(headings or [_stem(source)], section.page_content, source)
+        yield Section(headings or [stem(source)], section.page_content)
 
 
-def _html(file: Path, source: str) -> Iterator[Passage]:
-    """Split at headings, under the page's title."""
-    try:
-        from bs4 import BeautifulSoup
-    except ImportError as error:
-        raise _missing(".html", error) from error
-    soup = BeautifulSoup(_read_text(file), "html.parser")
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    for tag in soup(["script", "style", "template", "noscript", "title"]):
-        tag.decompose()
-    yield from _by_headings(soup, title or _stem(source), source)
+def _org(file: Path, source: str) -> Iterator[Section]:
+    text = without_contents(read_text(file))
+    title = found[1].strip() if (found := _ORG_TITLE.search(text)) else stem(source)
+    before, *rest = _ORG_HEADING.split(text)
+    parts: list[tuple[int | None, str]] = [(None, _ORG_MARKUP.sub("", before))]
+    for stars, heading, below in zip(*[iter(rest)] * 3, strict=True):
+        parts += [(len(stars), heading.strip()), (None, _ORG_MARKUP.sub("", below))]
+    return sections(title, parts)
 
 
-def _docx(file: Path, source: str) -> Iterator[Passage]:
-    """Split at headings, under the document's title."""
-    try:
-        from bs4 import BeautifulSoup
-
-        from hopgate.retrievers.docx import docx_to_html
-
-        title, html = docx_to_html(file)
-    except ImportError as error:
-        raise _missing(".docx", error) from error
-    soup = BeautifulSoup(html, "html.parser")
-    if not title and (heading := soup.find("h1", class_="title")):
-        title = " ".join(heading.get_text(" ").split())
-    yield from _by_headings(soup, title or _stem(source), source)
+_TEXTS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
+    ".txt": _txt,
+    ".md": _markdown,
+    ".org": _org,
+}
 
 
-def _by_headings(soup: BeautifulSoup, title: str, source: str) -> Iterator[Passage]:
-    """Split the text of a page at its headings."""
-    for string in soup(string=re.compile(_MARK)):
-        string.replace_with(type(string)(string.replace(_MARK, " ")))
-    within: set[int] = set()
-    for tag in soup(_HTML_HEADINGS):
-        if id(tag) in within:
-            continue
-        within.update(map(id, tag(_HTML_HEADINGS)))
-        heading = " ".join(tag.get_text(" ").split())
-        tag.string = f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else ""
-    for headings, part in _sections(title, _marked(soup.get_text("\n"))):
-        yield from _section(headings, _SPACE_BEFORE_MARK.sub("", _unwrap(part)), source)
+# Rows
 
 
-_HTML_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
-_MARK = "\x1e"
-"""Marks both ends of a heading in the text of a page, from which it is removed before."""
+class _BadRows:
+    """Reports the bad rows of a file: the first ones by their line, and how many more."""
+
+    def __init__(self, file: Path, skipped: list[SkippedFile]) -> None:
+        self._path, self._skipped, self.count = readable(file), skipped, 0
+
+    def add(self, line: int, reason: object) -> None:
+        self.count += 1
+        if self.count <= MAX_BAD_ROWS:
+            self._skipped.append(SkippedFile(f"{self._path}:{line}", str(reason)))
+
+    def close(self) -> None:
+        if (more := self.count - MAX_BAD_ROWS) > 0:
+            self._skipped.append(SkippedFile(self._path, f"{more} more rows cannot be read"))
 
 
-def _marked(text: str) -> Iterator[tuple[int | None, str]]:
-    """Yield the parts of a text with marked headings, each with the level of its heading."""
-    for number, part in enumerate(text.split(_MARK)):
-        yield (int(part[0]), part[1:]) if number % 2 else (None, part)
-
-
-def _sections(
-    title: str, parts: Iterable[tuple[int | None, str]]
-) -> Iterator[tuple[list[str], str]]:
-    """Yield each text with the headings above it, the title first.
-
-    Args:
-        title: Title of the document; a heading that repeats it is dropped.
-        parts: Level (None for text) and text, in the order of the document.
-    """
-    above: dict[int, str] = {}
-    texts: list[str] = []
-    for level, text in parts:
-        if level is None:
-            texts.append(text)
-            continue
-        yield [title, *above.values()], "\n\n".join(texts)
-        texts = []
-        above = {each: heading for each, heading in above.items() if each < level}
-        if text != title:
-            above[level] = text
-    yield [title, *above.values()], "\n\n".join(texts)
-
-
-def _section(headings: Sequence[str], text: str, source: str) -> Iterator[Passage]:
-    return _split(" > ".join(headings), text, source, section=" > ".join(headings[1:]))
-
-
-def _pdf(file: Path, source: str) -> Iterator[Passage]:
-    """Split page by page, so that a passage has one page number."""
-    try:
-        from pypdf import PdfReader
-    except ImportError as error:
-        raise _missing(".pdf", error) from error
-    for number, page in enumerate(PdfReader(file).pages, start=1):
-        yield from _split(_stem(source), _unwrap(page.extract_text()), source, page=number)
-
-
-def _csv(file: Path, source: str) -> Iterator[Passage]:
-    """Read the columns `text` and `title` if there are such, else each row as `name: cell. …`."""
-    with file.open(encoding=_encoding(file), errors="replace", newline="") as lines:
-        first = lines.readline(_GUESS_BYTES)
-        lines.seek(0)
-        csv.field_size_limit(max(MAX_ROW_CHARACTERS, csv.field_size_limit()))
-        rows = csv.reader(_lines(lines), delimiter=max(",;\t|", key=first.count))
-        names = [name.strip() for name in next(rows, [])]
-        lower = [name.lower() for name in names]
-        for row in rows:
-            cells = dict(zip(lower, (cell.strip() for cell in row), strict=False))
-            if "text" in lower:
-                yield from _split(cells.get("title", ""), cells.get("text", ""), source)
-                continue
-            named = (
-                f"{name}: {cells[key]}"
-                for name, key in zip(names, lower, strict=True)
-                if cells.get(key)
-            )
-            yield from _split(_stem(source), ". ".join(named), source)
-
-
-def _jsonl(file: Path, source: str) -> Iterator[Passage]:
-    with file.open(encoding=_encoding(file), errors="replace", newline="\n") as lines:
-        for number, line in enumerate(_lines(lines), start=1):
-            if not line.strip():
-                continue
+def _jsonl(file: Path, source: str, bad: _BadRows) -> Iterator[Section]:
+    with file.open(encoding=encoding_of(file), errors="replace", newline="\n") as lines:
+        for number, line in _lines(lines):
             try:
-                title, text = _row(parse_object(line))
+                if line is None or line.strip():
+                    title, text = _row(parse_object(_whole(line)))
+                    yield Section([title], text)
             except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
-            yield from _split(title, text, source)
+                bad.add(number, error)
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file, each up to `MAX_ROW_CHARACTERS` long."""
+def _lines(file: TextIO) -> Iterator[tuple[int, str | None]]:
+    """Yield the lines of a file with their numbers; None for a line that is too long."""
     number = 0
     while line := file.readline(MAX_ROW_CHARACTERS):
         number += 1
-        if len(line) == MAX_ROW_CHARACTERS:
-            raise ValueError(f"line {number} is over {MAX_ROW_CHARACTERS} characters long")
-        yield line
+        whole = len(line) < MAX_ROW_CHARACTERS
+        yield number, line if whole else None
+        while not whole and line:
+            line = file.readline(MAX_ROW_CHARACTERS)
+            whole = len(line) < MAX_ROW_CHARACTERS
+
+
+def _whole(line: str | None) -> str:
+    if line is None:
+        raise ValueError(f"it is over {MAX_ROW_CHARACTERS} characters long")
+    return line
 
 
 def _row(fields: dict[str, Any]) -> tuple[str, str]:
@@ -417,43 +511,110 @@ def _row(fields: dict[str, Any]) -> tuple[str, str]:
     return fields.get("title") or "", fields["text"] or ""
 
 
-_READERS: dict[str, Callable[[Path, str], Iterable[Passage]]] = {
-    ".txt": _txt,
-    ".md": _markdown,
-    ".html": _html,
-    ".htm": _html,
-    ".pdf": _pdf,
-    ".docx": _docx,
+def _csv(file: Path, source: str, bad: _BadRows) -> Iterator[Section]:
+    """Read the columns `text` and `title` if there are such, else each row as `name: cell. …`."""
+    with file.open(encoding=encoding_of(file), errors="replace", newline="") as lines:
+        first = lines.readline(GUESS_BYTES)
+        lines.seek(0)
+        rows = _csv_rows(_lines(lines), max(",;\t|", key=first.count), bad)
+        names = [name.strip() for name in next(rows, [])]
+        if bad.count:  # what was read is not the first row
+            return
+        lower = [name.lower() for name in names]
+        for row in rows:
+            cells = dict(zip(lower, (cell.strip() for cell in row), strict=False))
+            if "text" in lower:
+                yield Section([cells.get("title", "")], cells.get("text", ""))
+                continue
+            named = (
+                f"{name}: {cells[key]}"
+                for name, key in zip(names, lower, strict=True)
+                if cells.get(key)
+            )
+            yield Section([stem(source)], ". ".join(named))
+
+
+def _csv_rows(
+    lines: Iterator[tuple[int, str | None]], delimiter: str, bad: _BadRows
+) -> Iterator[list[str]]:
+    """Yield the rows of a .csv file.
+
+    After a quotation mark that is never closed, reading goes on with the next line.
+    """
+    csv.field_size_limit(max(MAX_ROW_CHARACTERS, csv.field_size_limit()))
+    again: deque[tuple[int, str | None]] = deque()
+    taken: list[tuple[int, str | None]] = []
+    ended = False
+
+    def row_lines() -> Iterator[str]:
+        nonlocal ended
+        left = MAX_ROW_CHARACTERS
+        while numbered := again.popleft() if again else next(lines, None):
+            taken.append(numbered)
+            left -= len(_whole(numbered[1]))
+            yield _whole(numbered[1] if left >= 0 else None)
+        ended = True
+
+    open_quotes = 0
+    while not ended or again:
+        taken.clear()
+        ended = False
+        try:
+            row = next(csv.reader(row_lines(), delimiter=delimiter), None)
+            if ended and len(taken) > 1:  # it asked for a line after the last
+                raise ValueError("its quotation mark is never closed")
+        except (ValueError, csv.Error) as error:
+            bad.add(taken[0][0], error)
+            again.extendleft(reversed(taken[1:]))
+            open_quotes += len(taken) > 1
+            if open_quotes > _MAX_OPEN_QUOTES:
+                raise ValueError("it has too many quotation marks that are never closed") from error
+        else:
+            if row is not None:
+                yield row
+
+
+_ROWS: dict[str, Callable[[Path, str, _BadRows], Iterator[Section]]] = {
     ".csv": _csv,
     ".jsonl": _jsonl,
 }
 
+KINDS = (*_TEXTS, *_ROWS, *PARSERS, *_CODE)
+"""Suffixes of the files that are read."""
 
-def _split(
-    title: str, text: str, source: str, page: int | None = None, section: str = ""
-) -> Iterator[Passage]:
-    for chunk in _splitter().split_text(text):
+
+# Splitting
+
+
+def _split(section: Section, source: str) -> Iterator[Passage]:
+    headings, text, page = section
+    title, below = " > ".join(headings), " > ".join(headings[1:])
+    size = DENSE_CHUNK_CHARACTERS if is_dense(text) else CHUNK_CHARACTERS
+    for chunk in _splitter(size).split_text(text):
         if chunk.strip():
-            yield make_passage(title, chunk, source, page, section)
+            yield make_passage(title, chunk, source, page, below)
 
 
-@lru_cache(maxsize=1)
-def _splitter() -> TextSplitter:
+@lru_cache(maxsize=2)
+def _splitter(size: int) -> TextSplitter:
     from langchain_text_splitters import RecursiveCharacterTextSplitter
 
     return RecursiveCharacterTextSplitter(
-        chunk_size=CHUNK_CHARACTERS,
-        chunk_overlap=OVERLAP_CHARACTERS,
+        chunk_size=size,
+        chunk_overlap=size // _CHUNK_TO_OVERLAP,
         separators=_SEPARATORS,
+        is_separator_regex=True,
         keep_separator="end",
     )
 
 
-def _unwrap(text: str) -> str:
-    """Join the lines of each paragraph: the line breaks of a page or of HTML mean nothing."""
-    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return "\n\n".join(part for part in paragraphs if part)
+@lru_cache(maxsize=len(_LANGUAGES))
+def _code_splitter(language: str) -> TextSplitter:
+    from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
 
-
-def _missing(kind: str, error: ImportError) -> MissingExtraError:
-    return MissingExtraError(f"reading {kind} needs {error.name}: pip install 'hopgate[documents]'")
+    overlap = CHUNK_CHARACTERS // _CHUNK_TO_OVERLAP
+    if not language:
+        return RecursiveCharacterTextSplitter(chunk_size=CHUNK_CHARACTERS, chunk_overlap=overlap)
+    return RecursiveCharacterTextSplitter.from_language(
+        Language(language), chunk_size=CHUNK_CHARACTERS, chunk_overlap=overlap
+    )

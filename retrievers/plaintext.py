@@ -1,0 +1,123 @@
+"""Plain text: its encoding, wrapped lines and tables of contents."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from pathlib import Path
+
+_BLOCK_BYTES = 1 << 20
+GUESS_BYTES = 1 << 18
+"""Bytes at the start of a file from which its encoding is guessed."""
+_GOOD_TO_BAD = 10
+"""Non-ASCII letters for each broken byte from which a text counts as UTF-8 with broken bytes."""
+_FOREIGN = 0.3
+"""Share of non-ASCII bytes from which a text counts as written in a non-Latin script."""
+_COHERENT = 0.7
+"""Minimum coherence, 0 to 1, that charset-normalizer must report for a text in Latin script."""
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff5e\U00020000-\U0003ffff"  # Chinese, kana
+)
+_DENSE = re.compile(f"[{_UNSPACED}\uac00-\ud7af]+")
+_WRAPPED = re.compile(rf"(?<=[{_UNSPACED}])[^\S\n]*\n\s*(?=[{_UNSPACED}])")
+
+_LEADERS = ".·…"
+_PAGE_NUMBER = re.compile(r"\d{1,4}|[ivxlc]{1,7}", re.IGNORECASE)
+_PAGE_CHARACTERS = "0123456789ivxlcIVXLC"
+
+
+def read_text(file: Path) -> str:
+    """Decode a file.
+
+    Text that is not UTF-8 is decoded as UTF-16 if it has a byte order mark, else as what
+    charset-normalizer detects with confidence, else as Windows-1252.
+
+    Raises:
+        ValueError: It is not text.
+        OSError: It cannot be read.
+    """
+    text = file.read_text(encoding=encoding_of(file), errors="replace")
+    if "\x00" in text:
+        raise ValueError("it is a binary file")
+    return text
+
+
+def encoding_of(file: Path) -> str:
+    """Return the encoding of a file, reading it block by block."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with file.open("rb") as handle:
+        start = handle.read(GUESS_BYTES)
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        try:
+            decoder.decode(start)
+            while block := handle.read(_BLOCK_BYTES):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return _guessed(start)
+    return "utf-8-sig"
+
+
+def _guessed(start: bytes) -> str:
+    """Guess the encoding of bytes that are not valid UTF-8."""
+    from charset_normalizer import from_bytes
+
+    text = start.decode(errors="replace")
+    broken = text.count("\ufffd")
+    if sum(letter > "\x7f" for letter in text) > (1 + _GOOD_TO_BAD) * broken:
+        return "utf-8-sig"
+    best = from_bytes(start).best()
+    foreign = sum(byte > 127 for byte in start) / max(1, len(start))
+    if best and (foreign >= _FOREIGN or best.coherence >= _COHERENT):
+        return best.encoding
+    return "cp1252"
+
+
+def unwrap(text: str) -> str:
+    """Join the lines of each paragraph: the line breaks of a page or of HTML mean nothing.
+
+    Scripts without spaces between words are joined without a space.
+    """
+    text = _WRAPPED.sub(lambda wrap: "\n\n" if wrap[0].count("\n") > 1 else "", text)
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    return "\n\n".join(part for part in paragraphs if part)
+
+
+def is_dense(text: str) -> bool:
+    """Return whether a text is mostly in a script that says a word in one or two characters.
+
+    Those are Chinese, Japanese, Korean, Thai, Lao, Burmese and Khmer.
+    """
+    return not text.isascii() and 2 * len(_DENSE.sub("", text)) < len(text)
+
+
+def without_contents(text: str) -> str:
+    """Remove lines of a table of contents, such as `Chapter 2 ........ 17`.
+
+    A paragraph of which they are half or more goes as a whole, with the titles that take two lines.
+    """
+    if not any(4 * mark in text or f"{mark} {mark}" in text for mark in _LEADERS):
+        return text
+    kept = []
+    for paragraph in re.split(r"(\n\s*\n)", text):
+        lines = paragraph.splitlines(keepends=True)
+        rest = [line for line in lines if not is_contents(line)]
+        if len(rest) == len(lines) or len(rest) > len(lines) / 2:
+            kept.append("".join(rest))
+    return "".join(kept)
+
+
+def is_contents(line: str) -> bool:
+    """Return whether a line is of a table of contents: a dot leader and a page number."""
+    line = line.rstrip()
+    head = line.rstrip(_PAGE_CHARACTERS)
+    number = line[len(head) :]
+    head = head.rstrip()
+    leader = head[len(head.rstrip(_LEADERS + " \t")) :]
+    dots = sum(map(leader.count, _LEADERS))
+    if _PAGE_NUMBER.fullmatch(number):
+        return dots > 4 or (dots == 4 and " " in leader.strip())
+    return dots >= 10
