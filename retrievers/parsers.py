@@ -35,6 +35,7 @@ _MARK = "\x1e"
 """Marks both ends of a heading in the text of a page, from which it is removed before."""
 _SPACE_BEFORE_MARK = re.compile(r" (?=[,.;:!?)\]])")
 """The space left before the comma when the tags of `<b>word</b>,` are removed."""
+_TITLED = ("document", "section")
 _TARGET = re.compile(r"\s*<[^<>]*>$")
 """The target in a role of Sphinx, such as :ref:`Installation <install>`."""
 
@@ -164,7 +165,7 @@ def _rst_parts(node: Any, level: int) -> Iterator[tuple[int | None, str]]:
     for child in node.children:
         if isinstance(child, nodes.Invisible | nodes.system_message):
             continue
-        if isinstance(child, nodes.title | nodes.subtitle):
+        if isinstance(child, nodes.title | nodes.subtitle) and node.tagname in _TITLED:
             yield level + 1, " ".join(child.astext().split())
         elif isinstance(child, nodes.FixedTextElement):
             yield None, child.astext()

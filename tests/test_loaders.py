@@ -374,13 +374,23 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path: Path) -> Non
     (top / "out").symlink_to(outside)
     (top / "out.txt").symlink_to(outside / "words.txt")
     (top / "in").symlink_to(top / "real")
+    (top / "a").mkdir()
+    (top / "a" / "in").symlink_to(top / "real")
     (top / "in.txt").symlink_to(top / "real" / "words.txt")
     (tmp_path / "link").symlink_to(top)
     for given in (top, tmp_path / "link"):
         documents = load_documents([given])
-        assert [p["text"] for p in documents.passages] == ["Words in real."]
+        (passage,) = documents.passages
+        assert (passage["source"], passage["text"]) == ("real/words.txt", "Words in real.")
         reason = f"it is a link that leads out of {given}"
         assert skipped_in(documents) == {"out": reason, "out.txt": reason}
+
+
+def test_a_link_to_a_hidden_folder_inside_is_followed(tmp_path: Path) -> None:
+    (tmp_path / ".store").mkdir()
+    (tmp_path / ".store" / "a.txt").write_text("Words.")
+    (tmp_path / "docs").symlink_to(tmp_path / ".store")
+    assert [p["source"] for p in read(tmp_path)] == ["docs/a.txt"]
 
 
 def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path: Path) -> None:
@@ -465,10 +475,10 @@ def test_restructured_text_keeps_its_sections_and_inserts_no_files(tmp_path: Pat
         "Tidal mill\n==========\n\n.. contents::\n\n.. toctree::\n   :maxdepth: 2\n\n   wheel\n\n"
         ".. a comment\n\nIt grinds *barley*,\nsee :ref:`the wheel <wheel>` and :func:`turn`.\n\n"
         "Wheel\n-----\n\nIt turns::\n\n    turn(\n      1)\n\n"
-        ".. versionadded:: 1811\n   By the sea.\n\n"
+        ".. list-table:: Prices\n\n   * - A loaf\n\n.. versionadded:: 1811\n   By the sea.\n\n"
         ".. py:function:: turn(times)\n   :noindex:\n\n   Turn the wheel.\n\n"
         f".. include:: {secret}\n\n.. raw:: html\n   :file: {secret}\n\n"
-        f".. csv-table::\n   :file: {secret}\n\n.. literalinclude:: {secret}\n"
+        f".. csv-table:: Turns\n   :file: {secret}\n\n.. literalinclude:: {secret}\n"
     )
     found = {p["title"]: p for p in load_documents([tmp_path / "mill.rst"]).passages}
     assert list(found) == ["Tidal mill", "Tidal mill > Wheel"]
@@ -476,7 +486,8 @@ def test_restructured_text_keeps_its_sections_and_inserts_no_files(tmp_path: Pat
     wheel = found["Tidal mill > Wheel"]
     assert wheel["section"] == "Wheel"
     assert wheel["text"].startswith(
-        "It turns:\n\nturn(\n  1)\n\n1811 By the sea.\n\nturn(times)\n\nTurn the wheel."
+        "It turns:\n\nturn(\n  1)\n\nPrices\n\nA loaf\n\n"
+        "1811 By the sea.\n\nturn(times)\n\nTurn the wheel."
     )
     assert "hidden words" not in wheel["text"]
 
@@ -655,8 +666,8 @@ def write_slow_pdf(path: Path) -> None:
 def test_a_file_that_takes_too_much_memory_costs_only_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "MAX_MEMORY_BYTES", 120 << 20)
-    (tmp_path / "a.html").write_text("<b>x</b>" * 60_000)
+    monkeypatch.setattr(worker, "MAX_MEMORY_BYTES", 160 << 20)
+    (tmp_path / "a.html").write_text("😀" + "words " * 2_500_000)  # 4 bytes a letter in memory
     (tmp_path / "b.html").write_text("<p>Good words.</p>")
     documents = load_documents([tmp_path])
     assert [p["text"] for p in documents.passages] == ["Good words."]
