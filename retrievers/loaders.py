@@ -269,7 +269,7 @@ def find_files(paths: Sequence[Path | str]) -> Found:
 
 
 def _expand(path: Path, skipped: list[SkippedFile]) -> list[tuple[Path, str]]:
-    kinds = " ".join(KINDS)
+    kinds = " ".join((*_TEXTS, *_ROWS, *PARSERS, "or source code"))
     if path.is_dir():
         files = sorted(_walk(path, skipped), key=lambda file: (file.is_symlink(), file))
         if not any(file.suffix.lower() in KINDS for file in files):

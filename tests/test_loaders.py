@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hopgate.retrievers.loaders import (
     KINDS,
     Documents,
     IgnoredFiles,
+    MissingExtraError,
     ReadReport,
     Stamp,
     find_files,
@@ -33,6 +35,21 @@ POLISH = (
     "Latarnia została zbudowana w 1811 roku, a jej strażnicy mieszkali na wyspie przez całą zimę, "
     "paląc ogień każdej nocy."
 )
+
+
+class SharedWorker(Worker):
+    def close(self) -> None:
+        """Go on for the next test."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_worker() -> Iterator[None]:
+    """One process parses the documents of all tests."""
+    shared = SharedWorker()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaders, "Worker", lambda: shared)
+        yield
+    Worker.close(shared)
 
 
 def read(path: Path) -> list[Passage]:
@@ -666,6 +683,7 @@ def write_slow_pdf(path: Path) -> None:
 def test_a_file_that_takes_too_much_memory_costs_only_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loaders, "Worker", Worker)
     monkeypatch.setattr(worker, "MAX_MEMORY_BYTES", 160 << 20)
     (tmp_path / "a.html").write_text("😀" + "words " * 2_500_000)  # 4 bytes a letter in memory
     (tmp_path / "b.html").write_text("<p>Good words.</p>")
@@ -700,6 +718,7 @@ def test_the_process_imports_nothing_from_the_working_folder(
 ) -> None:
     (tmp_path / "bs4.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (tmp_path / "a.html").write_text("<p>Words.</p>")
+    monkeypatch.setattr(loaders, "Worker", Worker)
     monkeypatch.chdir(tmp_path)
     assert [p["text"] for p in read(tmp_path / "a.html")] == ["Words."]
     assert not (tmp_path / "ran").exists()
@@ -747,3 +766,25 @@ def test_wrapped_lines_of_chinese_and_thai_are_joined_without_a_space(tmp_path: 
 
 def test_every_kind_that_is_read_is_named_once() -> None:
     assert len(KINDS) == len(set(KINDS))
+
+
+@pytest.mark.parametrize(("kind", "module"), [("rst", "docutils"), ("epub", "bs4")])
+def test_a_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / f"a.{kind}").write_text("Words.")
+    wanted = rf"reading \.{kind} needs {module}: pip install 'hopgate\[documents\]'"
+    with pytest.raises(MissingExtraError, match=wanted):
+        load_documents([tmp_path])
+
+
+def test_no_process_is_started_for_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_started", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(loaders, "Worker", Worker)
+    for suffix in ("txt", "md", "org", "py", "jsonl", "csv"):
+        (tmp_path / f"a.{suffix}").write_text('{"text": "Words."}')
+    documents = load_documents([tmp_path])
+    assert (documents.files, skipped_in(documents)) == (5, {"a.csv": "it contains no text"})
