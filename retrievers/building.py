@@ -18,10 +18,12 @@ from hopgate.retrievers.factory import Announce, load_faiss
 from hopgate.retrievers.incoming import Incoming
 from hopgate.retrievers.index import Index, matching_encoder
 from hopgate.retrievers.loaders import (
+    NO_TEXT,
     Found,
     IgnoredFiles,
     ReadReport,
     SkippedFile,
+    Stamp,
     find_files,
     read_files,
     readable,
@@ -409,9 +411,9 @@ class _Job:
         named = Found([_known(*each, roots) for each in found.files], found.skipped, found.ignored)
         for file in read_files(named, report, self._change.stage("reading files")):
             followed = any(file.file.resolve().is_relative_to(root) for root in roots)
-            stamp = _stamp(file.file) if followed else ""
+            stamp = _stamp(file.stamp) if followed else ""
             incoming.put(file.passages, stamp)
-            if file.skipped is None or file.skipped.reason == "it contains no text":
+            if file.skipped is None or file.skipped.reason == NO_TEXT:
                 sources.add(file.source)
         return sources
 
@@ -422,7 +424,7 @@ class _Job:
         files = [
             (file, source)
             for file, source in found.files
-            if words.stamp(_known(file, source, roots)[1]) != _stamp(file)
+            if words.stamp(_known(file, source, roots)[1]) != _stamp(stamp_of(file))
         ]
         return Found(files, found.skipped, found.ignored)
 
@@ -561,8 +563,8 @@ def _known(file: Path, source: str, roots: Sequence[str]) -> tuple[Path, str]:
     return file, source
 
 
-def _stamp(file: Path) -> str:
-    return "-".join(map(str, stamp_of(file) or ()))
+def _stamp(stamp: Stamp | None) -> str:
+    return "-".join(map(str, stamp or ()))
 
 
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:

@@ -43,6 +43,9 @@ DENSE_CHUNK_CHARACTERS = 200
 _CHUNK_TO_OVERLAP = 6
 """A passage overlaps with the one before by up to a sixth of its length: about a sentence."""
 
+NO_TEXT = "it contains no text"
+"""Why a file that could be read has no passages."""
+
 MAX_FILE_BYTES = 128 << 20
 """Largest file that is read whole; .csv and .jsonl are read row by row, at any size."""
 MAX_MARKUP_BYTES = 16 << 20
@@ -269,9 +272,9 @@ def find_files(paths: Sequence[Path | str]) -> Found:
 
 
 def _expand(path: Path, skipped: list[SkippedFile]) -> list[tuple[Path, str]]:
-    kinds = " ".join(KINDS)
+    kinds = " ".join((*_TEXTS, *_ROWS, *PARSERS, "or source code"))
     if path.is_dir():
-        files = sorted(_walk(path, skipped))
+        files = sorted(_walk(path, skipped), key=lambda file: (file.is_symlink(), file))
         if not any(file.suffix.lower() in KINDS for file in files):
             raise ValueError(f"{path} contains no file of a known kind ({kinds})")
         return [(file, readable(file.relative_to(path))) for file in files]
@@ -294,8 +297,11 @@ def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
     real_top = os.path.realpath(top)
     seen: set[str] = set()
 
-    def skip(path: Path | str, reason: str | None) -> None:
-        skipped.append(SkippedFile(readable(Path(path)), reason or "it cannot be read"))
+    def skip(path: Path, reason: str) -> None:
+        skipped.append(SkippedFile(readable(path), reason))
+
+    def cannot_list(error: OSError) -> None:
+        skip(Path(error.filename), error.strerror or "it cannot be listed")
 
     def leads_out(path: Path) -> bool:
         if not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(real_top):
@@ -304,22 +310,24 @@ def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
             skip(path, f"it is a link that leads out of {top}")
         return True
 
-    walk = os.walk(top, followlinks=True, onerror=lambda e: skip(e.filename, e.strerror))
-    for folder, subfolders, names in walk:
-        real = os.path.realpath(folder)
-        if real in seen:
-            subfolders.clear()
-            continue
-        seen.add(real)
-        shown = sorted(name for name in subfolders if not name.startswith("."))
-        subfolders[:] = [name for name in shown if not leads_out(Path(folder, name))]
-        for file in (Path(folder, name) for name in names if not name.startswith(".")):
-            if leads_out(file):
+    tops = [top]
+    for each in tops:  # grows by links to folders, which come after the folders themselves
+        for folder, subfolders, names in os.walk(each, onerror=cannot_list):
+            real = os.path.realpath(folder)
+            if real in seen:
+                subfolders.clear()
                 continue
-            if file.is_file():
-                yield file
-            elif file.exists():
-                skip(file, "it is not a regular file")
+            seen.add(real)
+            visible = [Path(folder, name) for name in sorted(subfolders) if name[0] != "."]
+            subfolders[:] = [path.name for path in visible if not path.is_symlink()]
+            tops += [path for path in visible if path.is_symlink() and not leads_out(path)]
+            for file in (Path(folder, name) for name in names if name[0] != "."):
+                if leads_out(file):
+                    continue
+                if file.is_file():
+                    yield file
+                elif file.exists():
+                    skip(file, "it is not a regular file")
 
 
 def stamp_of(file: Path) -> Stamp | None:
@@ -367,7 +375,7 @@ def _read_file(file: Path, source: str, worker: Worker, report: ReadReport) -> F
         report.files += 1
         return FilePassages(file, source, stamp, chain((first,), passages), None)
     if len(report.skipped) == before:
-        report.skipped.append(SkippedFile(readable(file), "it contains no text"))
+        report.skipped.append(SkippedFile(readable(file), NO_TEXT))
     return FilePassages(file, source, stamp, iter(()), report.skipped[before])
 
 

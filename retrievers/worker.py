@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from hopgate.retrievers.parsers import Section
+from hopgate.retrievers.parsers import OUT_OF_MEMORY, Section
 
-MAX_SECONDS = 60.0
+MAX_SECONDS = 120.0
 """Longest time for one file: a PDF of some thousands of pages."""
 MAX_MEMORY_BYTES = 4 << 30
 """Most memory of the process: twice what 16 MB of HTML take."""
@@ -39,9 +39,11 @@ class Worker:
         started = time.monotonic()
         line = _answer(self._process, json.dumps(request))
         if not line.endswith("\n"):
-            self.close()
+            self._process.communicate()
             if time.monotonic() - started >= MAX_SECONDS:
                 raise ValueError(f"it took over {MAX_SECONDS:g} s to read: convert it to .txt")
+            if self._process.returncode == OUT_OF_MEMORY:
+                raise ValueError("it takes too much memory to read: convert it to .txt")
             raise ValueError("the process that read it crashed: convert it to .txt")
         reply = json.loads(line)
         if "error" in reply:

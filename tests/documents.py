@@ -13,11 +13,13 @@ STYLES = (
 
 
 def write_pdf(path: Path, pages: list[str]) -> None:
+    """Write a PDF of one or more lines a page."""
     from reportlab.pdfgen.canvas import Canvas
 
     canvas = Canvas(str(path))
     for page in pages:
-        canvas.drawString(72, 720, page)
+        for number, line in enumerate(page.splitlines()):
+            canvas.drawString(72, 720 - 15 * number, line)
         canvas.showPage()
     canvas.save()
 
@@ -36,4 +38,32 @@ def write_docx(path: Path, *paragraphs: str, **parts: str) -> Path:
         for name, content in contents.items():
             folder = "docProps" if name == "core" else "word"
             archive.writestr(f"{folder}/{name}.xml", content)
+    return path
+
+
+def write_epub(path: Path, *chapters: str, title: str = "", **parts: str) -> Path:
+    """Write an .epub file of chapters in XHTML, stored in reverse order; other parts are added."""
+    items = "".join(
+        f'<item id="c{i}" href="text/c%20{i}.xhtml" media-type="application/xhtml+xml"/>'
+        for i in range(len(chapters))
+    )
+    items += '<item id="nav" href="nav.xhtml" properties="nav"/>'
+    ids = ["nav", *(f"c{number}" for number in range(len(chapters)))]
+    spine = "".join(f'<itemref idref="{name}"/>' for name in ids)
+    contents = {
+        "META-INF/container.xml": "<container "
+        'xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
+        '<rootfile full-path="OEBPS/book.opf"/></rootfiles></container>',
+        "OEBPS/book.opf": '<package xmlns="http://www.idpf.org/2007/opf" '
+        f'xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:title>{title}</dc:title>'
+        f"</metadata><manifest>{items}</manifest><spine>{spine}</spine></package>",
+        "OEBPS/nav.xhtml": "<p>Contents of the book</p>",
+    }
+    for number, chapter in reversed(list(enumerate(chapters))):
+        contents[f"OEBPS/text/c {number}.xhtml"] = (
+            f"<!DOCTYPE html><html><head><title>x</title></head><body>{chapter}</body></html>"
+        )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (contents | parts).items():
+            archive.writestr(name, content)
     return path

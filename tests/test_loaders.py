@@ -2,22 +2,54 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import WORD, paragraph, write_docx, write_pdf
+from documents import WORD, paragraph, write_docx, write_epub, write_pdf
 
-from hopgate.retrievers import loaders
+from hopgate.retrievers import loaders, worker
+from hopgate.retrievers.archives import MAX_TAGS, MAX_XML_BYTES
 from hopgate.retrievers.base import Passage
-from hopgate.retrievers.docx import MAX_TAGS, MAX_XML_BYTES
-from hopgate.retrievers.loaders import load_documents
+from hopgate.retrievers.loaders import (
+    KINDS,
+    Documents,
+    IgnoredFiles,
+    MissingExtraError,
+    ReadReport,
+    Stamp,
+    find_files,
+    ignored_summary,
+    load_documents,
+    read_files,
+)
+from hopgate.retrievers.parsers import Section
+from hopgate.retrievers.worker import Worker
 
 POLISH = (
     "Latarnia została zbudowana w 1811 roku, a jej strażnicy mieszkali na wyspie przez całą zimę, "
     "paląc ogień każdej nocy."
 )
+
+
+class SharedWorker(Worker):
+    def close(self) -> None:
+        """Go on for the next test."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_worker() -> Iterator[None]:
+    """One process parses the documents of all tests."""
+    shared = SharedWorker()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaders, "Worker", lambda: shared)
+        yield
+    Worker.close(shared)
 
 
 def read(path: Path) -> list[Passage]:
@@ -259,7 +291,11 @@ def test_a_csv_may_have_long_cells_but_not_endless_ones(
     assert sum(len(p["text"]) for p in passages) > 190_000
     assert passages[-1]["text"] == "End."
     monkeypatch.setattr(loaders, "MAX_ROW_CHARACTERS", 1000)
-    assert "line 2 is over 1000 characters long" in reason(tmp_path / "a.csv")
+    documents = load_documents([tmp_path / "a.csv"])
+    assert [p["text"] for p in documents.passages] == ["End."]
+    (skipped,) = documents.skipped
+    assert skipped.path.endswith("a.csv:2")
+    assert skipped.reason == "it is over 1000 characters long"
 
 
 def test_the_mark_of_headings_is_no_heading_when_a_page_has_it(tmp_path: Path) -> None:
@@ -278,12 +314,13 @@ def test_headings_within_headings_are_read_in_no_time(tmp_path: Path) -> None:
 
 
 def test_a_file_of_1_gb_is_refused_unless_it_is_read_row_by_row(tmp_path: Path) -> None:
-    for kind in ("txt", "md", "html", "pdf", "docx", "jsonl"):
+    large = ("txt", "md", "org", "py", "html", "rst", "pdf", "docx", "epub")
+    for kind in (*large, "jsonl"):
         with (tmp_path / f"huge.{kind}").open("wb") as file:
             file.truncate(1 << 30)  # a hole: no disk is used
-    for kind in ("txt", "md", "html", "pdf", "docx"):
+    for kind in large:
         refused = reason(tmp_path / f"huge.{kind}")
-        most = 16 if kind == "html" else 128
+        most = 16 if kind in ("html", "rst") else 128
         assert f"it has 1024 MB, and .{kind} files are read up to {most} MB" in refused
 
 
@@ -293,8 +330,12 @@ def test_a_large_jsonl_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.Mo
     rows = [json.dumps({"text": f"Row {i}."}) for i in range(500)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     assert len(read(tmp_path / "rows.jsonl")) == 500
-    (tmp_path / "rows.jsonl").write_text(rows[0] + "\n" + "x" * 5000)
-    assert "line 2 is over 1000 characters long" in reason(tmp_path / "rows.jsonl")
+    (tmp_path / "rows.jsonl").write_text(f"{rows[0]}\n{'x' * 5000}\n{rows[1]}")
+    documents = load_documents([tmp_path / "rows.jsonl"])
+    assert [p["text"] for p in documents.passages] == ["Row 0.", "Row 1."]
+    (skipped,) = documents.skipped
+    assert skipped.path.endswith("rows.jsonl:2")
+    assert skipped.reason == "it is over 1000 characters long"
 
 
 def test_links_that_lead_to_themselves_are_passed_over(tmp_path: Path) -> None:
@@ -315,3 +356,435 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         pytest.skip("root may read everything")
     (skipped,) = load_documents([tmp_path]).skipped
     assert "Permission denied" in skipped.reason
+
+
+def skipped_in(documents: Documents) -> dict[str, str]:
+    return {Path(file.path).name: file.reason for file in documents.skipped}
+
+
+# What is not read
+
+
+def test_files_of_other_kinds_are_counted_with_an_example(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    (tmp_path / "pictures").mkdir()
+    for name in ("pictures/a.png", "pictures/b.PNG", "data.bin", "LICENSE", ".hidden.bin"):
+        (tmp_path / name).write_bytes(b"\x00")
+    documents = load_documents([tmp_path])
+    assert documents.ignored == [
+        IgnoredFiles(".png", 2, "pictures/a.png"),
+        IgnoredFiles("", 1, "LICENSE"),
+        IgnoredFiles(".bin", 1, "data.bin"),
+    ]
+    assert ignored_summary(documents.ignored) == (
+        "4 files skipped by type: .png 2, no suffix 1, .bin 1 (for example pictures/a.png)"
+    )
+    assert documents.skipped == []
+    assert ignored_summary([]) == ""
+
+
+def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path: Path) -> None:
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    for folder in (top / "real", outside):
+        folder.mkdir(parents=True)
+        (folder / "words.txt").write_text(f"Words in {folder.name}.")
+    (top / "out").symlink_to(outside)
+    (top / "out.txt").symlink_to(outside / "words.txt")
+    (top / "in").symlink_to(top / "real")
+    (top / "a").mkdir()
+    (top / "a" / "in").symlink_to(top / "real")
+    (top / "in.txt").symlink_to(top / "real" / "words.txt")
+    (tmp_path / "link").symlink_to(top)
+    for given in (top, tmp_path / "link"):
+        documents = load_documents([given])
+        (passage,) = documents.passages
+        assert (passage["source"], passage["text"]) == ("real/words.txt", "Words in real.")
+        reason = f"it is a link that leads out of {given}"
+        assert skipped_in(documents) == {"out": reason, "out.txt": reason}
+
+
+def test_a_link_to_a_hidden_folder_inside_is_followed(tmp_path: Path) -> None:
+    (tmp_path / ".store").mkdir()
+    (tmp_path / ".store" / "a.txt").write_text("Words.")
+    (tmp_path / "docs").symlink_to(tmp_path / ".store")
+    assert [p["source"] for p in read(tmp_path)] == ["docs/a.txt"]
+
+
+def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    os.mkfifo(tmp_path / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "socket.txt"))
+        found = find_files([tmp_path])
+    assert {Path(file.path).name for file in found.skipped} == {"pipe.txt", "socket.txt"}
+    assert {file.reason for file in found.skipped} == {"it is not a regular file"}
+    (tmp_path / "good.txt").unlink()
+    os.mkfifo(tmp_path / "good.txt")
+    (file,) = read_files(found, ReadReport())
+    assert file.skipped is not None
+    assert file.skipped.reason == "it is not a regular file"
+
+
+# Rows
+
+
+def test_a_bad_line_costs_only_that_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        '{"text": "One."}\n{"text": 5}\nnonsense\n{"text": "Two."}'
+    )
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["One.", "Two."]
+    assert documents.files == 1
+    assert skipped_in(documents) == {
+        "rows.jsonl:2": "text is 5; it must be a string",
+        "rows.jsonl:3": "not JSON (Expecting value at column 1)",
+    }
+
+
+def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("nonsense\n" * 50 + '{"text": "One."}')
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["One."]
+    assert len(documents.skipped) == loaders.MAX_BAD_ROWS + 1
+    assert documents.skipped[-1].reason == "40 more rows cannot be read"
+
+
+def test_a_quotation_mark_that_is_never_closed_costs_one_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        'text\n"One\nline."\n"Fo""ur."\n5" pipe\n"Two.\nThree.\nFive.\n'
+    )
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == [
+        "One\nline.",
+        'Fo"ur.',
+        '5" pipe',
+        "Three.",
+        "Five.",
+    ]
+    assert skipped_in(documents) == {"a.csv:6": "its quotation mark is never closed"}
+
+
+def test_a_csv_of_open_quotation_marks_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "MAX_ROW_CHARACTERS", 10_000)
+    (tmp_path / "a.csv").write_text("text\nOne.\n" + 'x"y,"z\n' * 100_000)
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["One."]
+    assert "too many quotation marks" in documents.skipped[-1].reason
+
+
+def test_a_csv_whose_first_row_is_bad_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "MAX_ROW_CHARACTERS", 100)
+    (tmp_path / "a.csv").write_text(f"text,{'x' * 200}\nOne.\n")
+    assert "a.csv:1: it is over 100 characters long" in reason(tmp_path)
+
+
+# Other kinds
+
+
+def test_restructured_text_keeps_its_sections_and_inserts_no_files(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("hidden words")
+    secret = tmp_path / "secret.txt"
+    (tmp_path / "mill.rst").write_text(
+        "Tidal mill\n==========\n\n.. contents::\n\n.. toctree::\n   :maxdepth: 2\n\n   wheel\n\n"
+        ".. a comment\n\nIt grinds *barley*,\nsee :ref:`the wheel <wheel>` and :func:`turn`.\n\n"
+        "Wheel\n-----\n\nIt turns::\n\n    turn(\n      1)\n\n"
+        ".. list-table:: Prices\n\n   * - A loaf\n\n.. versionadded:: 1811\n   By the sea.\n\n"
+        ".. py:function:: turn(times)\n   :noindex:\n\n   Turn the wheel.\n\n"
+        f".. include:: {secret}\n\n.. raw:: html\n   :file: {secret}\n\n"
+        f".. csv-table:: Turns\n   :file: {secret}\n\n.. literalinclude:: {secret}\n"
+    )
+    found = {p["title"]: p for p in load_documents([tmp_path / "mill.rst"]).passages}
+    assert list(found) == ["Tidal mill", "Tidal mill > Wheel"]
+    assert found["Tidal mill"]["text"] == "It grinds barley, see the wheel and turn."
+    wheel = found["Tidal mill > Wheel"]
+    assert wheel["section"] == "Wheel"
+    assert wheel["text"].startswith(
+        "It turns:\n\nturn(\n  1)\n\nPrices\n\nA loaf\n\n"
+        "1811 By the sea.\n\nturn(times)\n\nTurn the wheel."
+    )
+    assert "hidden words" not in wheel["text"]
+
+
+def test_epub_is_read_in_the_order_of_its_spine(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    chapters = (
+        "<h1>The quay</h1><p>Red <i>granite</i>.</p>",
+        "<p>It is wide.</p><h1>The mill</h1><h2>Wheel</h2><p>It turns &amp; turns.</p>",
+    )
+    write_epub(tmp_path / "a" / "book.epub", *chapters, title="Harbour")
+    found = [(p["title"], p.get("section"), p["text"]) for p in read(tmp_path)]
+    assert found == [
+        ("Harbour > The quay", "The quay", "Red granite.\n\nIt is wide."),
+        ("Harbour > The mill > Wheel", "The mill > Wheel", "It turns & turns."),
+    ]
+
+
+def test_epub_that_is_broken_or_a_bomb_is_named(tmp_path: Path) -> None:
+    container = {"META-INF/container.xml": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'}
+    write_epub(tmp_path / "entities.epub", "Words.", **container)
+    write_epub(tmp_path / "bomb.epub", "Words.", **{"a.xhtml": " " * MAX_XML_BYTES})
+    write_epub(tmp_path / "half.epub", "Words.", **{"OEBPS/book.opf": "<package>"})
+    write_epub(tmp_path / "locked.epub", "Words.", **{"OEBPS/text/c 0.xhtml": "\x01\x02" * 99})
+    write_epub(tmp_path / "empty.epub", "Words.", **{"META-INF/container.xml": "<a/>"})
+    (tmp_path / "no-zip.epub").write_bytes(b"PK\x03\x04 nonsense")
+    write_epub(tmp_path / "good.epub", "Good words.")
+    documents = load_documents([tmp_path])
+    assert [(p["title"], p["text"]) for p in documents.passages] == [("good", "Good words.")]
+    reasons = skipped_in(documents)
+    assert "declares a document type" in reasons["entities.epub"]
+    assert "it may be a zip bomb" in reasons["bomb.epub"]
+    assert "its XML is broken" in reasons["half.epub"]
+    assert "its chapters are encrypted" in reasons["locked.epub"]
+    assert "not an .epub file" in reasons["empty.epub"]
+    assert "not an .epub file" in reasons["no-zip.epub"]
+
+
+def test_org_keeps_its_sections(tmp_path: Path) -> None:
+    (tmp_path / "mill.org").write_text(
+        "#+TITLE: Tidal mill\n\nIt grinds.\n* Wheel\n:PROPERTIES:\n:END:\n** Wood\n*Oak* only.\n"
+        "#+begin_src sh\nturn\n#+end_src\n* Miller\nBo Rask.\n"
+    )
+    assert {p["title"]: p["text"] for p in read(tmp_path)} == {
+        "Tidal mill": "It grinds.",
+        "Tidal mill > Wheel > Wood": "*Oak* only.\nturn",
+        "Tidal mill > Miller": "Bo Rask.",
+    }
+
+
+def test_source_code_keeps_its_lines(tmp_path: Path) -> None:
+    functions = [f"def turn_{i}(times):\n    # {'wheel ' * 9}\n    return {i}" for i in range(30)]
+    (tmp_path / "mill.py").write_text("\n\n\n".join(functions))
+    passages = read(tmp_path)
+    assert {p["title"] for p in passages} == {"mill.py"}
+    text = "\n".join(p["text"] for p in passages)
+    assert all(function in text for function in functions)
+    assert all(p["text"].startswith("def turn_") for p in passages)
+
+
+def test_every_kind_of_source_code_is_read(tmp_path: Path) -> None:
+    for suffix in loaders._CODE:
+        (tmp_path / f"a{suffix}").write_text("turn ....... 17\n")
+    documents = load_documents([tmp_path])
+    assert documents.skipped == []
+    assert {p["title"] for p in documents.passages} == {f"a{suffix}" for suffix in loaders._CODE}
+    assert {p["text"] for p in documents.passages} == {"turn ....... 17"}
+
+
+# Tables of contents
+
+
+def test_lines_of_a_table_of_contents_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "The mill stands by the sea.\nChapter 2 ........ 17\nIt grinds barley.\n\n"
+        "Contents of\nthis book ....... 3\nPreface . . . . . . . . . iv\n第一章…………………3\n\nThe end."
+    )
+    (passage,) = read(tmp_path)
+    assert passage["text"] == "The mill stands by the sea. It grinds barley.\n\nThe end."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "And then ... 17 men came.",
+        "He waited... 5",
+        "Wait....",
+        "a. b. c. d. 5",
+        "1.2.3.4",
+        "他走了……",
+    ],
+)
+def test_an_ellipsis_is_no_table_of_contents(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    (passage,) = read(tmp_path)
+    assert passage["text"] == text
+
+
+def test_a_page_of_contents_is_no_passage(tmp_path: Path) -> None:
+    contents = "Contents\n" + "\n".join(f"Chapter {i} ........ {i * 7}" for i in range(9))
+    write_pdf(tmp_path / "a.pdf", [contents, "The mill stands by the sea."])
+    assert [(p["page"], p["text"]) for p in read(tmp_path)] == [(2, "The mill stands by the sea.")]
+
+
+def test_the_table_of_contents_of_a_docx_is_dropped(tmp_path: Path) -> None:
+    style = (
+        f'<w:styles xmlns:w="{WORD}"><w:style w:type="paragraph" w:styleId="Verzeichnis1">'
+        '<w:name w:val="toc 1"/></w:style></w:styles>'
+    )
+    entry = paragraph("Wheel 17", "Verzeichnis1")
+    write_docx(tmp_path / "a.docx", entry, paragraph("It turns."), styles=style)
+    assert [p["text"] for p in read(tmp_path)] == ["It turns."]
+
+
+# Streaming
+
+
+def test_files_are_read_one_by_one_with_their_stamps(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": "Two."}\nbad\n')
+    (tmp_path / "b.txt").write_text(" ")
+    (tmp_path / "c.html").write_text("<p>Three.</p>")
+    report, seen = ReadReport(), []
+    files = read_files(find_files([tmp_path]), report, lambda *step: seen.append(step))
+    assert seen == []
+    first = next(files)
+    assert (seen, report.files, report.skipped) == ([(0, 3)], 1, [])
+    status = (tmp_path / "a.jsonl").stat()
+    assert first.stamp == Stamp(status.st_size, status.st_mtime_ns)
+    assert [p["text"] for p in first.passages] == ["One.", "Two."]
+    assert [file.path for file in report.skipped] == [f"{tmp_path / 'a.jsonl'}:3"]
+    rest = [(file.source, [p["text"] for p in file.passages], file.skipped) for file in files]
+    assert rest == [("b.txt", [], report.skipped[1]), ("c.html", ["Three."], None)]
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert report.files == 2
+    report.check()
+
+
+def test_a_file_that_is_gone_when_it_is_read_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Words.")
+    found, report = find_files([tmp_path]), ReadReport()
+    (tmp_path / "a.txt").unlink()
+    (file,) = read_files(found, report)
+    assert file.stamp is None
+    with pytest.raises(ValueError, match=r"no passage could be read \(.*a\.txt: .*No such file"):
+        report.check()
+
+
+# Limits
+
+
+def test_files_that_take_too_long_are_skipped_and_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "MAX_SECONDS", 1.0)
+    (tmp_path / "a.html").write_text("<!--" * 100_000)
+    write_docx(tmp_path / "b.docx", "<w:p><w:r/></w:p>" * 200_000)
+    write_pdf(tmp_path / "c.pdf", ["Quick words."])
+    write_slow_pdf(tmp_path / "d.pdf")
+    (tmp_path / "e.html").write_text("<p>Good words.</p>")
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["Quick words.", "Good words."]
+    assert skipped_in(documents) == dict.fromkeys(
+        ("a.html", "b.docx", "d.pdf"), "it took over 1 s to read: convert it to .txt"
+    )
+
+
+def write_slow_pdf(path: Path) -> None:
+    from reportlab.pdfgen.canvas import Canvas
+
+    canvas = Canvas(str(path))
+    canvas._code.append("BT /F1 1 Tf (a) Tj ET\n" * 300_000)
+    canvas.showPage()
+    canvas.save()
+
+
+def test_a_file_that_takes_too_much_memory_costs_only_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "Worker", Worker)
+    monkeypatch.setattr(worker, "MAX_MEMORY_BYTES", 160 << 20)
+    (tmp_path / "a.html").write_text("😀" + "words " * 2_500_000)  # 4 bytes a letter in memory
+    (tmp_path / "b.html").write_text("<p>Good words.</p>")
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["Good words."]
+    assert "it takes too much memory to read" in skipped_in(documents)["a.html"]
+
+
+def test_a_process_that_crashes_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.html").write_text("<p>Words.</p>")
+    parsing = Worker()
+    good = [Section(["a"], "Words.")]
+    assert parsing.parse(tmp_path / "a.html", "a.html") == good
+    first = parsing._process
+    assert first is not None
+    first.kill()
+    first.wait()
+    assert parsing.parse(tmp_path / "a.html", "a.html") == good
+    monkeypatch.setattr(worker, "MAX_MEMORY_BYTES", 1)  # Python itself cannot start
+    parsing.close()
+    with pytest.raises(ValueError, match="the process that read it crashed"):
+        parsing.parse(tmp_path / "a.html", "a.html")
+    monkeypatch.undo()
+    assert parsing.parse(tmp_path / "a.html", "a.html") == good
+    parsing.close()
+
+
+def test_the_process_imports_nothing_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bs4.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "a.html").write_text("<p>Words.</p>")
+    monkeypatch.setattr(loaders, "Worker", Worker)
+    monkeypatch.chdir(tmp_path)
+    assert [p["text"] for p in read(tmp_path / "a.html")] == ["Words."]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>Words.</p>")
+    code = (
+        "import os, pathlib, sys; from hopgate.retrievers.worker import Worker; w = Worker();"
+        "w.parse(pathlib.Path(sys.argv[1]), 'a.html'); print(w._process.pid, flush=True);"
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.html")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    process = Path(f"/proc/{int(ended.stdout)}")
+    limit = time.monotonic() + 10
+    while process.exists() and "Z" not in (process / "stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+# Languages
+
+
+def test_chinese_is_cut_at_its_sentences_into_shorter_passages(tmp_path: Path) -> None:
+    sentences = [f"第{i}块石头在港口的红色花岗岩码头上，守夜人每晚都点亮灯火！" for i in range(60)]
+    (tmp_path / "a.txt").write_text("".join(sentences), encoding="utf-8")
+    texts = [p["text"] for p in read(tmp_path)]
+    assert all(len(text) <= loaders.DENSE_CHUNK_CHARACTERS for text in texts)
+    assert all(text.endswith("！") and text.startswith("第") for text in texts)
+    assert all(any(sentence in text for text in texts) for sentence in sentences)
+
+
+def test_wrapped_lines_of_chinese_and_thai_are_joined_without_a_space(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "灯塔建于\n1811年。看守人\n住在岛上。\n\n每晚\nYes.", encoding="utf-8"
+    )
+    (tmp_path / "b.txt").write_text("ประภาคารสร้าง\nขึ้นในปี\nA b", encoding="utf-8")
+    assert [p["text"] for p in read(tmp_path)] == [
+        "灯塔建于 1811年。看守人住在岛上。\n\n每晚 Yes.",
+        "ประภาคารสร้างขึ้นในปี A b",
+    ]
+
+
+def test_every_kind_that_is_read_is_named_once() -> None:
+    assert len(KINDS) == len(set(KINDS))
+
+
+@pytest.mark.parametrize(("kind", "module"), [("rst", "docutils"), ("epub", "bs4")])
+def test_a_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / f"a.{kind}").write_text("Words.")
+    wanted = rf"reading \.{kind} needs {module}: pip install 'hopgate\[documents\]'"
+    with pytest.raises(MissingExtraError, match=wanted):
+        load_documents([tmp_path])
+
+
+def test_no_process_is_started_for_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_started", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(loaders, "Worker", Worker)
+    for suffix in ("txt", "md", "org", "py", "jsonl", "csv"):
+        (tmp_path / f"a.{suffix}").write_text('{"text": "Words."}')
+    documents = load_documents([tmp_path])
+    assert (documents.files, skipped_in(documents)) == (5, {"a.csv": "it contains no text"})
