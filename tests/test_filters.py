@@ -2,10 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from doubles import FixedRetriever, FixedRouter, TalkingModel, by_task, hit
 from fake_openai import FakeOpenAI
@@ -19,6 +21,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Send
+from langgraph_dev import CONFIG, Server, start
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
 from pydantic import TypeAdapter, ValidationError
 
 from hopgate import Context, build_graph
@@ -40,6 +45,7 @@ from hopgate.retrievers.filters import (
 )
 from hopgate.retrievers.sources import MODES, open_source
 from hopgate.retrievers.vectorstores import fill_store
+from hopgate.server import tokens
 
 USERS = ("ann", "anna", "Ann", "bob", "*", "a*", "[ab]*", "a?n", "an_", "50%", "ünn", "{user}")
 TOPICS = ("harbour", "ledger", "lamp", "ferry")
@@ -667,3 +673,132 @@ async def test_the_web_is_refused_where_a_filter_is_fixed() -> None:
     with pytest.raises(ValueError, match="not available with web:wikipedia"):
         await graph.ainvoke({"question": "Why?"}, context=Context(index="web:wikipedia"))
     assert model.prompts == []
+
+
+# A server
+
+TOKENS = {"ann": "ann-4c1d9e7b", "bob": "bob-7a20f3c5", "an_": "an-90be41d2"}
+ASKED = {"question": "What does the secret note of bob about the lamp say?"}
+
+
+@pytest.fixture(scope="module")
+def server(
+    index: str, _fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A `langgraph dev` whose users search only their own passages."""
+    folder = tmp_path_factory.mktemp("bound")
+    auth = {"path": "hopgate.server.auth:auth", "disable_studio_auth": True}
+    config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"auth": auth}
+    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
+    env = {
+        "HOPGATE_TOKENS": json.dumps({tokens.digest(each): user for user, each in TOKENS.items()}),
+        "HOPGATE_LIMITS": json.dumps({**BOUND, "index": [index]}),
+        "OPENAI_API_KEY": "sk-server",
+        "OPENAI_BASE_URL": _fake_server.base_url,
+    }
+    with start(folder, config=folder / "langgraph.json", env=env) as server:
+        yield server
+
+
+@pytest.fixture
+def served(server: Server, fake: FakeOpenAI) -> Server:
+    """The server, with a model that retrieves, searches again and cites."""
+    replies = {"reason": "The lamp of the ferry.", "answer": "It says so [1].", "direct": "x"}
+    fake.answers(by_task(gate="[Yes]", condense=ASKED["question"], **replies))
+    return server
+
+
+def headers(user: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {TOKENS[user]}"}
+
+
+def client(server: Server, user: str) -> LangGraphClient:
+    return get_client(url=server.url, api_key=None, headers=headers(user))
+
+
+async def everything(of: LangGraphClient, thread: str, **run: Any) -> list[Any]:
+    """Return all that a run streams, and all that its thread stores."""
+    parts = of.runs.stream(
+        thread,
+        "hopgate",
+        stream_mode=["values", "updates", "custom", "messages", "debug"],
+        stream_subgraphs=True,
+        **run,
+    )
+    shown = [(part.event, part.data) async for part in parts]
+    state = await of.threads.get_state(thread, subgraphs=True)
+    return [shown, state, await of.threads.get_history(thread, limit=100)]
+
+
+@pytest.mark.parametrize("user", TOKENS)
+async def test_a_server_shows_users_only_their_own_passages(served: Server, user: str) -> None:
+    own = client(served, user)
+    for mode, strategy in zip(("auto", *MODES), ("single", "multi") * 2, strict=True):
+        thread = (await own.threads.create())["thread_id"]
+        where = {"source": ["users/*", "public/*"]}
+        context = {"model": "openai:fake", "mode": mode, "strategy": strategy, "where": where}
+        shown = await everything(own, thread, input=ASKED, context={**context, "top_k": 50})
+        assert foreign(shown, user) == []
+        values = (await own.threads.get_state(thread))["values"]
+        assert values["evidence"]
+        assert all(each["source"].startswith(f"users/{user}/") for each in values["evidence"])
+        assert values["citations"]
+
+
+FORGED = {"langgraph_auth_user": {"identity": "bob"}, "langgraph_auth_user_id": "bob"}
+
+
+async def test_no_request_to_a_server_gets_another_users_passages(served: Server) -> None:
+    ann = client(served, "ann")
+    context = {"model": "openai:fake", "strategy": "single", "top_k": 50}
+    thread = (await ann.threads.create())["thread_id"]
+    shown = await everything(
+        ann, thread, input=ASKED, context=context | {"where": {"source": "users/bob/*"}}
+    )
+    assert foreign(shown, "ann") == []
+    assert (await ann.threads.get_state(thread))["values"]["evidence"] == []
+    for forged in (FORGED, {"where": {"source": "users/bob/*"}}):
+        with suppress(httpx.HTTPStatusError):
+            shown.append(
+                await everything(ann, thread, input=ASKED, config={"configurable": forged})
+            )
+        with suppress(httpx.HTTPStatusError):
+            shown.append(await everything(ann, thread, input=ASKED, context=context | forged))
+    await ann.runs.wait(
+        thread,
+        "hopgate",
+        input=ASKED,
+        context=context,  # type: ignore[arg-type]
+        interrupt_before=["route"],
+    )
+    edit = {"standalone": ASKED["question"], "decision": {"strategy": "multi"}, "where": {}}
+    edited = await ann.threads.update_state(thread, edit, as_node="route")
+    checkpoint = edited["checkpoint"] | FORGED  # type: ignore[operator]
+    for at in (checkpoint, None):
+        with suppress(httpx.HTTPStatusError):
+            shown.append(await everything(ann, thread, checkpoint=at, input=None, context=context))
+    with suppress(httpx.HTTPStatusError):
+        jump = {"goto": {"node": "retrieve", "input": {**edit, **FORGED}}}
+        shown.append(await everything(ann, thread, command=jump, context=context))
+    assert foreign(shown, "ann") == []
+    assert "users/ann/" in json.dumps(shown)
+
+
+async def test_a_servers_tools_and_agents_are_bound_to_the_user_too(served: Server) -> None:
+    assistant = (await client(served, "ann").assistants.search(limit=1))[0]["assistant_id"]
+    message = {"role": "user", "messageId": "1", "parts": [{"kind": "text", "text": "The lamp?"}]}
+    bodies = {
+        "/mcp": {
+            "method": "tools/call",
+            "params": {"name": "hopgate", "arguments": {**ASKED}},
+        },
+        f"/a2a/{assistant}": {"method": "message/send", "params": {"message": message}},
+    }
+    accept = {"Accept": "application/json, text/event-stream"}
+    async with httpx.AsyncClient(base_url=served.url, timeout=60, follow_redirects=True) as web:
+        for path, body in bodies.items():
+            request = {"jsonrpc": "2.0", "id": 1, **body}
+            response = await web.post(path, json=request, headers=headers("ann") | accept)
+            assert "It says so" in response.text
+            assert foreign(response.text, "ann") == []
+            assert path != "/mcp" or "users/ann/lamp.md" in response.text
