@@ -320,17 +320,16 @@ def _native_pgvector(wanted: Filter) -> dict[str, Any] | None:
 
 def _like(pattern: str) -> str:
     """Return the pattern of LIKE that matches at least what a shell pattern matches."""
-    return "".join(
-        "%"
-        if piece == "*"
-        else "_"
-        if (one := literal(piece)) is None
-        else _LIKE_SPECIAL.get(one, one)
-        for piece in pieces(pattern)
-    )
+    return "".join(map(_like_piece, pieces(pattern)))
 
 
-_LIKE_SPECIAL = {"%": r"\%", "_": r"\_", "\\": r"\\"}
+def _like_piece(piece: str) -> str:
+    if piece == "*":
+        return "%"
+    character = literal(piece)
+    if character is None:
+        return "_"
+    return f"\\{character}" if character in "%_\\" else character
 
 
 def _words(text: str) -> list[str]:
@@ -343,7 +342,7 @@ def _words(text: str) -> list[str]:
 
 
 _BETWEEN = r"[\x00-)+-/:-@\[-`{-\x7f]"  # ASCII without letters, digits and `*`
-_WORD = re.compile(rf"(?:(?<=^)|(?<={_BETWEEN}))[A-Za-z0-9]+(?={_BETWEEN}|$)")
+_WORD = re.compile(rf"(?:^|(?<={_BETWEEN}))[A-Za-z0-9]+(?={_BETWEEN}|\Z)")
 
 _NATIVE: dict[str, Callable[[Filter], Any]] = {
     "qdrant": _native_qdrant,
