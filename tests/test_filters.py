@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from commands import Ran
 from doubles import FixedRetriever, FixedRouter, TalkingModel, by_task, hit
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -673,6 +675,31 @@ async def test_the_web_is_refused_where_a_filter_is_fixed() -> None:
     with pytest.raises(ValueError, match="not available with web:wikipedia"):
         await graph.ainvoke({"question": "Why?"}, context=Context(index="web:wikipedia"))
     assert model.prompts == []
+
+
+# Commands
+
+
+@pytest.mark.parametrize("command", [["label"], ["eval", "qa", "--strategies", "single,multi"]])
+def test_an_evaluation_searches_with_the_filter(
+    run: Callable[..., Ran], fake: FakeOpenAI, index: str, tmp_path: Path, command: list[str]
+) -> None:
+    replies = {"reason": "The lamp of the ferry.", "answer": "It says so [1].", "direct": "x"}
+    fake.answers(by_task(**replies))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "What does the note of bob say?", "answer": "x"}\n')
+    questions = "--questions" if command == ["label"] else "--data"
+    where = ("--where", "source=users/ann/*", "--where", "source=users/anna/lamp.md")
+    options = ("--model", "openai:fake", "--index", index, "--out", tmp_path / "out")
+    ran = run(*command, questions, rows, *options, *where)
+    assert ran.code == 0, ran.err
+    asked = json.dumps([request["messages"] for request in fake.requests])
+    assert secret("anna", 2) in asked
+    assert secret("ann", 2) in asked
+    assert foreign(asked.replace(secret("anna", 2), ""), "ann") == []
+    changed = run(*command, questions, rows, *options, "--where", "source=users/bob/*")
+    assert changed.code == 2
+    assert "where" in changed.err
 
 
 # A server

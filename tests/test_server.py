@@ -468,6 +468,7 @@ BAD: dict[str, Any] = {
     "gate_demos": 3,
     "rerank": "x" * 1001,
     "timezone": "Mars/Olympus",
+    "where": {"colour": "red"},
 }
 
 
