@@ -10,7 +10,8 @@ import glob
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hopgate.common.files import has_surrogate, shown
@@ -23,6 +24,7 @@ PATTERNS = ("source",)
 """Fields whose values are shell patterns: `*`, `?`, `[abc]`, `[!abc]`. `*` also matches `/`."""
 MAX_CHARS = 1_000
 MAX_VALUES = 1_000
+MAX_WILDCARDS = 30
 MAX_CANDIDATES = 10_000
 """Maximum number of candidates to fetch for a query where a store cannot filter by itself."""
 
@@ -156,14 +158,22 @@ def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> 
 _PIECE = re.compile(r"\[!?+\]?+[^\]]*+\]|.", re.DOTALL)
 
 
+@lru_cache(maxsize=MAX_VALUES)  # fnmatch's own cache would hold many more patterns of strangers
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
+
+
 def _holds(passage: Mapping[str, Any], name: str, values: Iterable[str]) -> bool:
     found = passage.get(name)
     if found is None or found == "":
         return False
-    text = str(found)
-    if name in PATTERNS:
-        return any(fnmatchcase(text, value) for value in values)
-    return text in values
+    return any(_equal(name, str(found), value) for value in values)
+
+
+def _equal(name: str, text: str, value: str) -> bool:
+    if name in PATTERNS and is_pattern(value):
+        return _compiled(value).match(text) is not None
+    return text == value
 
 
 def _pairs(where: object) -> Iterable[tuple[Any, Any]]:
@@ -207,4 +217,7 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"where.{name} has {len(value):,} characters: use at most {MAX_CHARS:,}")
     if has_surrogate(value):
         raise ValueError(f"where.{name} is {shown(value)}: remove the lone surrogate")
+    wildcards = sum(literal(piece) is None for piece in pieces(value)) if name in PATTERNS else 0
+    if wildcards > MAX_WILDCARDS:
+        raise ValueError(f"where.{name} has {wildcards} wildcards: use at most {MAX_WILDCARDS}")
     return value

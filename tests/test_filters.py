@@ -154,6 +154,7 @@ def test_filters_are_combined_and_hashable() -> None:
         ({"title": b"x"}, "where.title is b'x': use text"),
         ({"title": "\ud800"}, r"where.title is '\\ud800': remove the lone surrogate"),
         ({"title": "x" * 1001}, "where.title has 1,001 characters: use at most 1,000"),
+        ({"source": "?" * 31}, "where.source has 31 wildcards: use at most 30"),
         ({"title": ["x"] * 1001}, "where.title has 1001 values: use at most 1,000"),
         ("source=a", "where is 'source=a': use a mapping of fields to values"),
         ([("source", ("a",))], "where is .*use a mapping"),
