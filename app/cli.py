@@ -110,19 +110,11 @@ def route(
     output(report, as_json, render.routed)
 
 
-@cli.command(cls=ContextCommand, fields=("index", "mode", "rerank"))
+@cli.command(cls=ContextCommand, fields=("index", "mode", "where", "rerank"))
 @click.argument("query")
 @click.option("-k", default=5, show_default=True, help="Maximum number of passages to show.")
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Only passages with this source, title, page, section, id or text; repeatable.",
-)
 @json_option
-def search(
-    query: str, settings: dict[str, Any], k: int, where: tuple[str, ...], as_json: bool
-) -> None:
+def search(query: str, settings: dict[str, Any], k: int, as_json: bool) -> None:
     """Search an index, or another source that --index names, without asking a model."""
     from hopgate import render
     from hopgate.nodes.text import check_question
@@ -132,22 +124,9 @@ def search(
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
     with render.status("searching", quiet=as_json):
-        source = open_source(context.index, context.mode, context.rerank, _fields(where))
+        source = open_source(context.index, context.mode, context.rerank, context.where)
         (hits,) = source.search([check_question(query)], k)
     output(hits, as_json, render.hits)
-
-
-def _fields(where: tuple[str, ...]) -> dict[str, str] | None:
-    """Read FIELD=VALUE pairs."""
-    fields: dict[str, str] = {}
-    for each in where:
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise click.UsageError(f"--where {each!r}: give FIELD=VALUE, such as source=ferry.md")
-        if name in fields:
-            raise click.UsageError(f"--where names {name!r} twice")
-        fields[name] = value
-    return fields or None
 
 
 @cli.group("index")

@@ -22,8 +22,8 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 FILE = click.Path(path_type=Path)
 ANSWERING = (
-    "model", "layout", "mode", "rerank", "top_k", "max_evidence_tokens", "hop_k", "max_hops",
-    "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",
+    "model", "layout", "mode", "where", "rerank", "top_k", "max_evidence_tokens", "hop_k",
+    "max_hops", "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",
 )  # fmt: skip
 """Fields of `Context` that an answer depends on once the strategy is chosen."""
 INDEX_HELP = {"index": "Folder of an index; sample: the built-in collection."}
@@ -136,10 +136,16 @@ def _option(name: str, field: "FieldInfo", default: Any, help_text: str) -> clic
         help_text += " Or a name that `calibrate --save` saved."
     elif name == "today":
         more["metavar"] = "YYYY-MM-DD"
+    elif name == "where":
+        more = {"multiple": True, "metavar": "FIELD=VALUE", "callback": _where}
+        help_text = (
+            "Search only passages with this id, title, source, page or section, such as "
+            "source=handbook/*.md. Repeatable: all fields must match, and one value of each."
+        )
     return click.Option(
         [f"--{flag}/--no-{flag}" if field.annotation is bool else f"--{flag}"],
         default=default,
-        show_default=default not in (None, ""),
+        show_default=default not in (None, "", ()),
         help=help_text + _shown_range(field),
         **more,
     )
@@ -167,6 +173,19 @@ def _shown_range(field: "FieldInfo") -> str:
         return ""
     low = f"above {limits['gt']:,}, up" if "gt" in limits else f"{limits['ge']:,}"
     return f"  [{low} to {limits['le']:,}]"
+
+
+def _where(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> Any:
+    """Read FIELD=VALUE pairs; several values of one field become a list."""
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(
+                f"{pair!r} has no '='; give FIELD=VALUE, such as source=ferry.md", param=option
+            )
+        found.setdefault(name, []).append(value)
+    return found or option.default
 
 
 def _number_or_name(value: str | float) -> float | str:

@@ -57,7 +57,8 @@ def build_graph(
             so that a kill loses no step that had finished.
         model: A LangChain chat model to use instead of the context's `model`.
         retriever: A LangChain vector store or retriever, or any object with
-            `search(queries, k)`, to use instead of the context's `index`.
+            `search(queries, k)`, to use instead of the context's `index`. An object whose
+            `search` takes no `where` cannot be searched with the context's `where`.
         router: Any object with `route(questions, alpha)` to use instead of the context's
             `router`.
         clock: Returns the current time as an aware datetime; the gate reads today's date from

@@ -2,13 +2,23 @@
 
 from collections.abc import Callable
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic.dataclasses import dataclass
 
 from hopgate.common.files import shown
+from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
 
 SAMPLE = "sample"
 BUILTIN = "builtin"
@@ -34,6 +44,23 @@ def _day(value: object) -> object:
         return date.fromisoformat(value) if value else None
     except ValueError as error:
         raise ValueError("use a date such as 2024-02-01") from error
+
+
+def _as_mapping(where: Filter) -> Any:
+    """Return a filter as people write it; conditions on one field cannot be merged."""
+    found = {name: list(values) for name, values in where}
+    return found if len(found) == len(where) else [list(each) for each in where]
+
+
+_VALUE = {"type": ["string", "integer"]}
+_WHERE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        name: {"anyOf": [_VALUE, {"type": "array", "items": _VALUE, "minItems": 1}]}
+        for name in FIELDS
+    },
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -121,6 +148,18 @@ class Context:
         default="auto",
         description="How to search an index. dense: by vectors; bm25: by words; hybrid: both, "
         "fused; auto: the mode that scored best in our measurements (hybrid).",
+    )
+    where: Annotated[
+        Where | Filter,
+        PlainValidator(lambda given: parse_where(given)),
+        PlainSerializer(_as_mapping),
+        WithJsonSchema(_WHERE_SCHEMA),
+    ] = Field(
+        default=(),
+        description="Search only passages whose id, title, source, page and section have these "
+        "values; of several values of a field, one must match. A source may be a pattern such as "
+        "handbook/*.md. Default: all passages.",
+        json_schema_extra={"default": {}},
     )
     rerank: str = Field(
         default="",

@@ -16,9 +16,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import ValidationError
 
 from hopgate.nodes.context import Context, explain
+from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where
 
 VARIABLE = "HOPGATE_LIMITS"
 SIZES = ("question_chars", "prompt_chars", "body_bytes")
+WHERE = "where"
+USER = "{user}"
+"""Stands for the authenticated user in the values of `where`."""
 
 Value = Any  # of a field of the context
 
@@ -62,12 +66,15 @@ class Limits:
         question_chars: Maximum characters of a question, also of one edited in the state.
         prompt_chars: Maximum characters of one prompt, whatever the state holds.
         body_bytes: Maximum bytes of one HTTP request; enforced by the server's app.
-        context: The limits of the context's fields, by name.
+        where: A filter on every search, besides the request's own; `{user}` in it stands for the
+            authenticated user.
+        context: The limits of the context's other fields, by name.
     """
 
     question_chars: int | None = None
     prompt_chars: int | None = None
     body_bytes: int | None = None
+    where: Filter = ()
     context: Mapping[str, Limit] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -76,24 +83,35 @@ class Limits:
 
         Args:
             given: For a field of `Context`, its maximum or a list of its allowed values; also
-                `question_chars`, `prompt_chars` and `body_bytes`.
+                `question_chars`, `prompt_chars` and `body_bytes`, and `where`, a filter.
 
         Raises:
             ValueError: A name is unknown, or a limit does not suit its field.
         """
         sizes = {name: _size(name, given[name]) for name in SIZES if name in given}
-        context = {name: _limit(name, limit) for name, limit in given.items() if name not in SIZES}
-        return cls(**sizes, context=MappingProxyType(context))
+        where = _where(given[WHERE]) if WHERE in given else ()
+        context = {
+            name: _limit(name, limit)
+            for name, limit in given.items()
+            if name not in (*SIZES, WHERE)
+        }
+        return cls(**sizes, where=where, context=MappingProxyType(context))
 
-    def apply(self, context: Context) -> Context:
+    def apply(self, context: Context, user: str | None = None) -> Context:
         """Return the context within the limits.
 
-        A field left at its default takes the limit if the default exceeds it.
+        A field left at its default takes the limit if the default exceeds it. The conditions of
+        `where` are added to the request's own.
+
+        Args:
+            context: The request's settings.
+            user: The authenticated user; None: there is none.
 
         Raises:
             ValueError: A field exceeds its limit; names the field, its value and what is allowed.
+                Or `where` names the user, and there is none or their name cannot be used.
         """
-        return _applied(self, context) if self.context else context
+        return _applied(self, context, user) if self.context or self.where else context
 
     def allows(self, **values: Value) -> bool:
         """Return whether fields of the context may have these values."""
@@ -153,7 +171,7 @@ NO_LIMITS = Limits()
 
 
 @lru_cache(maxsize=256)  # every node of a turn calls it
-def _applied(limits: Limits, context: Context) -> Context:
+def _applied(limits: Limits, context: Context, user: str | None) -> Context:
     exceeding = {
         name: limit
         for name, limit in limits.context.items()
@@ -166,7 +184,34 @@ def _applied(limits: Limits, context: Context) -> Context:
     ]
     if refused:
         raise ValueError("; ".join(refused))
-    return replace(context, **{name: limit.replacement for name, limit in exceeding.items()})
+    where = parse_where(context.where, _bound(limits.where, user))
+    return replace(
+        context, **{name: limit.replacement for name, limit in exceeding.items()}, where=where
+    )
+
+
+def _bound(where: Filter, user: str | None) -> Filter:
+    """Return an operator's filter with the user's name in place of `{user}`."""
+    return tuple(
+        (name, tuple(_named(name, value, user) if USER in value else value for value in values))
+        for name, values in where
+    )
+
+
+def _named(field: str, value: str, user: str | None) -> str:
+    if not user:
+        raise ValueError(
+            f"this server limits where.{field} to {value!r}, and this run has no authenticated "
+            "user: turn on the server's authentication, or take {user} out of its limits"
+        )
+    if field not in PATTERNS:
+        return value.replace(USER, user)
+    if "/" in user or user in (".", ".."):
+        raise ValueError(
+            f"this server limits where.{field} to {value!r}, and the user's name {user!r} is no "
+            "name of a folder: use names without /"
+        )
+    return value.replace(USER, escaped(user))
 
 
 def limits_from_environment() -> Limits:
@@ -226,6 +271,27 @@ def _size(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}; use a whole number of at least 1")
     return value
+
+
+def _where(given: Any) -> Filter:
+    """Read an operator's filter.
+
+    `{user}` in a pattern must be a whole folder or file name with nothing variable before it.
+    Then no passage can match for two users.
+    """
+    found = parse_where(given)
+    if not found:
+        raise ValueError(f"where is {given!r}; give at least one field, or leave it out")
+    for name, value in ((name, value) for name, values in found for value in values):
+        if name not in PATTERNS or USER not in value:
+            continue
+        names = [each for each in value.split("/") if USER in each]
+        if any(each != USER for each in names) or is_pattern(value.partition(USER)[0]):
+            raise ValueError(
+                f"where.{name} is {value!r}; use {USER} as a whole name between slashes, without "
+                f"*, ? or [ before it, such as users/{USER}/*"
+            )
+    return found
 
 
 def _limit(name: str, given: object) -> Limit:

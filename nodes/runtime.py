@@ -21,6 +21,7 @@ from hopgate.nodes.evidence import plain_hit
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.filters import Filter, Where, filtered
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -71,15 +72,17 @@ class Resources:
         """Check everything the request will need, before paying for any call.
 
         Raises:
-            ValueError: The model's name, the index, the router or the pool of demonstrations
-                cannot be used.
+            ValueError: The model's name, the index, the filter, the router or the pool of
+                demonstrations cannot be used.
         """
         if self.model is None:
             chat.resolve(context.model)
         if self.retriever is None:
             from hopgate.retrievers.sources import check_source
 
-            await asyncio.to_thread(check_source, context.index, context.mode, context.rerank)
+            await asyncio.to_thread(check_source, *_source(context))
+        else:
+            filtered(self.retriever, context.where)
         if self.router is None and context.strategy == "auto":
             await asyncio.to_thread(self._profile, context)
         if context.demos != FIXED:
@@ -100,12 +103,16 @@ class Resources:
         return model
 
     async def load_retriever(self, context: Context) -> Retriever:
-        """Return the request's retriever."""
+        """Return the request's retriever, all searches of which fulfil the request's filter.
+
+        Raises:
+            ValueError: The retriever cannot be searched with a filter.
+        """
         if self.retriever is not None:
-            return self.retriever
+            return filtered(self.retriever, context.where)
         from hopgate.retrievers.sources import open_source
 
-        return await asyncio.to_thread(open_source, context.index, context.mode, context.rerank)
+        return await asyncio.to_thread(open_source, *_source(context))
 
     async def load_router(self, context: Context) -> Router:
         """Return the request's router."""
@@ -121,6 +128,10 @@ class Resources:
 
         model = self.model.name if self.model else chat.resolve(context.model)
         return chosen_profile(context.router, context.profile, model)
+
+
+def _source(context: Context) -> tuple[str, str, str, Where | Filter]:
+    return context.index, context.mode, context.rerank, context.where
 
 
 @dataclass
@@ -227,7 +238,8 @@ def bind(
 
     Raises:
         ValueError: From the returned function: a setting, or a part of the state that a person
-            edited, exceeds the operator's limits; or the context belongs to another graph, since
+            edited, exceeds the operator's limits, or these name the authenticated user and there
+            is none; or the context belongs to another graph, since
             LangGraph passes a parent graph's context on to the graphs its nodes call.
     """
     name, limits = name or node.__name__, resources.limits
@@ -237,7 +249,7 @@ def bind(
         started = time.perf_counter()
         context = _own_context(runtime.context)
         if limited:
-            context = limits.apply(context)
+            context = limits.apply(context, _user(runtime))
             if not first:
                 limits.check_state(state)
         visited = NodeRuntime(context, resources, runtime.stream_writer)
@@ -248,6 +260,16 @@ def bind(
 
     visit.__name__ = name
     return visit
+
+
+def _user(runtime: Runtime[Context]) -> str | None:
+    """Return the authenticated user's name.
+
+    LangGraph takes it from the object that the server puts into the run's config, never from
+    JSON that a request brings.
+    """
+    info = runtime.server_info
+    return info.user.identity if info and info.user else None
 
 
 def _own_context(given: object) -> Context:

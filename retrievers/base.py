@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NotRequired, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol
 
 from typing_extensions import TypedDict
+
+from hopgate.retrievers.filters import Filter, Where, matches, parse_where, search_until
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document
@@ -49,6 +51,9 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find the best passages for each query.
+
+        A retriever that can filter takes a third argument `where`, a parsed filter (see
+        `hopgate.retrievers.filters`); one that does not is refused where a filter is set.
 
         Args:
             queries: One or more search texts.
@@ -112,26 +117,58 @@ class LangChainRetriever:
     `source`. A vector store keeps its own order and scores (some return a distance, where lower
     is better). A `BaseRetriever` returns no scores: a hit's score is then 1 / rank.
 
+    With a filter, a vector store is asked for more and more candidates until `k` of them pass. A
+    `BaseRetriever` decides itself how many documents it returns; those that do not pass are
+    dropped.
+
     Args:
         store: The LangChain object to search.
+        native: Returns the `filter` that makes a vector store itself leave out passages which
+            do not fulfil a filter; it may let through some that do not, but must leave out none
+            that do. None: the store is never given a filter.
     """
 
-    def __init__(self, store: VectorStore | BaseRetriever) -> None:
+    def __init__(
+        self,
+        store: VectorStore | BaseRetriever,
+        native: Callable[[Filter], Any] | None = None,
+    ) -> None:
         """Keep the store; nothing is searched yet."""
         self._store = store
+        self._native = native
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find at most `k` passages for each query, see `Retriever.search`."""
+    def search(
+        self, queries: Sequence[str], k: int, where: Where | Filter | None = None
+    ) -> list[list[Hit]]:
+        """Find at most `k` passages for each query, see `Retriever.search`.
+
+        Args:
+            queries: One or more search texts.
+            k: Maximum number of passages for each query, at least 1.
+            where: The filter that all hits must fulfil, see `parse_where`.
+
+        Raises:
+            ValueError: `k` is below 1, or the filter is invalid.
+        """
         check_k(k)
-        return [[_hit(doc, score) for doc, score in self._scored(q, k)] for q in queries]
+        wanted = parse_where(where)
+        return [self._found(query, k, wanted) for query in queries]
 
-    def _scored(self, query: str, k: int) -> list[tuple[Document, float]]:
+    def _found(self, query: str, k: int, wanted: Filter) -> list[Hit]:
         from langchain_core.retrievers import BaseRetriever
 
-        if isinstance(self._store, BaseRetriever):
-            documents = self._store.invoke(query)[:k]
-            return [(document, 1 / rank) for rank, document in enumerate(documents, start=1)]
-        return self._store.similarity_search_with_score(query, k=k)
+        store = self._store
+        if isinstance(store, BaseRetriever):
+            documents = enumerate(store.invoke(query), start=1)
+            hits = [_hit(document, 1 / rank) for rank, document in documents]
+            return [hit for hit in hits if matches(hit, wanted)][:k]
+        options = {"filter": self._native(wanted)} if wanted and self._native else {}
+
+        def search(candidates: int) -> list[Hit]:
+            found = store.similarity_search_with_score(query, k=candidates, **options)
+            return [_hit(document, score) for document, score in found]
+
+        return search_until(search, k, wanted) if wanted else search(k)
 
 
 def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:

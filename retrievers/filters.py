@@ -7,17 +7,26 @@ conditions must hold; of several values of one field, one must match.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from hopgate.common.files import has_surrogate, shown
+
+if TYPE_CHECKING:
+    from hopgate.retrievers.base import Hit, Retriever
 
 FIELDS = ("id", "title", "source", "page", "section")
 PATTERNS = ("source",)
 """Fields whose values are shell patterns: `*`, `?`, `[abc]`, `[!abc]`. `*` also matches `/`."""
 MAX_CHARS = 1_000
 MAX_VALUES = 1_000
+MAX_WILDCARDS = 30
+MAX_CANDIDATES = 10_000
+"""Maximum number of candidates to fetch for a query where a store cannot filter by itself."""
 
 Where = Mapping[str, str | int | Sequence[str | int]]
 """Field → its value, or several values of which one must match."""
@@ -65,14 +74,106 @@ def escaped(text: str) -> str:
     return "".join(f"[{each}]" if each in "*?[" else each for each in text)
 
 
+def pieces(pattern: str) -> list[str]:
+    """Split a value of `source` into `*`, `?`, sets such as `[ab]`, and single characters."""
+    return _PIECE.findall(pattern)
+
+
+def literal(piece: str) -> str | None:
+    """Return the one character that a piece matches; None if it can match several."""
+    if len(piece) == 1:
+        return None if piece in "*?" else piece
+    return piece[1] if len(piece) == 3 else None
+
+
+def filtered(retriever: Retriever, where: Where | Filter | None) -> Retriever:
+    """Return the retriever with a filter on all its searches.
+
+    Raises:
+        ValueError: The filter is invalid, or the retriever's `search` takes no `where`.
+    """
+    wanted = parse_where(where)
+    if not wanted:
+        return retriever
+    if not takes_where(retriever):
+        raise ValueError(
+            f"where ({', '.join(dict(wanted))}) is not available with a "
+            f"{type(retriever).__name__}: give its search a parameter `where`, or leave where out"
+        )
+    return Filtered(retriever, wanted)
+
+
+def takes_where(retriever: Retriever) -> bool:
+    """Return whether a retriever's `search` accepts `where` as a keyword."""
+    parameters = inspect.signature(retriever.search).parameters
+    named = parameters.get("where")
+    if named is not None:
+        return named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY)
+    return any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+class Filtered:
+    """A retriever with a filter on all its searches.
+
+    Whatever the retriever returns is checked again, so that a hit which does not fulfil the
+    filter never gets through.
+
+    Args:
+        retriever: Its `search` takes `where`, see `takes_where`.
+        wanted: The filter.
+    """
+
+    def __init__(self, retriever: Retriever, wanted: Filter) -> None:
+        """Keep both."""
+        self._search: Callable[..., list[list[Hit]]] = retriever.search
+        self._wanted = wanted
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Find at most `k` passages that fulfil the filter for each query."""
+        found = self._search(queries, k, where=self._wanted)
+        return [[hit for hit in hits if matches(hit, self._wanted)] for hits in found]
+
+
+def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> list[Hit]:
+    """Fetch more and more candidates until enough of them fulfil a filter.
+
+    Args:
+        search: Returns the best hits, at most as many as it is asked for.
+        k: Maximum number of hits.
+        wanted: The filter.
+
+    Returns:
+        The `k` best hits that fulfil it; fewer if there are no more among all candidates, or
+        among the best `MAX_CANDIDATES`.
+    """
+    candidates = k
+    while True:
+        found = search(candidates)
+        passing = [hit for hit in found if matches(hit, wanted)]
+        if len(passing) >= k or len(found) < candidates or candidates >= MAX_CANDIDATES:
+            return passing[:k]
+        candidates = max(k, min(4 * candidates, MAX_CANDIDATES))
+
+
+_PIECE = re.compile(r"\[!?+\]?+[^\]]*+\]|.", re.DOTALL)
+
+
+@lru_cache(maxsize=MAX_VALUES)  # fnmatch's own cache would hold many more patterns of strangers
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
+
+
 def _holds(passage: Mapping[str, Any], name: str, values: Iterable[str]) -> bool:
     found = passage.get(name)
     if found is None or found == "":
         return False
-    text = str(found)
-    if name in PATTERNS:
-        return any(fnmatchcase(text, value) for value in values)
-    return text in values
+    return any(_equal(name, str(found), value) for value in values)
+
+
+def _equal(name: str, text: str, value: str) -> bool:
+    if name in PATTERNS and is_pattern(value):
+        return _compiled(value).match(text) is not None
+    return text == value
 
 
 def _pairs(where: object) -> Iterable[tuple[Any, Any]]:
@@ -116,4 +217,7 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"where.{name} has {len(value):,} characters: use at most {MAX_CHARS:,}")
     if has_surrogate(value):
         raise ValueError(f"where.{name} is {shown(value)}: remove the lone surrogate")
+    wildcards = sum(literal(piece) is None for piece in pieces(value)) if name in PATTERNS else 0
+    if wildcards > MAX_WILDCARDS:
+        raise ValueError(f"where.{name} has {wildcards} wildcards: use at most {MAX_WILDCARDS}")
     return value

@@ -16,6 +16,7 @@ from hopgate.retrievers.encoders import (
     model_files,
     without_progress_bar,
 )
+from hopgate.retrievers.filters import Filter, Where, filtered
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -65,10 +66,16 @@ class Reranked:
         self._retriever = retriever
         self._reranker = reranker
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """Find at most `k` passages for each query, see `Retriever.search`."""
+    def search(
+        self, queries: Sequence[str], k: int, where: Where | Filter | None = None
+    ) -> list[list[Hit]]:
+        """Find at most `k` passages for each query, see `Retriever.search`.
+
+        Raises:
+            ValueError: `k` is below 1, or the retriever cannot be searched with a filter.
+        """
         check_k(k)
-        found = self._retriever.search(queries, max(k, CANDIDATES))
+        found = filtered(self._retriever, where).search(queries, max(k, CANDIDATES))
         return [self._ordered(query, hits)[:k] for query, hits in zip(queries, found, strict=True)]
 
     def _ordered(self, query: str, hits: Sequence[Hit]) -> list[Hit]:

@@ -6,12 +6,13 @@ A name is `sample`, the folder of an index, `web:ENGINE`, or an outside store su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.filters import Filter, Where, filtered, parse_where, search_until
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index import Index, check_index, load_index
 
@@ -33,19 +34,27 @@ def index_path(name: str) -> Path:
     return sample_path() if name == SAMPLE else Path(name)
 
 
-def check_source(name: str, mode: str = AUTO, rerank: str = "") -> None:
+def check_source(
+    name: str, mode: str = AUTO, rerank: str = "", where: Where | Filter | None = None
+) -> None:
     """Check what can be checked of `open_source`'s arguments without models and network.
 
     Raises:
-        ValueError: The index, the mode or the cross-encoder is not usable, or the environment
-            lacks a key or an address.
+        ValueError: The index, the mode, the cross-encoder or the filter is not usable, or the
+            environment lacks a key or an address.
         RuntimeError: An extra is missing.
     """
     engine = _engine(name)
+    wanted = parse_where(where)
     if mode not in (AUTO, *MODES):
         raise ValueError(f"unknown mode {mode!r}: use {', '.join((AUTO, *MODES))}")
     if engine and mode != AUTO:
         raise ValueError(f"mode {mode!r} is not available with {name}: use {AUTO}")
+    if engine == "web" and wanted:
+        raise ValueError(
+            f"where ({', '.join(dict(wanted))}) is not available with {name}, since a web search "
+            "cannot be filtered: use an index or an outside store"
+        )
     if engine == "web":
         from hopgate.retrievers.web import check_web
 
@@ -63,7 +72,7 @@ def check_source(name: str, mode: str = AUTO, rerank: str = "") -> None:
 
 
 def open_source(
-    name: str, mode: str = AUTO, rerank: str = "", where: Mapping[str, str] | None = None
+    name: str, mode: str = AUTO, rerank: str = "", where: Where | Filter | None = None
 ) -> Retriever:
     """Open what a request searches; indexes, models and connections are opened once per process.
 
@@ -72,18 +81,15 @@ def open_source(
             `qdrant:NAME[@ENCODER]` or `pgvector:NAME[@ENCODER]`.
         mode: `dense`, `bm25` or `hybrid`; `auto` is the index's default.
         rerank: A cross-encoder that reorders the hits, see `load_reranker`; empty for none.
-        where: Field → value that hits must have, see `Index.search`; for hopgate's own indexes.
+        where: The filter that all hits must fulfil, see `parse_where`; not for the web.
 
     Raises:
-        ValueError: See `check_source`, or `where` is given for an outside source.
+        ValueError: See `check_source`.
         RuntimeError: An extra or a model is missing, or an engine cannot be reached.
     """
-    check_source(name, mode, rerank)
+    wanted = parse_where(where)
+    check_source(name, mode, rerank, wanted)
     engine = _engine(name)
-    if engine and where:
-        raise ValueError(
-            f"where ({', '.join(where)}) is not available with {name}: filter an index instead"
-        )
     if engine == "web":
         from hopgate.retrievers.web import open_web
 
@@ -91,10 +97,10 @@ def open_source(
     elif engine:
         from hopgate.retrievers.vectorstores import open_store
 
-        found = open_store(name)
+        found = filtered(open_store(name), wanted)
     else:
         chosen = next((each for each in MODES if each == mode), None)
-        found = InMode(load_index(index_path(name)), chosen, where)
+        found = filtered(InMode(load_index(index_path(name)), chosen), wanted)
     if not rerank:
         return found
     from hopgate.retrievers.rerank import Reranked, load_reranker
@@ -108,20 +114,28 @@ class InMode:
     Args:
         index: The index to search.
         mode: How to search it; None for the index's default.
-        where: Field → value that hits must have; None for no filter.
     """
 
-    def __init__(
-        self, index: Index, mode: Mode | None, where: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, index: Index, mode: Mode | None) -> None:
         """Keep the settings of every search."""
         self._index = index
         self._mode = mode
-        self._where = where
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    def search(
+        self, queries: Sequence[str], k: int, where: Where | Filter | None = None
+    ) -> list[list[Hit]]:
         """Find at most `k` passages for each query, see `Index.search`."""
-        return self._index.search(queries, k, mode=self._mode, where=self._where)
+        wanted = parse_where(where)
+        if not wanted:
+            return self._index.search(queries, k, mode=self._mode)
+        return [
+            search_until(
+                lambda n, query=query: self._index.search([query], n, mode=self._mode)[0],  # type: ignore[misc]
+                k,
+                wanted,
+            )
+            for query in queries
+        ]
 
 
 def _engine(name: str) -> str:

@@ -20,12 +20,13 @@ from langchain_core.embeddings import Embeddings
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import LangChainRetriever, Passage
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, EncodeProgress, first_line, load_encoder
+from hopgate.retrievers.filters import Filter, literal, pieces
 
 if TYPE_CHECKING:
     from langchain_core.vectorstores import VectorStore
     from langchain_postgres import PGEngine, PGVectorStore
     from langchain_qdrant import QdrantVectorStore
-    from qdrant_client import QdrantClient
+    from qdrant_client import QdrantClient, models
 
 TIMEOUT_S = 10
 """Seconds to wait for an engine to connect or to respond."""
@@ -114,7 +115,8 @@ def open_store(name: str) -> LangChainRetriever:
     addresses = [os.environ.get(each, "") for each in _SETTINGS[store.engine]]
     with _explained(name):
         return _stores.get(
-            (name, *addresses), lambda: LangChainRetriever(_CONNECT[store.engine](store))
+            (name, *addresses),
+            lambda: LangChainRetriever(_CONNECT[store.engine](store), _NATIVE[store.engine]),
         )
 
 
@@ -257,6 +259,95 @@ def _fill_pgvector(store: Store, dimension: int) -> Add:
     return add
 
 
+PUSHED = ("title", "source", "page", "section")
+"""Fields that the engines filter by; an id in a hit is not always the one that is stored."""
+
+
+def _native_qdrant(wanted: Filter) -> models.Filter:
+    """Return a filter that leaves out no passage that `wanted` matches, but may let others through.
+
+    A pattern of `source` becomes the words that must be in it, since Qdrant matches whole words.
+    """
+    from qdrant_client import models
+
+    def equals(name: str, values: Sequence[str]) -> models.FieldCondition:
+        return models.FieldCondition(key=f"metadata.{name}", match=models.MatchAny(any=[*values]))
+
+    def matching(pattern: str) -> models.Filter | None:
+        found = [literal(piece) for piece in pieces(pattern)]
+        if None not in found:
+            return models.Filter(must=[equals("source", ["".join(filter(None, found))])])
+        words = [models.MatchText(text=word) for word in _words("".join(c or "*" for c in found))]
+        if not words:
+            return None
+        return models.Filter(
+            must=[models.FieldCondition(key="metadata.source", match=word) for word in words]
+        )
+
+    def condition(name: str, values: Sequence[str]) -> models.Filter | None:
+        if name not in PUSHED:
+            return None
+        if name == "source":
+            patterns = [each for value in values if (each := matching(value))]
+            return models.Filter(should=[*patterns]) if len(patterns) == len(values) else None
+        either = [equals(name, values)]
+        if name == "title":
+            either.append(equals("source", values))  # shown as title where there is none
+        if name == "page":
+            numbers = [int(value) for value in values if re.fullmatch("[0-9]{1,9}", value)]
+            match = models.MatchAny(any=numbers)
+            either += [models.FieldCondition(key="metadata.page", match=match)] if numbers else []
+        return models.Filter(should=[*either])
+
+    conditions = [condition(name, values) for name, values in wanted]
+    return models.Filter(must=[each for each in conditions if each])
+
+
+def _native_pgvector(wanted: Filter) -> dict[str, Any] | None:
+    """Return a filter in LangChain's form, with the patterns of `source` as those of LIKE."""
+
+    def condition(name: str, values: Sequence[str]) -> dict[str, Any]:
+        if name == "source":
+            return {"$or": [{"source": {"$like": _like(value)}} for value in values]}
+        equal = {name: {"$in": [*values]}}
+        if name == "title":
+            return {"$or": [equal, {"source": {"$in": [*values]}}]}
+        return equal
+
+    conditions = [condition(name, values) for name, values in wanted if name in PUSHED]
+    return {"$and": conditions} if conditions else None
+
+
+def _like(pattern: str) -> str:
+    """Return the pattern of LIKE that matches at least what a shell pattern matches."""
+    return "".join(map(_like_piece, pieces(pattern)))
+
+
+def _like_piece(piece: str) -> str:
+    if piece == "*":
+        return "%"
+    character = literal(piece)
+    if character is None:
+        return "_"
+    return f"\\{character}" if character in "%_\\" else character
+
+
+def _words(text: str) -> list[str]:
+    """Return the words that every match contains, if `*` stands for what can vary.
+
+    Words are letters and digits of ASCII between other characters of ASCII or the text's ends,
+    about which all tokenizers for words agree.
+    """
+    return [match[0] for match in _WORD.finditer(text)]
+
+
+_BETWEEN = r"[\x00-)+-/:-@\[-`{-\x7f]"  # ASCII without letters, digits and `*`
+_WORD = re.compile(rf"(?:^|(?<={_BETWEEN}))[A-Za-z0-9]+(?={_BETWEEN}|\Z)")
+
+_NATIVE: dict[str, Callable[[Filter], Any]] = {
+    "qdrant": _native_qdrant,
+    "pgvector": _native_pgvector,
+}
 _CONNECT: dict[str, Callable[[Store], VectorStore]] = {"qdrant": _qdrant, "pgvector": _pgvector}
 _FILL: dict[str, Callable[[Store, int], Add]] = {"qdrant": _fill_qdrant, "pgvector": _fill_pgvector}
 

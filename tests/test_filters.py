@@ -1,0 +1,832 @@
+"""Filters: what they match, and that no passage outside one gets through anywhere."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from commands import Ran
+from doubles import FixedRetriever, FixedRouter, TalkingModel, by_task, hit
+from fake_openai import FakeOpenAI
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import InMemoryVectorStore
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command, Send
+from langgraph_dev import CONFIG, Server, start
+from langgraph_sdk import get_client
+from langgraph_sdk.client import LangGraphClient
+from pydantic import TypeAdapter, ValidationError
+
+from hopgate import Context, build_graph
+from hopgate.common.cache import Cache
+from hopgate.graphs.history import fork, hops
+from hopgate.nodes.limits import Limits
+from hopgate.retrievers import filters, rerank, vectorstores
+from hopgate.retrievers.base import Hit, LangChainRetriever, Passage, make_passage
+from hopgate.retrievers.building import build_from_passages
+from hopgate.retrievers.filters import (
+    Filter,
+    Where,
+    escaped,
+    is_pattern,
+    literal,
+    matches,
+    parse_where,
+    pieces,
+)
+from hopgate.retrievers.sources import MODES, open_source
+from hopgate.retrievers.vectorstores import fill_store
+from hopgate.server import tokens
+
+USERS = ("ann", "anna", "Ann", "bob", "*", "a*", "[ab]*", "a?n", "an_", "50%", "ünn", "{user}")
+TOPICS = ("harbour", "ledger", "lamp", "ferry")
+MODE = st.sampled_from(("auto", *MODES))
+slow = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def secret(user: str, number: int) -> str:
+    """A text that only one passage of one user has."""
+    return f"secret-{USERS.index(user)}x{number}"
+
+
+def passage_of(user: str, number: int) -> Passage:
+    topic = TOPICS[number % len(TOPICS)]
+    return make_passage(
+        f"The {topic}",
+        f"The note about the {topic} says {secret(user, number)}.",
+        f"users/{user}/{topic}.md",
+        number + 1 if number % 2 else None,
+        "Notes" if number % 3 else None,
+    )
+
+
+PASSAGES = [passage_of(user, number) for user in USERS for number in range(len(TOPICS))]
+PASSAGES += [
+    make_passage("Rules", f"A note on rule {number} of the harbour.", f"public/{number}.md")
+    for number in range(3)
+]
+PASSAGES += [make_passage("Nobody", "A note about the ferry that has no source.")]
+SECRETS = {
+    secret(user, number): f"users/{user}/" for user in USERS for number in range(len(TOPICS))
+}
+
+
+def foreign(shown: object, user: str) -> list[str]:
+    """The secrets of other users in anything that can be shown."""
+    text = json.dumps(shown, ensure_ascii=False, default=repr)
+    return [each for each, folder in SECRETS.items() if each in text and folder != f"users/{user}/"]
+
+
+def ids(found: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {each["text"] for each in found}
+
+
+# Reading filters
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "id": st.sampled_from([each["id"] for each in PASSAGES]),
+    "title": st.sampled_from([f"The {topic}" for topic in TOPICS] + ["Rules", "the lamp"]),
+    "source": st.one_of(
+        st.sampled_from([each["source"] for each in PASSAGES if each["source"]]),
+        st.sampled_from([f"users/{escaped(user)}/*" for user in USERS]),
+        st.sampled_from(
+            [
+                *("*", "?*", "*.md", "*lamp.md", "[", "*ü*", "users/*", "users/an?/*"),
+                *("users/[!a]*/f*", "users/[*]/*", "users/an_/*", "*/ann*/*"),
+                *("public/*", "public/1*", "public/[01].md"),
+            ]
+        ),
+    ),
+    "page": st.one_of(st.sampled_from([2, 4, "2", "4", 3, "iv"])),
+    "section": st.sampled_from(["Notes", "notes"]),
+}
+
+
+@st.composite
+def wheres(draw: st.DrawFn) -> dict[str, Any]:
+    """Filters as people write them, with one or two fields."""
+    names = draw(st.lists(st.sampled_from(filters.FIELDS), min_size=1, max_size=2, unique=True))
+    return {
+        name: draw(st.one_of(VALUES[name], st.lists(VALUES[name], min_size=1, max_size=3)))
+        for name in names
+    }
+
+
+def test_filters_are_combined_and_hashable() -> None:
+    wanted = parse_where({"source": "a/*", "page": [3, "4", 3]}, None, {"source": "*.md"}, ())
+    assert wanted == (("source", ("a/*",)), ("page", ("3", "4")), ("source", ("*.md",)))
+    assert parse_where(wanted) == wanted
+    assert hash(wanted) == hash(parse_where(wanted, wanted))
+    assert parse_where() == parse_where(None) == parse_where({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (
+            {"colour": "red"},
+            "unknown field 'colour' in where: use id, title, source, page, section",
+        ),
+        ({3: "x"}, "unknown field 3 in where"),
+        ({"source": []}, r"where.source is \[\]: give at least one value"),
+        ({"source": ""}, "where.source is empty: give a value, or leave it out"),
+        ({"source": ["a", ""]}, "where.source is empty"),
+        ({"page": True}, "where.page is True: use text, a whole number, or a list"),
+        ({"page": 1.5}, "where.page is 1.5: use text"),
+        ({"title": None}, "where.title is None: use text"),
+        ({"title": {"a": 1}}, "where.title is {'a': 1}: use text"),
+        ({"title": [["a"]]}, r"where.title is \['a'\]: use text"),
+        ({"title": b"x"}, "where.title is b'x': use text"),
+        ({"title": "\ud800"}, r"where.title is '\\ud800': remove the lone surrogate"),
+        ({"title": "x" * 1001}, "where.title has 1,001 characters: use at most 1,000"),
+        ({"source": "?" * 31}, "where.source has 31 wildcards: use at most 30"),
+        ({"title": ["x"] * 1001}, "where.title has 1001 values: use at most 1,000"),
+        ("source=a", "where is 'source=a': use a mapping of fields to values"),
+        ([("source", ("a",))], "where is .*use a mapping"),
+        ((("source", "a", "b"),), "where is .*use a mapping"),
+    ],
+)
+def test_a_wrong_filter_is_refused(where: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_where(where)
+    if not isinstance(where, tuple):
+        with pytest.raises(ValidationError, match="where"):
+            Context(where=where)
+
+
+@pytest.mark.parametrize(
+    ("where", "titles"),
+    [
+        ({}, {"a", "b", "c"}),
+        ({"source": "x/*"}, {"a", "b"}),
+        ({"source": "x/1.md"}, {"a"}),
+        ({"source": ["x/[12].md", "nothing"], "page": "3"}, {"a"}),
+        ({"source": "X/*"}, set()),
+        ({"source": "*"}, {"a", "b"}),
+        ({"title": ["a", "c"]}, {"a", "c"}),
+        ({"title": "*"}, set()),
+        ({"page": 3}, {"a"}),
+        ({"page": "03"}, set()),
+        ({"section": "S"}, {"b"}),
+    ],
+)
+def test_a_filter_matches_all_its_conditions(where: Where, titles: set[str]) -> None:
+    passages = [
+        make_passage("a", "1", "x/1.md", 3),
+        make_passage("b", "2", "x/y/2.md", section="S"),
+        make_passage("c", "3"),
+    ]
+    wanted = parse_where(where)
+    assert {each["title"] for each in passages if matches(each, wanted)} == titles
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+@example("*", "x")
+@example("[a]", "a")
+@example("!", "[!]")
+def test_an_escaped_text_matches_only_itself(text: str, other: str) -> None:
+    wanted: Filter = (("source", (escaped(text),)),)
+    assert matches({"source": text}, wanted)
+    assert matches({"source": other}, wanted) == (other == text)
+    assert "".join(literal(piece) or "" for piece in pieces(escaped(text))) == text
+
+
+@given(st.text("ab*?[]!-/", max_size=12), st.text("ab*?[]!-/", max_size=8))
+@example("[]", "[]")
+@example("[!]", "[!]")
+@example("[]]", "]")
+def test_the_pieces_of_a_pattern_match_what_it_matches(pattern: str, text: str) -> None:
+    found = pieces(pattern)
+    assert "".join(found) == pattern
+    assert is_pattern(pattern) or all(literal(piece) for piece in found)
+    if matches({"source": text}, (("source", (pattern,)),)):
+        literals = [one for piece in found if (one := literal(piece))]
+        places = iter(text)
+        assert all(each in places for each in literals)
+
+
+def test_a_context_holds_a_filter_that_can_be_stored() -> None:
+    context = Context(where={"source": "a*", "page": [3, "4"]})
+    adapter = TypeAdapter(Context)
+    assert context.where == (("source", ("a*",)), ("page", ("3", "4")))
+    assert adapter.validate_json(adapter.dump_json(context)) == context
+    assert len({context, Context(where={"source": ["a*"], "page": ["3", 4]})}) == 1
+    schema = adapter.json_schema()["properties"]["where"]
+    assert (schema["type"], schema["default"]) == ("object", {})
+    assert [*schema["properties"]] == [*filters.FIELDS]
+
+
+# Searching
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An index of notes of several users."""
+    folder = tmp_path_factory.mktemp("filters") / "index"
+    build_from_passages(PASSAGES, folder)
+    return str(folder)
+
+
+@slow
+@given(where=wheres(), also=st.none() | wheres(), mode=MODE)
+def test_a_search_finds_exactly_what_its_filter_matches(
+    index: str, where: dict[str, Any], also: dict[str, Any] | None, mode: str
+) -> None:
+    wanted = parse_where(where, also)
+    (hits,) = open_source(index, mode, where=wanted).search(["A note about the"], len(PASSAGES))
+    assert ids(hits) == ids([each for each in PASSAGES if matches(each, wanted)])
+    (few,) = open_source(index, mode, where=wanted).search(["the secret lamp"], 2)
+    assert ids(few) <= ids(hits)
+    assert len(few) == min(2, len(hits))
+
+
+class Backwards:
+    """A cross-encoder that prefers what was found last."""
+
+    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        return [float(number) for number in range(len(texts))]
+
+
+@pytest.fixture
+def backwards(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a cross-encoder without weights."""
+    monkeypatch.setattr(rerank, "check_reranker", lambda name: None)
+    monkeypatch.setattr(rerank, "load_reranker", lambda name: Backwards())
+    return "backwards"
+
+
+@slow
+@given(where=wheres(), mode=MODE)
+def test_reranking_keeps_to_the_filter(
+    index: str, backwards: str, where: dict[str, Any], mode: str
+) -> None:
+    wanted = parse_where(where)
+    (hits,) = open_source(index, mode, backwards, where).search(["A note about the"], 40)
+    possible = ids([each for each in PASSAGES if matches(each, wanted)])
+    assert ids(hits) == possible if len(possible) <= 40 else ids(hits) <= possible
+
+
+@pytest.fixture(scope="module", params=["qdrant", "pgvector"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A filled collection of an outside engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorstores, "_stores", Cache())
+        patch.setattr(vectorstores, "_clients", Cache())
+        if request.param == "qdrant":
+            patch.setenv("QDRANT_PATH", str(tmp_path_factory.mktemp("qdrant")))
+        else:
+            patch.setenv("PGVECTOR_URL", request.getfixturevalue("postgres"))
+        name = f"{request.param}:filters"
+        fill_store(name, PASSAGES)
+        yield name
+
+
+@slow
+@given(where=wheres(), also=st.none() | wheres())
+@example({"source": "users/50%/*"}, None)
+@example({"source": "users/an_/*"}, {"page": "iv"})
+@example({"source": "\\*"}, None)
+@example({"page": "9" * 30}, None)
+def test_a_store_finds_exactly_what_a_filter_matches(
+    store: str, where: dict[str, Any], also: dict[str, Any] | None
+) -> None:
+    wanted = parse_where(where, also)
+    assume(all(name != "id" for name, _ in wanted))  # a store has ids of its own
+    shown = [{**each, "title": each["title"] or each["source"]} for each in PASSAGES]
+    possible = ids([each for each in shown if matches(each, wanted)])
+    (hits,) = open_source(store, where=wanted).search(["A note"], len(PASSAGES))
+    assert ids(hits) == possible
+    (few,) = open_source(store, where=wanted).search(["A note"], 2)
+    assert ids(few) <= possible
+    assert len(few) == min(2, len(possible))
+
+
+def test_a_store_filters_by_itself(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    until = filters.search_until
+
+    def counted(search: Any, k: int, wanted: Filter) -> list[Hit]:
+        return until(
+            lambda candidates: (calls.append(candidates), search(candidates))[1], k, wanted
+        )
+
+    monkeypatch.setattr("hopgate.retrievers.base.search_until", counted)
+    where = {"source": "users/bob/*", "title": "The lamp", "section": "Notes"}
+    ((found,),) = open_source(store, where=where).search(["x"], 1)
+    assert secret("bob", 2) in found["text"]
+    assert calls == [1]
+
+
+def test_the_web_cannot_be_filtered() -> None:
+    with pytest.raises(ValueError, match=r"where \(source\) is not available with web:wikipedia"):
+        open_source("web:wikipedia", where={"source": "x"})
+
+
+def documents() -> list[Document]:
+    return [
+        Document(
+            each["text"], id=each["id"], metadata={k: v for k, v in each.items() if k != "text"}
+        )
+        for each in PASSAGES
+    ]
+
+
+@given(where=wheres(), k=st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_any_vector_store_of_langchain_can_be_filtered(where: dict[str, Any], k: int) -> None:
+    memory = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    memory.add_documents(documents())
+    wanted = parse_where(where)
+    shown = [{**each, "title": each["title"] or each["source"]} for each in PASSAGES]
+    possible = ids([each for each in shown if matches(each, wanted)])
+    (hits,) = LangChainRetriever(memory).search(["x"], k, where)
+    assert ids(hits) <= possible
+    assert len(hits) == min(k, len(possible))
+
+
+class Listing(BaseRetriever):
+    """A LangChain retriever that returns every document."""
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return documents()
+
+
+def test_documents_of_a_langchain_retriever_that_do_not_match_are_dropped() -> None:
+    where = {"source": "users/ann/*"}
+    (hits,) = LangChainRetriever(Listing()).search(["x"], 3, where)
+    assert [each["source"] for each in hits] == [
+        "users/ann/harbour.md",
+        "users/ann/ledger.md",
+        "users/ann/lamp.md",
+    ]
+
+
+# The graph
+
+
+class Careless(FixedRetriever):
+    """A retriever that takes a filter and ignores it."""
+
+    def search(self, queries: Sequence[str], k: int, where: Filter = ()) -> list[list[Hit]]:
+        self.queries += [f"{query} {where}" for query in queries]
+        return [[Hit(score=1.0, **each) for each in PASSAGES] for _ in queries]  # type: ignore[typeddict-item]
+
+
+def say(number: int, prompt: str) -> str:
+    """Reason with words that all notes have, then answer with a citation."""
+    if "reasoning" in prompt:
+        return f"The note number {number} is about the lamp of the ferry."
+    return "The note says so [1]." if "[1]" in prompt else "[Yes]"
+
+
+def build(limits: Mapping[str, Any] | None = None, **given: Any) -> CompiledStateGraph[Any, Any]:
+    given.setdefault("model", TalkingModel(say=say))
+    router = FixedRouter("B")
+    return build_graph(router=router, limits=Limits.parse(limits or {}), **given)
+
+
+def as_user(name: str | None, thread: str = "1") -> Any:
+    """The config of a run as a LangGraph server fills it in."""
+    user = None if name is None else SimpleNamespace(identity=name)
+    return {"configurable": {"thread_id": thread, "langgraph_auth_user": user}}
+
+
+async def stream(graph: Any, context: Context, config: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the final state, and everything that the run shows."""
+    shown: list[Any] = []
+    parts = graph.astream(
+        {"question": "What does the note about the lamp say?"},
+        config,
+        context=context,
+        stream_mode=["values", "updates", "custom", "messages"],
+        subgraphs=True,
+    )
+    async for part in parts:
+        shown.append(part)
+    return next(part[2] for part in reversed(shown) if part[:2] == ((), "values")), shown
+
+
+@slow
+@given(
+    user=st.sampled_from(USERS),
+    where=st.none() | wheres(),
+    mode=MODE,
+    path=st.sampled_from(["single", "multi", "decompose", "escalate"]),
+    reranked=st.booleans(),
+)
+def test_no_run_shows_a_passage_of_another_user(
+    index: str,
+    backwards: str,
+    user: str,
+    where: dict[str, Any] | None,
+    mode: Any,
+    path: Any,
+    reranked: bool,
+) -> None:
+    context = Context(
+        index=index,
+        mode=mode,
+        strategy="multi" if path in ("multi", "decompose") else "single",
+        multihop="decompose" if path == "decompose" else "ircot",
+        escalate=4 if path == "escalate" else 0,
+        where=where or {},
+        rerank=backwards if reranked else "",
+        max_hops=3,
+    )
+    graph = build({"where": {"source": "users/{user}/*"}})
+    state, shown = asyncio.run(stream(graph, context, as_user(user)))
+    assert foreign(shown, user) == []
+    wanted = parse_where(where)
+    assert all(matches(each, wanted) for each in state["evidence"])
+    assert all(each["source"].startswith(f"users/{user}/") for each in state["evidence"])
+    if where is None:
+        assert state["evidence"]
+        assert state["citations"]
+
+
+@pytest.mark.parametrize("strategy", ["single", "multi"])
+async def test_no_run_over_a_store_shows_a_passage_of_another_user(
+    store: str, strategy: Any
+) -> None:
+    graph = build({"where": {"source": "users/{user}/*"}})
+    for user in ("ann", "*", "[ab]*", "50%", "an_"):
+        context = Context(index=store, strategy=strategy, where={"source": "users/*"}, top_k=50)
+        state, shown = await stream(graph, context, as_user(user))
+        assert foreign(shown, user) == []
+        assert state["evidence"]
+
+
+async def test_a_request_is_filtered_without_limits(index: str, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", reason="The lamp of the ferry.", answer="It says so [1]."))
+    context = Context(index=index, strategy="multi", where={"source": "users/ann/*"}, max_hops=2)
+    graph = build_graph(router=FixedRouter("C"), limits=Limits())
+    state, shown = await stream(graph, context, as_user(None))
+    assert foreign(shown, "ann") == []
+    assert foreign([request["messages"] for request in fake.requests], "ann") == []
+    assert {each["source"].rpartition("/")[0] for each in state["evidence"]} == {"users/ann"}
+    assert state["citations"]
+
+
+async def test_a_retriever_that_cannot_filter_is_refused_before_any_call() -> None:
+    model, own = TalkingModel(say=say), FixedRetriever([hit("A", "b")])
+    graph = build(retriever=own, model=model)
+    with pytest.raises(ValueError, match=r"where \(title\) is not available with a FixedRetriever"):
+        await graph.ainvoke({"question": "Why?"}, context=Context(where={"title": "A"}))
+    assert (model.prompts, own.queries) == ([], [])
+    assert await graph.ainvoke({"question": "Why?"}, context=Context())
+
+
+async def test_a_retriever_that_ignores_the_filter_shows_nothing_more() -> None:
+    own = Careless([])
+    graph = build(retriever=own)
+    context = Context(strategy="multi", where={"source": "users/ann/*"}, hop_k=50)
+    state, shown = await stream(graph, context, as_user(None))
+    assert foreign(shown, "ann") == []
+    assert len(state["evidence"]) == len(TOPICS)
+    assert "('source', ('users/ann/*',))" in own.queries[0]
+
+
+# Limits
+
+BOUND = {"where": {"source": "users/{user}/*"}}
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({}, "where is {}; give at least one field"),
+        (None, "where is None; give at least one field"),
+        (["a"], "where is .*use a mapping"),
+        ({"colour": "red"}, "unknown field 'colour' in where"),
+        ({"source": "users/{user}*"}, r"use {user} as a whole name between slashes"),
+        ({"source": "users/x{user}/*"}, "use {user} as a whole name"),
+        ({"source": "{user}.md"}, "use {user} as a whole name"),
+        ({"source": "*/{user}/*"}, r"without \*, \? or \[ before it, such as users/{user}/\*"),
+        ({"source": "a?/{user}/*"}, "use {user} as a whole name"),
+        ({"source": ["public/*", "[a]/{user}"]}, "use {user} as a whole name"),
+    ],
+)
+def test_a_wrong_limit_of_the_filter_is_named(where: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Limits.parse({"where": where})
+
+
+def test_a_limit_is_added_to_the_requests_filter() -> None:
+    limits = Limits.parse({"where": {"source": ["public/*", "users/{user}/*"]}, "max_hops": 2})
+    limited = limits.apply(Context(where={"source": "*.md"}), "ann")
+    assert limited.where == (
+        ("source", ("*.md",)),
+        ("source", ("public/*", "users/ann/*")),
+    )
+    assert limited.max_hops == 2
+    assert limits.apply(Context(), "*").where == (("source", ("public/*", "users/[*]/*")),)
+    by_title = Limits.parse({"where": {"title": "Notes of {user}"}})
+    assert by_title.apply(Context(), "a/*").where == (("title", ("Notes of a/*",)),)
+
+
+@pytest.mark.parametrize("user", [None, ""])
+@pytest.mark.parametrize("strategy", ["none", "single", "multi"])
+async def test_a_run_without_a_user_is_refused(user: str | None, strategy: Any) -> None:
+    model = TalkingModel(say=say)
+    refused = "limits where.source to 'users/{user}/[*]', and this run has no authenticated user"
+    for config in (as_user(user), {}, {"configurable": {"langgraph_auth_user": {"identity": "x"}}}):
+        with pytest.raises(ValueError, match=refused):
+            await build(BOUND, model=model).ainvoke(
+                {"question": "Why?"}, config, context=Context(strategy=strategy)
+            )
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize("user", ["a/../b", "ann/private", "/", "..", "."])
+def test_a_user_whose_name_is_a_path_is_refused(user: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a folder: use names without /"):
+        Limits.parse(BOUND).apply(Context(), user)
+
+
+name = st.text(min_size=1, max_size=6) | st.text("ab*?[]!-./{}user", min_size=1, max_size=6)
+
+
+@given(user=name, other=name, rest=st.text(max_size=8))
+@example("*", "x", "y")
+@example("[ab]", "a", "")
+@example("ann", "ann/x", "")
+def test_no_passage_matches_for_two_users(user: str, other: str, rest: str) -> None:
+    def allowed(name: str) -> Filter:
+        try:
+            return parse_where(Limits.parse(BOUND).apply(Context(), name).where)
+        except ValueError:  # refused
+            return (("source", ()),)
+
+    source = {"source": f"users/{user}/{rest}"}
+    if "/" not in user and user not in (".", ".."):
+        assert matches(source, allowed(user))
+    assert not (
+        user != other and matches(source, allowed(user)) and matches(source, allowed(other))
+    )
+
+
+@pytest.mark.parametrize("after", ["condense", "gate", "route"])
+@pytest.mark.parametrize("strategy", ["single", "multi"])
+async def test_a_resumed_run_is_bound_to_its_user(index: str, after: str, strategy: Any) -> None:
+    graph = build(BOUND, checkpointer=InMemorySaver())
+    context = Context(index=index, strategy=strategy, where={"source": "*"})
+    question = {"question": "What does the note about the lamp say?"}
+    await graph.ainvoke(question, as_user("ann"), context=context, interrupt_after=[after])
+    with pytest.raises(ValueError, match="no authenticated user"):
+        await graph.ainvoke(None, as_user(None), context=context)
+    wider = Context(index=index, strategy=strategy, where={"source": ["users/*", "public/*"]})
+    state = await graph.ainvoke(None, as_user("ann"), context=wider)
+    assert foreign([state, await history(graph)], "ann") == []
+    assert state["citations"]
+
+
+async def history(graph: Any) -> list[Any]:
+    """Return all stored states, those of the loop included."""
+    found: list[Any] = [step async for step in graph.aget_state_history(as_user(None))]
+    for step in [*found]:
+        for task in step.tasks:
+            if task.state:
+                found += [each async for each in graph.aget_state_history(task.state)]
+    return [each.values for each in found]
+
+
+async def test_a_fork_is_bound_to_its_user(index: str) -> None:
+    graph = build(BOUND, checkpointer=InMemorySaver())
+    context = Context(index=index, strategy="multi", max_hops=3)
+    await graph.ainvoke({"question": "What about the lamp?"}, as_user("ann"), context=context)
+    first = (await hops(graph, as_user("ann")))[0]
+    for strategy in ("multi", "single"):
+        config = await fork(graph, first, query="secret note of bob", strategy=strategy)
+        config["configurable"] |= as_user("ann")["configurable"]
+        wide = Context(index=index, top_k=50, hop_k=50, where={"source": "users/*"})
+        await graph.ainvoke(None, config, context=wide)
+        state = (await graph.aget_state(as_user("ann"))).values
+        assert foreign([state, await history(graph)], "ann") == []
+        assert len(state["evidence"]) == len(TOPICS)
+        config["configurable"]["langgraph_auth_user"] = None
+        with pytest.raises(ValueError, match="no authenticated user"):
+            await graph.ainvoke(None, config, context=context)
+
+
+async def test_no_edit_of_the_state_widens_the_filter(index: str) -> None:
+    graph = build(BOUND, checkpointer=InMemorySaver())
+    context = Context(index=index, strategy="single", where={"source": "*"}, top_k=50)
+    question = {"question": "What does the note about the lamp say?"}
+    config = as_user("ann")
+    await graph.ainvoke(question, config, context=context, interrupt_after=["gate"])
+    edits: dict[str, Any] = {
+        "standalone": "secret note of bob",
+        "next_query": "secret note of bob",
+        "evidence": [],
+        "hops": [],
+        "decision": {"strategy": "multi", "where": {"source": "*"}, "limits": {}},
+    }
+    for node in ("gate", "route"):
+        edited = await graph.aupdate_state(
+            {"configurable": config["configurable"] | {"where": {"source": "*"}}},
+            {**edits, "where": {"source": "*"}},
+            as_node=node,
+        )
+        edited["configurable"] |= config["configurable"]
+        await graph.ainvoke(None, edited, context=context)
+        state = (await graph.aget_state(config)).values
+        assert foreign([state, await history(graph)], "ann") == []
+        assert len(state["evidence"]) == len(TOPICS)
+
+
+@pytest.mark.parametrize("target", ["retrieve", "multihop"])
+@pytest.mark.parametrize("sent", [False, True])
+async def test_going_to_a_search_directly_keeps_the_filter(
+    index: str, target: str, sent: bool
+) -> None:
+    graph = build(BOUND, checkpointer=InMemorySaver())
+    config, question = as_user("ann"), {"question": "What does the note about the lamp say?"}
+    await graph.ainvoke(question, config, context=Context(index=index, strategy="none"))
+    values = {**(await graph.aget_state(config)).values, "standalone": "the note of bob"}
+    jump: Command[Any] = Command(goto=Send(target, values) if sent else target)
+    context = Context(index=index, strategy="single", top_k=50, hop_k=50, where={"source": "*"})
+    await graph.ainvoke(jump, config, context=context)
+    state = (await graph.aget_state(config)).values
+    assert foreign([state, await history(graph)], "ann") == []
+    assert {each["source"].rpartition("/")[0] for each in state["evidence"]} == {"users/ann"}
+    with pytest.raises(ValueError, match="no authenticated user"):
+        await graph.ainvoke(jump, as_user(None), context=context)
+
+
+async def test_the_web_is_refused_where_a_filter_is_fixed() -> None:
+    model = TalkingModel(say=say)
+    graph = build({"where": {"source": "public/*"}}, model=model)
+    with pytest.raises(ValueError, match="not available with web:wikipedia"):
+        await graph.ainvoke({"question": "Why?"}, context=Context(index="web:wikipedia"))
+    assert model.prompts == []
+
+
+# Commands
+
+
+@pytest.mark.parametrize("command", [["label"], ["eval", "qa", "--strategies", "single,multi"]])
+def test_an_evaluation_searches_with_the_filter(
+    run: Callable[..., Ran], fake: FakeOpenAI, index: str, tmp_path: Path, command: list[str]
+) -> None:
+    replies = {"reason": "The lamp of the ferry.", "answer": "It says so [1].", "direct": "x"}
+    fake.answers(by_task(**replies))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "What does the note of bob say?", "answer": "x"}\n')
+    questions = "--questions" if command == ["label"] else "--data"
+    where = ("--where", "source=users/ann/*", "--where", "source=users/anna/lamp.md")
+    options = ("--model", "openai:fake", "--index", index, "--out", tmp_path / "out")
+    ran = run(*command, questions, rows, *options, *where)
+    assert ran.code == 0, ran.err
+    asked = json.dumps([request["messages"] for request in fake.requests])
+    assert secret("anna", 2) in asked
+    assert secret("ann", 2) in asked
+    assert foreign(asked.replace(secret("anna", 2), ""), "ann") == []
+    changed = run(*command, questions, rows, *options, "--where", "source=users/bob/*")
+    assert changed.code == 2
+    assert "where" in changed.err
+
+
+# A server
+
+TOKENS = {"ann": "ann-4c1d9e7b", "bob": "bob-7a20f3c5", "an_": "an-90be41d2"}
+ASKED = {"question": "What does the secret note of bob about the lamp say?"}
+
+
+@pytest.fixture(scope="module")
+def server(
+    index: str, _fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A `langgraph dev` whose users search only their own passages."""
+    folder = tmp_path_factory.mktemp("bound")
+    auth = {"path": "hopgate.server.auth:auth", "disable_studio_auth": True}
+    config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"auth": auth}
+    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
+    env = {
+        "HOPGATE_TOKENS": json.dumps({tokens.digest(each): user for user, each in TOKENS.items()}),
+        "HOPGATE_LIMITS": json.dumps({**BOUND, "index": [index]}),
+        "OPENAI_API_KEY": "sk-server",
+        "OPENAI_BASE_URL": _fake_server.base_url,
+    }
+    with start(folder, config=folder / "langgraph.json", env=env) as server:
+        yield server
+
+
+@pytest.fixture
+def served(server: Server, fake: FakeOpenAI) -> Server:
+    """The server, with a model that retrieves, searches again and cites."""
+    replies = {"reason": "The lamp of the ferry.", "answer": "It says so [1].", "direct": "x"}
+    fake.answers(by_task(gate="[Yes]", condense=ASKED["question"], **replies))
+    return server
+
+
+def headers(user: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {TOKENS[user]}"}
+
+
+def client(server: Server, user: str) -> LangGraphClient:
+    return get_client(url=server.url, api_key=None, headers=headers(user))
+
+
+async def everything(of: LangGraphClient, thread: str, **run: Any) -> list[Any]:
+    """Return all that a run streams, and all that its thread stores."""
+    parts = of.runs.stream(
+        thread,
+        "hopgate",
+        stream_mode=["values", "updates", "custom", "messages", "debug"],
+        stream_subgraphs=True,
+        **run,
+    )
+    shown = [(part.event, part.data) async for part in parts]
+    state = await of.threads.get_state(thread, subgraphs=True)
+    return [shown, state, await of.threads.get_history(thread, limit=100)]
+
+
+@pytest.mark.parametrize("user", TOKENS)
+async def test_a_server_shows_users_only_their_own_passages(served: Server, user: str) -> None:
+    own = client(served, user)
+    for mode, strategy in zip(("auto", *MODES), ("single", "multi") * 2, strict=True):
+        thread = (await own.threads.create())["thread_id"]
+        where = {"source": ["users/*", "public/*"]}
+        context = {"model": "openai:fake", "mode": mode, "strategy": strategy, "where": where}
+        shown = await everything(own, thread, input=ASKED, context={**context, "top_k": 50})
+        assert foreign(shown, user) == []
+        values = (await own.threads.get_state(thread))["values"]
+        assert values["evidence"]
+        assert all(each["source"].startswith(f"users/{user}/") for each in values["evidence"])
+        assert values["citations"]
+
+
+FORGED = {"langgraph_auth_user": {"identity": "bob"}, "langgraph_auth_user_id": "bob"}
+
+
+async def test_no_request_to_a_server_gets_another_users_passages(served: Server) -> None:
+    ann = client(served, "ann")
+    context = {"model": "openai:fake", "strategy": "single", "top_k": 50}
+    thread = (await ann.threads.create())["thread_id"]
+    shown = await everything(
+        ann, thread, input=ASKED, context=context | {"where": {"source": "users/bob/*"}}
+    )
+    assert foreign(shown, "ann") == []
+    assert (await ann.threads.get_state(thread))["values"]["evidence"] == []
+    for forged in (FORGED, {"where": {"source": "users/bob/*"}}):
+        with suppress(httpx.HTTPStatusError):
+            shown.append(
+                await everything(ann, thread, input=ASKED, config={"configurable": forged})
+            )
+        with suppress(httpx.HTTPStatusError):
+            shown.append(await everything(ann, thread, input=ASKED, context=context | forged))
+    await ann.runs.wait(
+        thread,
+        "hopgate",
+        input=ASKED,
+        context=context,  # type: ignore[arg-type]
+        interrupt_before=["route"],
+    )
+    edit = {"standalone": ASKED["question"], "decision": {"strategy": "multi"}, "where": {}}
+    edited = await ann.threads.update_state(thread, edit, as_node="route")
+    checkpoint = edited["checkpoint"] | FORGED  # type: ignore[operator]
+    for at in (checkpoint, None):
+        with suppress(httpx.HTTPStatusError):
+            shown.append(await everything(ann, thread, checkpoint=at, input=None, context=context))
+    with suppress(httpx.HTTPStatusError):
+        jump = {"goto": {"node": "retrieve", "input": {**edit, **FORGED}}}
+        shown.append(await everything(ann, thread, command=jump, context=context))
+    assert foreign(shown, "ann") == []
+    assert "users/ann/" in json.dumps(shown)
+
+
+async def test_a_servers_tools_and_agents_are_bound_to_the_user_too(served: Server) -> None:
+    assistant = (await client(served, "ann").assistants.search(limit=1))[0]["assistant_id"]
+    message = {"role": "user", "messageId": "1", "parts": [{"kind": "text", "text": "The lamp?"}]}
+    bodies = {
+        "/mcp": {
+            "method": "tools/call",
+            "params": {"name": "hopgate", "arguments": {**ASKED}},
+        },
+        f"/a2a/{assistant}": {"method": "message/send", "params": {"message": message}},
+    }
+    accept = {"Accept": "application/json, text/event-stream"}
+    async with httpx.AsyncClient(base_url=served.url, timeout=60, follow_redirects=True) as web:
+        for path, body in bodies.items():
+            request = {"jsonrpc": "2.0", "id": 1, **body}
+            response = await web.post(path, json=request, headers=headers("ann") | accept)
+            assert "It says so" in response.text
+            assert foreign(response.text, "ann") == []
+            assert path != "/mcp" or "users/ann/lamp.md" in response.text
