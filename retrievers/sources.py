@@ -12,7 +12,7 @@ from typing import get_args
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Retriever
-from hopgate.retrievers.filters import Filter, Where, filtered, parse_where, search_until
+from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index import Index, check_index, load_index
 
@@ -125,17 +125,7 @@ class InMode:
         self, queries: Sequence[str], k: int, where: Where | Filter | None = None
     ) -> list[list[Hit]]:
         """Find at most `k` passages for each query, see `Index.search`."""
-        wanted = parse_where(where)
-        if not wanted:
-            return self._index.search(queries, k, mode=self._mode)
-        return [
-            search_until(
-                lambda n, query=query: self._index.search([query], n, mode=self._mode)[0],  # type: ignore[misc]
-                k,
-                wanted,
-            )
-            for query in queries
-        ]
+        return self._index.search(queries, k, mode=self._mode, where=where)
 
 
 def _engine(name: str) -> str:

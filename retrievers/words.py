@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -254,7 +253,8 @@ class Words:
         exact = {value for value in values if not is_pattern(value)}
         for pattern in filter(is_pattern, values):
             prefix = re.split(r"[*?[]", pattern, maxsplit=1)[0]
-            exact.update(s for s in self.sources(prefix) if fnmatchcase(s, pattern))
+            wanted: Filter = (("source", (pattern,)),)
+            exact.update(s for s in self.sources(prefix) if matches({"source": s}, wanted))
         return self._any(field, sorted(exact))
 
     def _any(self, field: str, values: Sequence[str]) -> tantivy.Query:
