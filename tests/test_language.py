@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -156,15 +155,17 @@ def test_auto_is_hybrid_with_an_encoder_that_knows_the_language(language: str) -
     assert default_mode(passages, RandomEncoder(), language)[0] == "bm25"
 
 
-@pytest.mark.parametrize(("language", "mode"), [("en", "hybrid"), ("zh", "bm25"), ("ar", "bm25")])
+@pytest.mark.parametrize(("language", "mode"), [("en", "hybrid"), ("zh", "bm25")])
 def test_auto_sees_which_languages_minilm_knows(language: str, mode: str) -> None:
-    passages, encoder = xquad(language), load_encoder()
-    started = time.process_time()
-    chosen, reason = default_mode(passages, encoder, language)
+    chosen, reason = default_mode(xquad(language), load_encoder(), language)
     assert chosen == mode
     assert "mean reciprocal rank" in reason
-    assert default_mode(passages[:24], encoder, language)[0] == mode
-    assert time.process_time() - started < 60
+
+
+def test_auto_always_chooses_the_same() -> None:
+    passages = xquad("de")
+    first, second = (default_mode(passages, RandomEncoder(), "de") for _ in range(2))
+    assert first == second
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
