@@ -173,3 +173,15 @@ def test_auto_is_hybrid_where_there_is_too_little_to_measure(count: int) -> None
     passages = [make_passage("", f"{text} {text[::-1]}") for text in SENTENCES.values()]
     mode, reason = default_mode(passages[:count], RandomEncoder(), "other")
     assert (mode, reason) == ("hybrid", "too few passages to measure the encoder")
+
+
+def test_auto_is_hybrid_where_both_find_nearly_all() -> None:
+    names = [hashlib.sha256(bytes([number])).hexdigest()[:12] for number in range(60)]
+    texts = [f"The lighthouse {name} is on the coast. {name} was built in 1858." for name in names]
+    passages = [make_passage("", text) for text in texts]
+    assert default_mode(passages, TopicEncoder(passages), "en")[0] == "hybrid"
+
+
+def test_auto_measures_texts_without_words() -> None:
+    passages = [make_passage("", f"{'!' * (30 + n)} {'?' * 40}. {'-' * 40}") for n in range(30)]
+    assert default_mode(passages, RandomEncoder(), "en")[0] == "hybrid"
