@@ -151,7 +151,11 @@ def _filters(language: str) -> Iterable[Filter]:
     yield Filter.lowercase()
     if language in _STEMMED:
         yield _stop_words(language)
+        if language == "en":
+            yield Filter.ascii_fold()
         yield Filter.stemmer(_STEMMED[language])
+        if language in _LATIN:  # other languages' stemmers read accents
+            yield Filter.ascii_fold()
 
 
 def _stop_words(language: str) -> Filter:

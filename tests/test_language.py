@@ -112,6 +112,8 @@ def test_an_unknown_language_is_refused() -> None:
         ("de", "die Leuchttürme der Stadt", "leuchtturm den Städten"),
         ("ru", "маяков", "маяками"),
         ("es", "los faros", "el faro"),
+        ("es", "la mecánica", "mecanica"),
+        ("en", "the résumé of Čapek", "resume Capek"),
         ("ar", "المنارة", "منارة"),
         ("tr", "fenerler", "fener"),
         ("ja", "ＡＢＣ　１２３　ﾃｽﾄ", "abc 123 テスト"),
