@@ -8,26 +8,30 @@ from its first sentence, beside BM25 on the same task.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from hopgate.common.words import sentences, spaced
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import Mode, fuse
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_PAIRS = 64
+MAX_PAIRS = 96
 """Passages that are measured; encoding them takes a few seconds on one core."""
 FEW_PAIRS = 24
 """Enough to see that an encoder does not know a language at all."""
 MIN_PAIRS = 8
-"""With fewer passages nearly all of them are read anyway."""
+"""With fewer passages, one search returns most of them anyway."""
 CLEARLY_WORSE = 0.75
-"""Share of BM25's mean reciprocal rank below which few pairs are enough to decide."""
+"""With a lower share of BM25's mean reciprocal rank, an encoder does not know the language."""
+MIN_GAIN = 1.05
+"""Least ratio of hybrid's mean reciprocal rank to BM25's for hybrid to be chosen."""
+NEARLY_ALL = 0.95
+"""With this mean reciprocal rank, hybrid is chosen too: there is little left to gain."""
 
 _SENTENCE_CHARS = 200
 _REST_CHARS = 300
@@ -35,16 +39,18 @@ _MIN_CHARS = 20
 """Least length of a sentence and of the rest of its passage."""
 
 Pair = tuple[str, str]
+"""A first sentence and the rest of its passage."""
+Vectors: TypeAlias = "NDArray[np.float32]"
 
 
 class SampleEncoder(Protocol):
     """The part of an encoder that is measured."""
 
-    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """Encode queries."""
         ...
 
-    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
+    def encode_passages(self, passages: Sequence[Passage]) -> Vectors:
         """Encode passages."""
         ...
 
@@ -54,9 +60,9 @@ def default_mode(
 ) -> tuple[Mode, str]:
     """Choose between hybrid search and BM25 alone for a collection.
 
-    At most `MAX_PAIRS` passages are measured. The result is BM25 if the encoder is clearly worse
-    on the first few, or worse at all on the whole sample; otherwise, and where there are too few
-    passages to measure, it is hybrid.
+    At most `MAX_PAIRS` passages are measured. BM25 is chosen if the encoder alone is clearly worse
+    than BM25 on the first few, or if hybrid search is no better than BM25 on the whole sample.
+    Hybrid is chosen otherwise, and where there are too few passages to measure.
 
     Args:
         passages: Some passages of the collection, spread over it, or all.
@@ -71,21 +77,31 @@ def default_mode(
         return "hybrid", "too few passages to measure the encoder"
     few, others = pairs[:FEW_PAIRS], pairs[FEW_PAIRS:]
     vectors = _encode(few, encoder)
-    dense, bm25 = _dense(*vectors), _bm25(few, language)
-    if dense < CLEARLY_WORSE * bm25:
-        return "bm25", _reason(dense, bm25, len(few))
-    if not others:
-        return "hybrid", _reason(dense, bm25, len(few))
-    both = zip(vectors, _encode(others, encoder), strict=True)
-    dense, bm25 = _dense(*map(np.concatenate, both)), _bm25(pairs, language)
-    return "hybrid" if dense >= bm25 else "bm25", _reason(dense, bm25, len(pairs))
+    found = _measure(few, vectors, language)
+    if found.dense < CLEARLY_WORSE * found.bm25:
+        return "bm25", f"the encoder does not know the language: {found}"
+    if others:
+        queries, rests = map(np.concatenate, zip(vectors, _encode(others, encoder), strict=True))
+        found = _measure(pairs, (queries, rests), language)
+        if found.hybrid < min(MIN_GAIN * found.bm25, NEARLY_ALL):
+            return "bm25", f"the encoder adds little to BM25: {found}"
+    return "hybrid", f"the encoder adds to BM25: {found}"
 
 
-def _reason(dense: float, bm25: float, count: int) -> str:
-    return (
-        f"the rest of a passage was found from its first sentence with a mean reciprocal rank of "
-        f"{dense:.2f} by the encoder and {bm25:.2f} by BM25 ({count} passages)"
-    )
+class _Found(NamedTuple):
+    """Mean reciprocal ranks of the rest of each passage, searched by its first sentence."""
+
+    passages: int
+    dense: float
+    bm25: float
+    hybrid: float
+
+    def __str__(self) -> str:
+        return (
+            f"on {self.passages} passages, searching for the rest by the first sentence, the mean "
+            f"reciprocal rank is {self.dense:.2f} dense, {self.bm25:.2f} BM25, "
+            f"{self.hybrid:.2f} hybrid"
+        )
 
 
 def _pairs(passages: Sequence[Passage]) -> list[Pair]:
@@ -112,22 +128,32 @@ def _cut_all(passages: Sequence[Passage]) -> Iterator[Pair]:
             yield first[:_SENTENCE_CHARS], rest[:_REST_CHARS]
 
 
-def _encode(
-    pairs: Sequence[Pair], encoder: SampleEncoder
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _encode(pairs: Sequence[Pair], encoder: SampleEncoder) -> tuple[Vectors, Vectors]:
     rests = [make_passage("", rest) for _, rest in pairs]
     return encoder.encode_queries([first for first, _ in pairs]), encoder.encode_passages(rests)
 
 
-def _dense(queries: NDArray[np.float32], rests: NDArray[np.float32]) -> float:
-    """Return the mean reciprocal rank of each sentence's own rest; ties count as ranked before."""
-    similar = queries @ rests.T
-    ranks = np.sum(similar >= np.diagonal(similar)[:, None], axis=1)
-    return float(np.mean(1 / np.maximum(ranks, 1)))
+def _measure(pairs: Sequence[Pair], vectors: tuple[Vectors, Vectors], language: str) -> _Found:
+    queries, rests = vectors
+    dense = np.argsort(-(queries @ rests.T), axis=1, kind="stable").tolist()
+    bm25 = _bm25(pairs, language)
+    hybrid = [
+        [number for number, _ in fuse(rankings, len(pairs))]
+        for rankings in zip(dense, bm25, strict=True)
+    ]
+    return _Found(len(pairs), *map(_mean_reciprocal_rank, (dense, bm25, hybrid)))
 
 
-def _bm25(pairs: Sequence[Pair], language: str) -> float:
-    """Return the mean reciprocal rank of each sentence's own rest; 0 where it is not found."""
+def _mean_reciprocal_rank(rankings: Sequence[Sequence[int]]) -> float:
+    """Return the mean over all pairs, each of whose own rest has its number; 0 if not found."""
+    ranks = [
+        1 / (found.index(own) + 1) if own in found else 0 for own, found in enumerate(rankings)
+    ]
+    return sum(ranks) / len(ranks)
+
+
+def _bm25(pairs: Sequence[Pair], language: str) -> list[list[int]]:
+    """Return the numbers of the rests that BM25 finds for each first sentence, best first."""
     from tantivy import Document, Index, Occur, Query, SchemaBuilder
 
     builder = SchemaBuilder()
@@ -144,11 +170,10 @@ def _bm25(pairs: Sequence[Pair], language: str) -> float:
             writer.add_document(document)
     index.reload()
     searcher = index.searcher()
-    found = []
-    for number, (query, _) in enumerate(pairs):
+    rankings = []
+    for query, _ in pairs:
         terms = dict.fromkeys(words.analyze(spaced(query)))
         clauses = [(Occur.Should, Query.term_query(schema, "body", term, "freq")) for term in terms]
         hits = searcher.search(Query.boolean_query(clauses), len(pairs)).hits
-        ranked = [searcher.doc(address)["number"][0] for _, address in hits]
-        found.append(1 / (ranked.index(number) + 1) if number in ranked else 0.0)
-    return sum(found) / len(found)
+        rankings.append([searcher.doc(address)["number"][0] for _, address in hits])
+    return rankings

@@ -68,6 +68,8 @@ _MIN_SCRIPT = 0.3
 """Least share of the letters that a script must have to decide the language."""
 _MIN_STOP_WORDS = 0.2
 """Least share of the words that are stop words in a text of the language."""
+_MIN_RUSSIAN_STOP_WORDS = 0.1
+"""The same for Russian, whose alphabet excludes most others."""
 _MAX_WORD_BYTES = 80
 
 
@@ -94,11 +96,13 @@ def detect(texts: Iterable[str]) -> str:
         return "ja" if shares["ja"] > shares["zh"] / 10 else "zh"
     script = max(shares, key=lambda code: shares[code])
     if shares[script] > _MIN_SCRIPT:
-        return script if script != "ru" else _by_stop_words(sample, ("ru",))
-    return _by_stop_words(sample, _LATIN)
+        return (
+            script if script != "ru" else _by_stop_words(sample, ("ru",), _MIN_RUSSIAN_STOP_WORDS)
+        )
+    return _by_stop_words(sample, _LATIN, _MIN_STOP_WORDS)
 
 
-def _by_stop_words(sample: list[str], languages: Iterable[str]) -> str:
+def _by_stop_words(sample: list[str], languages: Iterable[str], least: float) -> str:
     counts = Counter(word for text in sample for word in _WORDS.findall(text.lower()))
     words = " ".join(counts)
     stop_words = {code: set(counts).difference(_content_words(code, words)) for code in languages}
@@ -107,7 +111,7 @@ def _by_stop_words(sample: list[str], languages: Iterable[str]) -> str:
         for code, found in stop_words.items()
     }
     best = max(shares, key=lambda code: shares[code])
-    return best if shares[best] >= _MIN_STOP_WORDS else OTHER
+    return best if shares[best] >= least else OTHER
 
 
 def _content_words(language: str, words: str) -> list[str]:
@@ -147,7 +151,11 @@ def _filters(language: str) -> Iterable[Filter]:
     yield Filter.lowercase()
     if language in _STEMMED:
         yield _stop_words(language)
+        if language == "en":
+            yield Filter.ascii_fold()
         yield Filter.stemmer(_STEMMED[language])
+        if language in _LATIN:  # other languages' stemmers read accents
+            yield Filter.ascii_fold()
 
 
 def _stop_words(language: str) -> Filter:

@@ -1,8 +1,18 @@
 """The language of a collection, and the words that BM25 sees."""
 
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hopgate.common.words import spaced
+from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.language import LANGUAGES, analyzer, detect
 
 SENTENCES = {
@@ -44,3 +54,136 @@ def test_the_language_of_one_sentence_is_detected(language: str) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_an_analyzer(language: str) -> None:
     assert analyzer(language).analyze(spaced(SENTENCES[language]))
+
+
+XQUAD = Path(__file__).parents[2] / "shared" / "data" / "xquad"
+
+
+def xquad(language: str) -> list[Passage]:
+    path = XQUAD / f"{language}.dev.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path} is missing: it is not part of the repository")
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [make_passage("", row["context"]) for row in rows]
+
+
+@pytest.mark.parametrize("language", ["ar", "de", "en", "es", "ru", "zh"])
+def test_real_paragraphs_are_detected(language: str) -> None:
+    passages = xquad(language)
+    assert detect(each["text"] for each in passages) == language
+    right = [detect([each["text"]]) == language for each in passages]
+    assert sum(right) >= 0.97 * len(right)
+
+
+def test_a_few_foreign_passages_do_not_change_the_language() -> None:
+    texts = [SENTENCES["en"]] * 8
+    assert detect([*texts, SENTENCES["zh"], SENTENCES["de"]]) == "en"
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["1234 5678"], ["!?"]])
+def test_without_words_the_language_is_other(texts: list[str]) -> None:
+    assert detect(texts) == "other"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Маяк стоїть на північному узбережжі, і його збудував інженер, який приїхав зі столиці.",
+        "Maják stojí na severním pobřeží a postavil ho inženýr, který přišel z hlavního města.",
+        "Ngọn hải đăng nằm ở bờ biển phía bắc và được xây dựng bởi một kỹ sư đến từ thủ đô.",
+        "Svjetionik stoji na sjevernoj obali i sagradio ga je inženjer iz glavnog grada.",
+        "दीपस्तंभ उत्तरी तट पर है और इसे राजधानी के एक इंजीनियर ने बनाया था।",
+    ],
+)
+def test_ukrainian_czech_vietnamese_croatian_and_hindi_are_other(text: str) -> None:
+    assert detect([text]) == "other"
+    assert analyzer("other").analyze(spaced(text))
+
+
+def test_an_unknown_language_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown language 'xx'; use one of ar, da"):
+        analyzer("xx")
+
+
+@pytest.mark.parametrize(
+    ("language", "one", "other"),
+    [
+        ("en", "the lighthouses", "Lighthouse"),
+        ("de", "die Leuchttürme der Stadt", "leuchtturm den Städten"),
+        ("ru", "маяков", "маяками"),
+        ("es", "los faros", "el faro"),
+        ("es", "la mecánica", "mecanica"),
+        ("en", "the résumé of Čapek", "resume Capek"),
+        ("ar", "المنارة", "منارة"),
+        ("tr", "fenerler", "fener"),
+        ("ja", "ＡＢＣ　１２３　ﾃｽﾄ", "abc 123 テスト"),
+        ("en", "北京 Café", "café 北京"),
+    ],
+)
+def test_forms_of_a_word_are_one_term(language: str, one: str, other: str) -> None:
+    terms = analyzer(language).analyze
+    assert set(terms(spaced(one))) == set(terms(spaced(other))) != set()
+
+
+class RandomEncoder:
+    """Knows no language: vectors of noise."""
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        seeds = [hashlib.sha256(text.encode()).digest()[0] for text in texts]
+        return np.array([np.random.default_rng(seed).normal(size=16) for seed in seeds], np.float32)
+
+    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
+        return self.encode_queries([each["text"] for each in passages])
+
+
+class TopicEncoder:
+    """Knows every language by construction: the vector of a text is that of its paragraph."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.texts = ["".join(each["text"].split()) for each in passages]
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        squeezed = ["".join(text.split()) for text in texts]
+        return np.array([[each in own for own in self.texts] for each in squeezed], np.float32)
+
+    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
+        return self.encode_queries([each["text"] for each in passages])
+
+
+@pytest.mark.parametrize("language", ["zh", "de", "en"])
+def test_auto_is_hybrid_with_an_encoder_that_knows_the_language(language: str) -> None:
+    passages = xquad(language)
+    assert default_mode(passages, TopicEncoder(passages), language)[0] == "hybrid"
+    assert default_mode(passages, RandomEncoder(), language)[0] == "bm25"
+
+
+@pytest.mark.parametrize(("language", "mode"), [("en", "hybrid"), ("zh", "bm25")])
+def test_auto_sees_which_languages_minilm_knows(language: str, mode: str) -> None:
+    chosen, reason = default_mode(xquad(language), load_encoder(), language)
+    assert chosen == mode
+    assert "mean reciprocal rank" in reason
+
+
+def test_auto_always_chooses_the_same() -> None:
+    passages = xquad("de")
+    first, second = (default_mode(passages, RandomEncoder(), "de") for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_auto_is_hybrid_where_there_is_too_little_to_measure(count: int) -> None:
+    passages = [make_passage("", f"{text} {text[::-1]}") for text in SENTENCES.values()]
+    mode, reason = default_mode(passages[:count], RandomEncoder(), "other")
+    assert (mode, reason) == ("hybrid", "too few passages to measure the encoder")
+
+
+def test_auto_is_hybrid_where_both_find_nearly_all() -> None:
+    names = [hashlib.sha256(bytes([number])).hexdigest()[:12] for number in range(60)]
+    texts = [f"The lighthouse {name} is on the coast. {name} was built in 1858." for name in names]
+    passages = [make_passage("", text) for text in texts]
+    assert default_mode(passages, TopicEncoder(passages), "en")[0] == "hybrid"
+
+
+def test_auto_measures_texts_without_words() -> None:
+    passages = [make_passage("", f"{'!' * (30 + n)} {'?' * 40}. {'-' * 40}") for n in range(30)]
+    assert default_mode(passages, RandomEncoder(), "en")[0] == "hybrid"

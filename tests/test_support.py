@@ -1,0 +1,147 @@
+"""Answers in any language are traced to the passages that hold their words."""
+
+from typing import Any, NamedTuple
+
+import pytest
+from doubles import FixedRetriever
+from fake_openai import FakeOpenAI
+
+from hopgate import Context, build_graph
+from hopgate.common.words import spaced, words
+from hopgate.nodes.loop import is_repeated
+from hopgate.nodes.sub_answer import read_sub_answer
+from hopgate.nodes.support import support
+from hopgate.retrievers.base import Hit
+
+UNSUPPORTED = "no retrieved passage supports the answer"
+
+
+class Case(NamedTuple):
+    """A question, the sentence that answers it, a longer reply, and one that is wrong."""
+
+    question: str
+    sentence: str
+    other: str
+    reply: str
+    wrong: str
+
+
+CASES = {
+    "zh": Case(
+        "谁设计了北角灯塔？",
+        "北角灯塔由建筑师王明远设计。",
+        "它于1858年首次点亮，高四十米。",
+        "北角灯塔的设计师是王明远。",
+        "北角灯塔的设计师是李少华。",
+    ),
+    "ja": Case(
+        "北岬灯台を設計したのは誰ですか？",
+        "北岬灯台は建築家の田中清子が設計した。",
+        "1858年に初めて点灯し、高さは四十メートルである。",
+        "設計者は田中清子です。",
+        "設計者は鈴木一郎です。",
+    ),
+    "ko": Case(
+        "북곶 등대를 설계한 사람은 누구입니까?",
+        "북곶 등대는 건축가 김영희가 설계했다.",
+        "1858년에 처음 불을 밝혔으며 높이는 사십 미터이다.",
+        "김영희입니다.",
+        "박철수입니다.",
+    ),
+    "th": Case(
+        "ใครออกแบบประภาคารแหลมเหนือ",
+        "ประภาคารแหลมเหนือออกแบบโดยสถาปนิกสมชายวงศ์สว่าง",
+        "หอสูงสี่สิบเมตรเปิดไฟครั้งแรกในปี 1858",
+        "สมชายวงศ์สว่าง",
+        "กิตติศักดิ์บุญมาก",
+    ),
+    "ru": Case(
+        "Кто спроектировал Северный маяк?",
+        "Северный маяк был спроектирован архитектором Ильзой Корраной.",
+        "Он был зажжён в 1858 году.",
+        "Северный маяк спроектировала Ильза Коррана.",
+        "Северный маяк спроектировал Павел Дубинин.",
+    ),
+    "ar": Case(
+        "من صمم منارة الشمال؟",
+        "صممت المهندسة ليلى الكوراني منارة الشمال.",
+        "أضيئت لأول مرة في عام 1858.",
+        "ليلى الكوراني.",
+        "سامي الحداد.",
+    ),
+    "de": Case(
+        "Wer hat den Nordturm entworfen?",
+        "Der Nordturm wurde von der Architektin Ilse Körran entworfen.",
+        "Er wurde im Jahr 1858 zum ersten Mal befeuert.",
+        "Der Nordturm wurde von Ilse Körran entworfen.",
+        "Uwe Brandt.",
+    ),
+}
+
+
+def passages(language: str) -> list[Hit]:
+    case = CASES[language]
+    text = f"{case.sentence} {case.other}"
+    unrelated = [Hit(id="2", title="", text=case.other, score=0.5)]
+    return [Hit(id="1", title="", text=text, score=1.0), *unrelated]
+
+
+async def ask(fake: FakeOpenAI, language: str, reply: str) -> Any:
+    fake.says(reply)
+    graph = build_graph(retriever=FixedRetriever(passages(language)))
+    context = Context(strategy="single", model="openai:fake")
+    return await graph.ainvoke({"question": CASES[language].question}, context=context)
+
+
+@pytest.mark.parametrize("language", CASES)
+async def test_an_answer_without_markers_finds_its_passage(fake: FakeOpenAI, language: str) -> None:
+    case = CASES[language]
+    result = await ask(fake, language, case.reply)
+    assert [each["id"] for each in result["citations"]] == ["1"]
+    assert result["citations"][0]["quote"].startswith(case.sentence)
+    assert result["decision"].get("warnings", []) == []
+
+
+@pytest.mark.parametrize("language", CASES)
+async def test_a_wrong_answer_adds_a_warning(fake: FakeOpenAI, language: str) -> None:
+    result = await ask(fake, language, CASES[language].wrong)
+    assert result["citations"] == []
+    assert result["decision"]["warnings"] == [UNSUPPORTED]
+
+
+@pytest.mark.parametrize("language", CASES)
+async def test_a_marker_is_checked(fake: FakeOpenAI, language: str) -> None:
+    result = await ask(fake, language, f"{CASES[language].reply} [1]")
+    assert [each["id"] for each in result["citations"]] == ["1"]
+    assert result["decision"].get("warnings", []) == []
+    result = await ask(fake, language, f"{CASES[language].wrong} [1]")
+    assert result["decision"]["warnings"] == ["[1] does not support the answer that cites it"]
+
+
+async def test_the_quote_is_the_chinese_sentence_with_the_year(fake: FakeOpenAI) -> None:
+    result = await ask(fake, "zh", "1858年")
+    assert result["citations"][0]["quote"] == CASES["zh"].other
+
+
+@pytest.mark.parametrize("reply", ["是。", "Nein.", "Да!", "نعم", "はい。", "예."])
+def test_a_bare_yes_or_no_has_nothing_to_trace(reply: str) -> None:
+    assert support(reply, "", [reply]).words == frozenset()
+
+
+def test_queries_in_chinese_are_compared_without_punctuation_and_width() -> None:
+    assert is_repeated("谁在１８５８年设计了灯塔？", ["谁在1858年设计了灯塔"])
+    assert not is_repeated("王明比李华高吗", ["李华比王明高吗"])
+
+
+def test_marks_belong_to_their_word() -> None:
+    assert words("हिन्दी में, «Маяк»!") == ["हिन्दी", "में", "Маяк"]
+
+
+def test_unspaced_scripts_are_cut_into_overlapping_pieces() -> None:
+    assert spaced("see iPhone是手机") == "see iPhone 是手 手机 "
+    assert words("ＡＢＣ、中国人。ไปไหน") == ["ABC", "中国", "国人", "ไปไ", "ปไห", "ไหน"]
+    assert words("中") == ["中"]
+
+
+def test_a_chinese_sub_answer_loses_its_full_stop() -> None:
+    assert read_sub_answer("王明远。他是建筑师。") == "王明远"
