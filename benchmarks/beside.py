@@ -87,7 +87,7 @@ class Subject:
         stdin.write(json.dumps(request) + "\n")
         stdin.flush()
         if not (line := stdout.readline()):
-            sys.exit(f"process {self._process.args} ended with {self._process.wait()}")
+            sys.exit(f"{self._process.args!r} ended with {self._process.wait()}")
         return json.loads(line)
 
     def close(self) -> None:

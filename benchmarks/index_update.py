@@ -278,8 +278,8 @@ def print_change(name: str, found: dict[str, list[Figures]]) -> None:
         rows[tree] = index_scale.medians([{key: each[key] for key in TIMES} for each in changes])
         rows[tree]["disk_mib"] = changes[-1]["disk_mib"]
     if "beside" in found:
-        pair = ([each["change"] for each in found[tree]] for tree in ("this", "beside"))
-        rows["ratio this / beside"] = dict(ratios(*pair, TIMES))
+        this, beside = ([each["change"] for each in found[name]] for name in ("this", "beside"))
+        rows["ratio this / beside"] = dict(ratios(this, beside, TIMES))
     print_table(f"{name}, {len(found['this'])} time(s)", rows)
     others: dict[str, Figures] = {}
     for tree, rounds in found.items():
