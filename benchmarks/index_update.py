@@ -230,6 +230,7 @@ def watched(given: argparse.Namespace, tree: Tree, part: str) -> Figures:
     result = run_part(tree, __file__, arguments(given, tree, part))
     time.sleep(2)
     seen = [json.loads(other.communicate("stop\n")[0]) for other in others]
+    print(json.dumps({"change": result, "others": seen}), file=sys.stderr)
     return {"change": result, "readers": seen[:READERS], "watcher": seen[-1]}
 
 
