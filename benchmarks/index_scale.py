@@ -1,176 +1,197 @@
-"""An index of a million passages: what it takes to build, to open and to search.
+"""An index of a million passages: what it costs to build, to open and to search.
 
-    python benchmarks/index_scale.py --work DIR [--size 1000000] [--threads 1] > scale.json
+    python benchmarks/index_scale.py --work DIR [--size 1000000] [--beside TREE] > scale.md
 
-Vectors are clustered and made without an encoder, so that the figures are those of the index. Each
-part runs in a process of its own. What a part found is kept in DIR: the same command, started
-again, goes on with what is missing, and another --threads finds the indexes built.
+With `--beside`, two checkouts of hopgate are measured in turns (beside.py), and ratios are given:
+this one by the other, so that below 1 means that this one takes less.
 
-Queries are asked one at a time from each thread. `ours` includes the lookup of the passages (in
-three modes), `plain` is FAISS alone with the same file and settings and gives positions, and
-`langchain` is LangChain's in-memory FAISS store, which gives its documents.
+Vectors are clustered and made without an encoder, so that the figures are those of the index.
+Everything runs in processes of its own. Indexes and the figures of their builds are saved in
+DIR/this and DIR/beside: the same command, started again, builds what is missing (delete DIR/this
+to build again) and measures the rest anew. DIR takes about 8 KB a passage and checkout.
 
-`peak_mib` counts mapped pages that were touched, which the system can take back; `private_mib` is
-the most that was the process's own. `cpu_ms` is what a query took of a processor: on a machine
-that does other work, the better figure of the two.
+Each round asks every query in every mode, in blocks, of one process after the other. Answers
+include the passages. `plain` is FAISS alone with the same file and settings, which returns
+positions, and `langchain` is LangChain's in-memory FAISS store.
+
+`peak_mib` counts mapped pages that were touched, which the system can take back; `private_mib`
+does not. `cpu_ms` is the processor time of a query.
 """
 
 import argparse
 import json
 import os
 import shutil
-import subprocess
+import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import synthetic
-from processes import memory_kib, seconds_since_start
+from beside import Subject, Tree, in_turns, print_table, ratios, run_part, serve, trees
+from processes import Memory, Stopwatch, seconds_since_start
 
 K = 10
 EXTRA = 1000
 """Vectors that are written for index_update.py to add."""
 EXACT_QUERIES = 200
 """How many of the queries are asked where each looks at every vector."""
+BLOCKS = 10
+"""Blocks of queries in a round; between two of them it is the next one's turn."""
+MODES = ("dense", "bm25", "hybrid")
+STAGES = ("build", "start", "search")
+ALSO = ("plain", "langchain")
+
+Figures = dict[str, Any]
 
 
-class Memory:
-    """What this process has taken, watched by a thread of its own."""
-
-    def __init__(self) -> None:
-        """Begin to watch."""
-        self._most = 0
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while True:
-            self._most = max(self._most, memory_kib("RssAnon"))
-            time.sleep(0.1)
-
-    def report(self) -> dict[str, int]:
-        """Say what it came to."""
-        return {"peak_mib": memory_kib("VmHWM") >> 10, "private_mib": self._most >> 10}
-
-
-def build(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
+def build(given: argparse.Namespace) -> Figures:
+    """Build an index; the passages' making is counted, but apart."""
+    import hopgate
     from hopgate.retrievers.building import build_from_passages
 
-    memory, said = Memory(), list[str]()
-    out = work / folder_name(factory)
-    stages: dict[str, list[float]] = {}
-    began, last = clocks(), clocks()
+    memory, watch = Memory(), Stopwatch()
+    passages = Made(synthetic.passages(0, given.size))
+    stages: dict[str, dict[str, float]] = {}
 
     def progress(stage: str, done: int, total: int) -> None:
-        nonlocal last
-        now = clocks()
-        spent = stages.setdefault(stage, [0.0, 0.0])
-        stages[stage] = [s + n - b for s, n, b in zip(spent, now, last, strict=True)]
-        last = now
+        stages[stage] = watch.read()
 
     report = build_from_passages(
-        synthetic.passages(0, size),
-        out,
-        synthetic.StoredEncoder(work),
-        progress,
-        None if factory == "auto" else factory,
-        said.append,
+        passages,
+        given.index,
+        synthetic.StoredEncoder(given.work),
+        progress=progress,
+        factory=None if given.factory == "auto" else given.factory,
     )
-    manifest = json.loads((out / "manifest.json").read_text())
+    taken = watch.read()
     return {
+        "hopgate": hopgate.__file__,
         "factory": report.factory,
-        "plan": said,
-        **elapsed(began, clocks()),
-        "until_stage_ended": {name: elapsed((0, 0), spent) for name, spent in stages.items()},
+        "passages": report.passages,
+        **taken,
+        "index_cpu_seconds": round(taken["cpu_seconds"] - passages.cpu_seconds, 1),
+        "until_stage_ended": stages,
         **memory.report(),
-        "search": manifest["search"],
-        "mib": {
-            name: sum(e["bytes"] for n, e in manifest["files"].items() if n.startswith(name)) >> 20
-            for name in ("faiss.index", "vectors.npy", "passages.sqlite", "bm25")
-        },
+        **disk(given.index),
     }
 
 
-def clocks() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
+class Made:
+    """Passages, and the processor time that it took to make them."""
+
+    def __init__(self, passages: Iterable[Any]) -> None:
+        """Hold passages that are still to be made."""
+        self._passages = iter(passages)
+        self.cpu_seconds = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield them."""
+        while True:
+            started = time.thread_time()
+            passage = next(self._passages, None)
+            self.cpu_seconds += time.thread_time() - started
+            if passage is None:
+                return
+            yield passage
 
 
-def elapsed(began: Any, ended: Any) -> dict[str, float]:
-    names = ("seconds", "cpu_seconds")
-    return {n: round(e - b, 1) for n, b, e in zip(names, began, ended, strict=True)}
+def disk(index: Path) -> Figures:
+    """Return what the files of an index take, in all and by the top of their path."""
+    sizes: dict[str, int] = {}
+    for file in index.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            top = file.relative_to(index).parts
+            name = top[1] if top[0].startswith("v0") else top[0]
+            sizes[name] = sizes.get(name, 0) + file.stat().st_size
+    by_name = {name: round(size / 2**20, 1) for name, size in sorted(sizes.items())}
+    return {"disk_mib": sum(sizes.values()) >> 20, "disk_mib_by_name": by_name}
 
 
-def cold(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    """Time from the start of a process to its first answer, with the files not in memory."""
-    for file in work.joinpath(folder_name(factory)).rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return warm(work, size, factory, threads)
-
-
-def warm(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    """Time from the start of a process to its first answer; the encoder is not part of it."""
+def start(given: argparse.Namespace) -> Figures:
+    """Take the time from the start of a process to its first answer, without an encoder."""
     from hopgate.retrievers.index import Index
 
     imported = seconds_since_start()
-    index = Index.open(work / folder_name(factory), synthetic.StoredEncoder(work))
+    index = Index.open(given.index, synthetic.StoredEncoder(given.work))
     opened = seconds_since_start()
     index.search([synthetic.query(0)], K)
     return {
         "imported_s": round(imported, 2),
         "opened_s": round(opened, 2),
         "answered_s": round(seconds_since_start(), 2),
+        "answered_cpu_s": round(time.process_time(), 2),
     }
 
 
-def ours(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
+def forget(index: Path) -> None:
+    """Drop the files of an index from the system's memory."""
+    for file in index.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+Ask = Callable[[str, str], list[int]]
+"""Returns the numbers of the passages found for a text in a mode."""
+
+
+def ours(given: argparse.Namespace) -> Ask:
     from hopgate.retrievers.index import Index
-    from hopgate.retrievers.sources import MODES
 
-    memory = Memory()
-    index = Index.open(work / folder_name(factory), synthetic.StoredEncoder(work))
-    modes = {}
-    for mode in MODES:
+    index = Index.open(given.index, synthetic.StoredEncoder(given.work))
 
-        def ask(text: str, mode: Any = mode) -> list[int]:
-            (hits,) = index.search([text], K, mode)
-            return [int(hit["title"]) for hit in hits]
+    def ask(text: str, mode: Any) -> list[int]:
+        (hits,) = index.search([text], K, mode)
+        return [int(hit["title"]) for hit in hits]
 
-        modes[mode] = measured(work, ask, factory, threads, against_truth=mode == "dense")
-    return modes["dense"] | {mode: modes[mode] for mode in MODES[1:]} | memory.report()
+    return ask
 
 
-def plain(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    """The same FAISS file and settings, without passages and without scoring anew."""
+def plain(given: argparse.Namespace) -> Ask:
+    """Return FAISS's own search of the largest FAISS file of an index, with the same settings."""
     import faiss
 
-    memory = Memory()
-    manifest = json.loads((work / folder_name(factory) / "manifest.json").read_text())
-    version = work / folder_name(factory) / f"v{manifest['version']:06d}"
-    index = faiss.read_index(str(version / "faiss.index"))
-    settings = manifest["search"]
+    files = [f for f in given.index.rglob("*") if f.name == "faiss.index" or f.suffix == ".faiss"]
+    index = faiss.read_index(str(max(files, key=lambda file: file.stat().st_size)))
     parameters = None
-    if "nprobe" in settings:
-        parameters = faiss.SearchParametersIVF(nprobe=settings["nprobe"])
-    elif "efSearch" in settings:
-        parameters = faiss.SearchParametersHNSW(efSearch=settings["efSearch"])
-    encoder = synthetic.StoredEncoder(work)
+    if nprobe := setting(given.index, "nprobe"):
+        parameters = faiss.SearchParametersIVF(nprobe=nprobe)
+    elif ef_search := setting(given.index, "efSearch"):
+        parameters = faiss.SearchParametersHNSW(efSearch=ef_search)
+    encoder = synthetic.StoredEncoder(given.work)
 
-    def ask(text: str) -> list[int]:
+    def ask(text: str, mode: str) -> list[int]:
         _, found = index.search(encoder.encode_queries([text]), K, params=parameters)
         return list(found[0].tolist())
 
-    return measured(work, ask, factory, threads) | memory.report()
+    return ask
 
 
-def langchain(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    """LangChain's in-memory FAISS store: exact search, documents in a dict."""
+def setting(index: Path, name: str) -> int | None:
+    """Find a setting anywhere in the description of an index."""
+    from hopgate.retrievers.manifest import info
+
+    rest: list[Any] = [json.loads(json.dumps(info(index), default=vars))]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            if isinstance(each.get(name), int):
+                return int(each[name])
+            rest += each.values()
+        elif isinstance(each, list):
+            rest += each
+    return None
+
+
+def langchain(given: argparse.Namespace) -> Ask:
+    """Return the search of LangChain's in-memory FAISS store: exact, documents in a dict."""
     import faiss
     from langchain_community.docstore.in_memory import InMemoryDocstore
     from langchain_community.vectorstores import FAISS
@@ -185,126 +206,259 @@ def langchain(work: Path, size: int, factory: str, threads: int) -> dict[str, An
             (vector,) = encoder.encode_queries([text]).tolist()
             return list(vector)
 
-    memory, encoder, began = Memory(), synthetic.StoredEncoder(work), clocks()
+    encoder, watch = synthetic.StoredEncoder(given.work), Stopwatch()
     index = faiss.IndexFlatIP(synthetic.DIMENSION)
-    index.add(np.load(work / "vectors.npy", mmap_mode="r")[:size])
+    index.add(np.load(given.work / "vectors.npy", mmap_mode="r")[: given.size])
     documents = {
         passage["id"]: Document(
             passage["text"],
             id=passage["id"],
             metadata={"title": passage["title"], "source": passage["source"]},
         )
-        for passage in synthetic.passages(0, size)
+        for passage in synthetic.passages(0, given.size)
     }
     store = FAISS(Stored(), index, InMemoryDocstore(documents), dict(enumerate(documents)))
-    built = elapsed(began, clocks())
+    print("langchain, built:", watch.read(), file=sys.stderr)
 
-    def ask(text: str) -> list[int]:
+    def ask(text: str, mode: str) -> list[int]:
         found = store.similarity_search_with_score(text, k=K)
         return [int(document.metadata["title"]) for document, _ in found]
 
-    return built | measured(work, ask, factory, threads) | memory.report()
+    return ask
 
 
-def measured(
-    work: Path,
-    ask: Callable[[str], list[int]],
-    factory: str,
-    threads: int,
-    against_truth: bool = True,
-) -> dict[str, Any]:
-    """Ask every query, once to warm up and once by the clock; give speed and recall."""
+SEARCHES: dict[str, Callable[[argparse.Namespace], Ask]] = {
+    "ours": ours,
+    "plain": plain,
+    "langchain": langchain,
+}
+
+
+def answer(given: argparse.Namespace) -> None:
+    """Answer requests for blocks of queries, and for the memory they took."""
     import faiss
 
     faiss.omp_set_num_threads(1)
-    truth = np.load(work / "truth.npy")
-    truth = truth[:EXACT_QUERIES] if factory == "Flat" else truth
-    texts = [synthetic.query(number) for number in range(len(truth))]
-    found = [ask(text) for text in texts]
-    with ThreadPoolExecutor(threads) as pool:
-        began = clocks()
-        list(pool.map(ask, texts))
-        wall, cpu = (e - b for b, e in zip(began, clocks(), strict=True))
-    shares = [len(set(n) & set(t.tolist())) / K for n, t in zip(found, truth, strict=True)]
-    recall = {"recall_at_10": round(float(np.mean(shares)), 4)} if against_truth else {}
-    speed = {"qps": len(texts) / wall, "cpu_ms": cpu / len(texts) * 1000}
-    return recall | {name: round(value, 2) for name, value in speed.items()}
+    memory = Memory()
+    ask = SEARCHES[given.part](given)
 
+    def block(mode: str = "", first: int = 0, last: int = 0) -> Figures:
+        if not mode:
+            return {**memory.report()}
+        texts = [synthetic.query(number) for number in range(first, last)]
+        with ThreadPoolExecutor(given.threads) as pool:
+            watch = Stopwatch()
+            found = list(pool.map(lambda text: ask(text, mode), texts))
+            return {**watch.read(), "found": found}
 
-Part = Callable[[Path, int, str, int], dict[str, Any]]
-ONCE: dict[str, Part] = {"build": build, "cold": cold, "warm": warm}
-SEARCHES: dict[str, Part] = {"ours": ours, "plain": plain, "langchain": langchain}
+    serve(block)
 
 
 def folder_name(factory: str) -> str:
     return "index-" + factory.replace(",", "-")
 
 
-def apart(part: str, work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    """Run a part in a process of its own, unless what it finds is known."""
-    each = "" if part in ONCE else f"-{threads}"
-    kept = work / f"{part}-{folder_name(factory)}{each}.json"
-    if not kept.exists():
-        print(kept.stem, file=sys.stderr)
-        command = [sys.executable, __file__, "--part", part, "--factory", factory]
-        command += ["--size", str(size), "--work", str(work), "--threads", str(threads)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        kept.write_text(done.stdout)
-    return dict(json.loads(kept.read_text()))
+def index_of(given: argparse.Namespace, tree: Tree, factory: str) -> Path:
+    return Path(given.work, tree.name, folder_name(factory))
+
+
+def arguments(given: argparse.Namespace, tree: Tree, factory: str, part: str) -> list[object]:
+    """Return the arguments of a part of this script."""
+    index = index_of(given, tree, factory)
+    parts = ["--part", part, "--work", given.work, "--index", index, "--factory", factory]
+    return [*parts, "--size", given.size, "--threads", given.threads]
+
+
+def builds(given: argparse.Namespace, every: list[Tree], factory: str) -> dict[str, list[Figures]]:
+    """Build the indexes that are missing; return the figures of all builds, by checkout."""
+    found: dict[str, list[Figures]] = {tree.name: [] for tree in every}
+    for turn in range(given.builds):
+        for tree in in_turns(every, turn):
+            index = index_of(given, tree, factory)
+            saved = index.parent / f"build-{index.name}-{turn + 1}.json"
+            if not saved.exists():
+                print(f"build {turn + 1}, {tree.name}, {factory}", file=sys.stderr)
+                index.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(index, ignore_errors=True)
+                figures = run_part(tree, __file__, arguments(given, tree, factory, "build"))
+                saved.write_text(json.dumps(figures, indent=1))
+            found[tree.name].append(json.loads(saved.read_text()))
+    return found
+
+
+def starts(given: argparse.Namespace, every: list[Tree], factory: str) -> dict[str, list[Figures]]:
+    found: dict[str, list[Figures]] = {}
+    for turn in range(given.rounds):
+        for cold in (True, False):
+            for tree in in_turns(every, turn):
+                print(f"start {turn + 1}, {tree.name}, {factory}", file=sys.stderr)
+                if cold:
+                    forget(index_of(given, tree, factory))
+                figures = run_part(tree, __file__, arguments(given, tree, factory, "start"))
+                found.setdefault(f"{tree.name}, {'cold' if cold else 'warm'}", []).append(figures)
+    return found
+
+
+def searches(given: argparse.Namespace, every: list[Tree], factory: str) -> Figures:
+    """Ask all queries in all modes, in turns."""
+    truth = np.load(given.work / "truth.npy")
+    truth = truth[:EXACT_QUERIES] if factory == "Flat" else truth
+    subjects = {
+        tree.name: Subject(tree, __file__, arguments(given, tree, factory, "ours"))
+        for tree in every
+    }
+    for part in given.also:
+        subjects[part] = Subject(every[0], __file__, arguments(given, every[0], factory, part))
+    result: Figures = {}
+    for mode in MODES:
+        print(f"search, {mode}, {factory}", file=sys.stderr)
+        asked = {n: s for n, s in subjects.items() if mode == "dense" or n not in ALSO}
+        found = {n: s.ask(mode=mode, last=len(truth))["found"] for n, s in asked.items()}
+        result[mode] = {name: {"rounds": []} for name in asked}
+        for turn in range(given.rounds):
+            for name, figures in one_round(asked, mode, len(truth), turn).items():
+                result[mode][name]["rounds"].append(figures)
+        for name in asked:
+            result[mode][name]["same_as_this"] = shared(found[name], found["this"])
+            if mode == "dense":
+                result[mode][name]["recall_at_10"] = shared(found[name], truth.tolist())
+    result["memory"] = {name: subject.ask() for name, subject in subjects.items()}
+    for subject in subjects.values():
+        subject.close()
+    return result
+
+
+def one_round(asked: dict[str, Subject], mode: str, count: int, turn: int) -> dict[str, Figures]:
+    """Ask all queries once; return milliseconds a query for each subject."""
+    spent = {name: [0.0, 0.0] for name in asked}
+    edges = np.linspace(0, count, BLOCKS + 1, dtype=int).tolist()
+    for number, (first, last) in enumerate(pairwise(edges)):
+        for name in in_turns(list(asked), turn + number):
+            reply = asked[name].ask(mode=mode, first=first, last=last)
+            spent[name][0] += reply["seconds"] * 1000 / count
+            spent[name][1] += reply["cpu_seconds"] * 1000 / count
+    return {name: {"ms": wall, "cpu_ms": cpu} for name, (wall, cpu) in spent.items()}
+
+
+def shared(found: list[list[int]], others: list[list[int]]) -> float:
+    """Return the mean share of the first K of the others that was found too."""
+    shares = [len(set(a) & set(b)) / K for a, b in zip(found, others, strict=True)]
+    return round(float(np.mean(shares)), 4)
 
 
 def prepare(work: Path, size: int, queried: int) -> None:
     """Write vectors, queries, and which of the vectors are nearest to each."""
-    from hopgate.retrievers.factory import exact_search
-
     if (work / "truth.npy").exists():
         return
     synthetic.write(work, size, queried, EXTRA)
     vectors = np.load(work / "vectors.npy", mmap_mode="r")[:size]
-    np.save(work / "truth.npy", exact_search(vectors, np.load(work / "queries.npy"), K)[0])
+    np.save(work / "truth.npy", nearest(vectors, np.load(work / "queries.npy")))
 
 
-def all_parts(work: Path, size: int, factory: str, threads: int) -> dict[str, Any]:
-    result: dict[str, Any] = {"size": size, "dimension": synthetic.DIMENSION, "threads": threads}
-    for each in ("Flat", factory):
-        parts = [*ONCE, "ours", "plain"]
-        result[each] = {part: apart(part, work, size, each, threads) for part in parts}
-    result["langchain"] = apart("langchain", work, size, "Flat", threads)
-    exact, chosen = result["Flat"]["ours"], result[factory]["ours"]
-    result["ratios"] = {
-        name: {figure: round(one[figure] / other[figure], 3) for figure in ("qps", "cpu_ms")}
-        for name, one, other in (
-            ("ours exact / langchain", exact, result["langchain"]),
-            ("ours exact / plain", exact, result["Flat"]["plain"]),
-            ("ours chosen / plain", chosen, result[factory]["plain"]),
-            ("ours chosen / langchain", chosen, result["langchain"]),
-        )
-    }
+def nearest(vectors: Any, queries: Any) -> Any:
+    """Return the positions of the K vectors of the highest inner product with each query."""
+    import faiss
+
+    heap = faiss.ResultHeap(len(queries), K, keep_max=True)
+    for first in range(0, len(vectors), 100_000):
+        block = np.ascontiguousarray(vectors[first : first + 100_000])
+        scores, found = faiss.knn(queries, block, K, metric=faiss.METRIC_INNER_PRODUCT)
+        heap.add_result(scores, found + first)
+    heap.finalize()
+    return heap.I
+
+
+def measure(given: argparse.Namespace, every: list[Tree], factory: str) -> Figures:
+    """Measure what was asked for; print each stage's tables as it ends."""
+    result: Figures = {"build": builds(given, every, factory)}
+    print_builds(factory, result["build"])
+    if "start" in given.stages:
+        result["start"] = starts(given, every, factory)
+        rows = {name: medians(rounds) for name, rounds in result["start"].items()}
+        print_table(f"{factory}: from the start of a process to its first answer", rows)
+    if "search" in given.stages:
+        result["search"] = searches(given, every, factory)
+        print_searches(factory, result["search"])
     return result
 
 
+COSTS = ("seconds", "cpu_seconds", "index_cpu_seconds", "peak_mib", "private_mib", "disk_mib")
+
+
+def print_builds(factory: str, found: dict[str, list[Figures]]) -> None:
+    rows = {
+        name: {"factory": rounds[0]["factory"], **medians([pick(each) for each in rounds])}
+        for name, rounds in found.items()
+    }
+    if "beside" in found:
+        rows["ratio"] = {"factory": "", **ratios(found["this"], found["beside"], COSTS)}
+    print_table(f"{factory}: build, {len(found['this'])} time(s)", rows)
+    print_table(
+        f"{factory}: MiB on disk",
+        {n: rounds[-1]["disk_mib_by_name"] for n, rounds in found.items()},
+    )
+
+
+def pick(figures: Figures) -> Figures:
+    return {name: figures[name] for name in COSTS if name in figures}
+
+
+def print_searches(factory: str, found: Figures) -> None:
+    for mode in MODES:
+        each, rows = found[mode], dict[str, Figures]()
+        for name, figures in each.items():
+            rest = {key: value for key, value in figures.items() if key != "rounds"}
+            rows[name] = medians(figures["rounds"]) | rest
+            if mode == "dense":
+                rows[name] |= found["memory"][name]
+        for other in [name for name in each if name != "this"]:
+            pair = each["this"]["rounds"], each[other]["rounds"]
+            rows[f"ratio this / {other}"] = dict(ratios(*pair, ("ms", "cpu_ms")))
+        print_table(f"{factory}: search, {mode}", rows)
+
+
+def medians(rounds: list[Figures]) -> Figures:
+    names = rounds[0].keys()
+    return {name: round(statistics.median([r[name] for r in rounds]), 3) for name in names}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--factory", default="auto", help="what is compared with exact search")
-    parser.add_argument("--threads", type=int, default=1, help="that ask at once")
     parser.add_argument(
-        "--work", type=Path, help="folder for about 8 KB a passage; default: temporary"
+        "--factory", action="append", help="may be given twice; default: Flat and auto"
     )
-    parser.add_argument("--part", choices=[*ONCE, *SEARCHES], help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=1, help="that ask at once")
+    parser.add_argument("--rounds", type=int, default=3, help="of starts and searches")
+    parser.add_argument("--builds", type=int, default=1, help="of each index")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
+    parser.add_argument("--also", nargs="*", choices=ALSO, default=("plain",))
+    parser.add_argument("--beside", type=Path, help="folder of another hopgate package")
+    parser.add_argument("--work", type=Path, help="folder for the indexes; default: temporary")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--part", choices=["build", "start", *SEARCHES], help=argparse.SUPPRESS)
+    parser.add_argument("--index", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
-        part = (ONCE | SEARCHES)[given.part]
-        print(json.dumps(part(given.work, given.size, given.factory, given.threads)))
+        given.factory = given.factory[0]
+        if given.part in SEARCHES:
+            answer(given)
+        else:
+            print(json.dumps(build(given) if given.part == "build" else start(given)))
         return
-    work = given.work or Path(tempfile.mkdtemp())
+    every, temporary = trees(given.beside), not given.work
+    given.work = given.work or Path(tempfile.mkdtemp())
     try:
-        prepare(work, given.size, given.queries)
-        print(json.dumps(all_parts(work, given.size, given.factory, given.threads), indent=1))
+        prepare(given.work, given.size, given.queries)
+        result = {each: measure(given, every, each) for each in given.factory or ("Flat", "auto")}
+        if given.json:
+            given.json.write_text(json.dumps({"size": given.size} | result, indent=1))
     finally:
-        if not given.work:
-            shutil.rmtree(work)
+        if temporary:
+            shutil.rmtree(given.work)
 
 
 if __name__ == "__main__":

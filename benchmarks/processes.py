@@ -2,11 +2,49 @@
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 """Clock ticks per second, the unit of /proc/PID/stat."""
+
+
+class Memory:
+    """The memory of this process, sampled by a thread."""
+
+    def __init__(self) -> None:
+        """Start sampling."""
+        self._most = 0
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def _sample(self) -> None:
+        while True:
+            self._most = max(self._most, memory_kib("RssAnon"))
+            time.sleep(0.1)
+
+    def report(self) -> dict[str, int]:
+        """Return the peaks so far.
+
+        Returns:
+            `peak_mib`, with mapped pages that were touched, which the system can reclaim; and
+            `private_mib`, without them.
+        """
+        most = max(self._most, memory_kib("RssAnon"))
+        return {"peak_mib": memory_kib("VmHWM") >> 10, "private_mib": most >> 10}
+
+
+class Stopwatch:
+    """Wall time and processor time (of all threads) since it was started."""
+
+    def __init__(self) -> None:
+        """Start."""
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """Return `seconds` and `cpu_seconds`."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"seconds": round(wall, 4), "cpu_seconds": round(cpu, 4)}
 
 
 def memory_kib(name: str, pid: int | str = "self") -> int:

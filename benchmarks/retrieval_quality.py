@@ -1,6 +1,6 @@
 """How often each mode of retrieval finds the passages that answer, on three sets of questions.
 
-    python benchmarks/retrieval_quality.py --data FOLDER [--rerank CROSS_ENCODER] [--share 0.01]
+    python benchmarks/retrieval_quality.py --data FOLDER [--beside TREE] [--rerank CROSS_ENCODER]
 
 FOLDER holds `xquad/en.dev.jsonl`, `multihop/dev.jsonl` and `retrievalqa/dev.jsonl`. Every passage
 of all three goes into one index, whole, and every question is asked of it. What is to be found:
@@ -14,7 +14,12 @@ of all three goes into one index, whole, and every question is asked of it. What
 
 Prints a Markdown table: recall@1/5/20 (multihop: share of questions all of whose gold paragraphs
 are among the first k, so @1 is left out) and MRR@20 (of the first passage that is to be found).
-`mean` is over the sets, each counting the same.
+`mean` is over the sets, each counting the same; `default` is the mode that an index chooses.
+
+With `--beside`, the same passages and questions go to another checkout of hopgate too (beside.py),
+and a second table has the differences: this one less the other, with the 95% interval of a paired
+bootstrap over the questions (of each set by itself, for `mean`). A difference whose interval is
+below 0 is marked `worse`, one above it `better`; of forty such intervals, two miss by chance.
 """
 
 import argparse
@@ -22,23 +27,25 @@ import functools
 import json
 import math
 import re
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from beside import Subject, in_turns, serve, trees
+from processes import Stopwatch
+
 from hopgate.nodes.text import normalise
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.building import build_from_passages
-from hopgate.retrievers.index import load_index
-from hopgate.retrievers.rerank import Reranked, load_reranker
-from hopgate.retrievers.sources import InMode
 
 DEPTHS = (1, 5, 20)
-MODES = ("dense", "bm25", "hybrid")
+MEASURES = (*(f"recall@{depth}" for depth in DEPTHS), "MRR@20")
+MODES = {"dense": "dense", "bm25": "bm25", "hybrid": "hybrid", "default": None}
+DATASETS = ("xquad", "multihop", "retrievalqa")
+RESAMPLES = 10_000
 
 
 class Question(NamedTuple):
@@ -119,12 +126,8 @@ def scores(found: Sequence[str], wanted: frozenset[str], every: bool) -> list[fl
     return [*recalls, 1 / at[0] if at else 0.0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--rerank", default="", help="name or folder of a cross-encoder")
-    parser.add_argument("--share", type=float, default=1.0, help="of each set's rows")
-    arguments = parser.parse_args()
+def collect(data: Path, share: float) -> tuple[list[Passage], list[Question]]:
+    """Read the passages of all sets, each once, and the questions."""
     readers: dict[str, Callable[[Path, float], tuple[list[Passage], list[Question]]]] = {
         "xquad/en.dev.jsonl": read_xquad,
         "multihop/dev.jsonl": read_multihop,
@@ -133,62 +136,140 @@ def main() -> None:
     passages: dict[str, Passage] = {}
     questions: list[Question] = []
     for name, reader in readers.items():
-        read, asked = reader(arguments.data / name, arguments.share)
+        read, asked = reader(data / name, share)
         passages |= {each["id"]: each for each in read if each["title"] or each["text"]}
         questions += asked
     every = list(passages.values())
-    questions = [
+    return every, [
         each._replace(wanted=holding(every, sorted(each.wanted)))
         if each.dataset == "retrievalqa"
         else each
         for each in questions
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        build_from_passages(every, Path(folder) / "index", progress=print_progress)
-        report(Path(folder) / "index", questions, len(every), arguments.rerank)
 
 
-def print_progress(stage: str, done: int, total: int) -> None:
-    print(f"{stage}: {done}/{total}", file=sys.stderr)
+def answer(folder: Path) -> None:
+    """Build an index of `passages.json` and answer requests for searches."""
+    from hopgate.retrievers.building import build_from_passages
+    from hopgate.retrievers.index import load_index
+    from hopgate.retrievers.rerank import Reranked, load_reranker
+    from hopgate.retrievers.sources import InMode
+
+    def progress(stage: str, done: int, total: int) -> None:
+        print(f"{stage}: {done}/{total}", file=sys.stderr)
+
+    with tempfile.TemporaryDirectory() as out:
+        passages = json.loads((folder / "passages.json").read_text(encoding="utf-8"))
+        build_from_passages(passages, Path(out, "index"), progress=progress)
+
+        def search(texts: list[str], mode: Any, rerank: str) -> dict[str, Any]:
+            retriever: Any = InMode(load_index(Path(out, "index")), mode)
+            if rerank:
+                retriever = Reranked(retriever, load_reranker(rerank))
+            retriever.search(["warm up"], k=1)
+            watch = Stopwatch()
+            found = [retriever.search([text], max(DEPTHS))[0] for text in texts]
+            return {**watch.read(), "found": [[hit["id"] for hit in hits] for hits in found]}
+
+        serve(search)
 
 
-def report(index: Path, questions: list[Question], passages: int, rerank: str) -> None:
-    counts = {name: sum(q.dataset == name for q in questions) for name in DATASETS}
-    print(f"{passages} passages; questions: {counts}\n")
-    print("| set | mode | recall@1 | recall@5 | recall@20 | MRR@20 | ms a query |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for reranker in filter(None, ("off", rerank)):
-        for mode in MODES:
-            retriever = InMode(load_index(index), mode)
-            if reranker != "off":
-                retriever = Reranked(retriever, load_reranker(reranker))
-            table(retriever, mode if reranker == "off" else f"{mode}, reranked", questions)
+Scores = dict[tuple[str, str], "np.ndarray[Any, np.dtype[np.float64]]"]
+"""Mode and set → the `scores` of each of its questions, one row a question."""
 
 
-DATASETS = ("xquad", "multihop", "retrievalqa")
+def ask_all(
+    subjects: dict[str, Subject], questions: list[Question], rerankers: Sequence[str]
+) -> dict[str, Scores]:
+    """Ask every question in every mode; print each checkout's table."""
+    result: dict[str, Scores] = {name: {} for name in subjects}
+    spent: dict[tuple[str, str, str], float] = {}
+    for rerank, (mode, value) in product(rerankers, MODES.items()):
+        label = f"{mode}, reranked" if rerank else mode
+        for turn, dataset in enumerate(DATASETS):
+            asked = [each for each in questions if each.dataset == dataset]
+            texts = [each.text for each in asked]
+            for name in in_turns(list(subjects), turn):
+                print(f"{label}, {dataset}, {name}", file=sys.stderr)
+                reply = subjects[name].ask(texts=texts, mode=value, rerank=rerank)
+                result[name][label, dataset] = np.array(
+                    [
+                        scores(hits, each.wanted, each.every)
+                        for hits, each in zip(reply["found"], asked, strict=True)
+                    ]
+                )
+                spent[name, label, dataset] = reply["cpu_seconds"] / len(asked) * 1000
+    for name, of_one in result.items():
+        print(f"\n**{name}**\n\n| set | mode | {' | '.join(MEASURES)} | CPU ms a query |")
+        print("|" + " --- |" * 7)
+        for label in dict.fromkeys(label for label, _ in of_one):
+            means = [of_one[label, dataset].mean(axis=0) for dataset in DATASETS]
+            for dataset, each in zip(DATASETS, means, strict=True):
+                print(row(dataset, label, each, f"{spent[name, label, dataset]:.1f}"))
+            print(row("mean", label, np.nanmean(means, axis=0), ""))
+    return result
 
 
-def table(retriever: Any, name: str, questions: list[Question]) -> None:
-    retriever.search(["warm up"], k=1)
-    means = []
-    for dataset in DATASETS:
-        asked = [each for each in questions if each.dataset == dataset]
-        started = time.perf_counter()
-        found = [retriever.search([each.text], max(DEPTHS))[0] for each in asked]
-        spent = (time.perf_counter() - started) / len(asked) * 1000
-        rows_ = [
-            scores([hit["id"] for hit in hits], each.wanted, each.every)
-            for hits, each in zip(found, asked, strict=True)
-        ]
-        means.append([statistics.mean(column) for column in zip(*rows_, strict=True)])
-        print(line(dataset, name, means[-1], f"{spent:.1f}"))
-    known = [[mean for mean in each if not math.isnan(mean)] for each in zip(*means, strict=True)]
-    print(line("mean", name, [statistics.mean(each) for each in known], ""))
-
-
-def line(dataset: str, name: str, means: Sequence[float], spent: str) -> str:
+def row(dataset: str, label: str, means: Sequence[float], last: str) -> str:
     shown = ["–" if math.isnan(each) else f"{each:.3f}" for each in means]
-    return f"| {dataset} | {name} | {' | '.join(shown)} | {spent} |"
+    return f"| {dataset} | {label} | {' | '.join(shown)} | {last} |"
+
+
+def compare(this: Scores, other: Scores) -> None:
+    """Print what this checkout finds more than the other, with intervals."""
+    print(f"\n**this - beside**\n\n| set | mode | {' | '.join(MEASURES)} |")
+    print("|" + " --- |" * 6)
+    random = np.random.default_rng(0)
+    for label in dict.fromkeys(label for label, _ in this):
+        resampled, means = [], []
+        for dataset in DATASETS:
+            each = this[label, dataset] - other[label, dataset]
+            rows_ = random.integers(len(each), size=(RESAMPLES, len(each)))
+            resampled.append(np.stack([column[rows_].mean(axis=1) for column in each.T], axis=1))
+            means.append(each.mean(axis=0))
+            print(difference(dataset, label, means[-1], resampled[-1]))
+        every = np.nanmean(resampled, axis=0)
+        print(difference("mean", label, np.nanmean(means, axis=0), every))
+
+
+def difference(dataset: str, label: str, means: Any, resampled: Any) -> str:
+    cells = []
+    for mean, low, high in zip(means, *np.percentile(resampled, (2.5, 97.5), axis=0), strict=True):
+        mark = " **worse**" if high < 0 else " better" if low > 0 else ""
+        shown = f"{mean:+.3f} ({low:+.3f} to {high:+.3f}){mark}"
+        cells.append("–" if math.isnan(mean) else shown)
+    return f"| {dataset} | {label} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--rerank", default="", help="name or folder of a cross-encoder")
+    parser.add_argument("--share", type=float, default=1.0, help="of each set's rows")
+    parser.add_argument("--beside", type=Path, help="folder of another hopgate package")
+    parser.add_argument("--part", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part:
+        answer(given.part)
+        return
+    if not given.data:
+        parser.error("the following arguments are required: --data")
+    passages, questions = collect(given.data, given.share)
+    counts = {name: sum(q.dataset == name for q in questions) for name in DATASETS}
+    print(f"{len(passages)} passages; questions: {counts}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "passages.json").write_text(json.dumps(passages), encoding="utf-8")
+        subjects = {
+            tree.name: Subject(tree, __file__, ["--part", folder]) for tree in trees(given.beside)
+        }
+        rerankers = ["", given.rerank] if given.rerank else [""]
+        found = ask_all(subjects, questions, rerankers)
+        for subject in subjects.values():
+            subject.close()
+    if given.beside:
+        compare(found["this"], found["beside"])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.bm25 import STOP_WORDS
 from hopgate.retrievers.encoders import EncodeProgress, Encoder
 
 DIMENSION = 384
@@ -30,6 +29,12 @@ _SHARES = 1 / (np.arange(VOCABULARY) + 2.7) ** 1.15
 """How often each word comes, as in a language (Zipf and Mandelbrot): four in ten are stop words."""
 _UP_TO = np.cumsum(_SHARES / _SHARES.sum())
 _BLOCK = 50_000
+_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with"
+)
+STOP_WORDS = _STOP_WORDS.split()
+"""Lucene's English stop words, which are the most frequent words here."""
 
 
 def vectors(count: int, seed: int = 0) -> Iterator[NDArray[np.float32]]:
@@ -78,10 +83,12 @@ def query(number: int) -> str:
 
 def _words(random: np.random.Generator, count: int) -> str:
     ranks = np.searchsorted(_UP_TO, random.random(count)).tolist()
-    return " ".join(_STOP[rank] if rank < len(_STOP) else f"w{rank:06d}" for rank in ranks)
+    return " ".join(map(word, ranks))
 
 
-_STOP = sorted(STOP_WORDS)
+def word(rank: int) -> str:
+    """Give the word of a rank; 0 is the most frequent."""
+    return STOP_WORDS[rank] if rank < len(STOP_WORDS) else f"w{rank:06d}"
 
 
 class StoredEncoder(Encoder):
