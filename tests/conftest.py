@@ -103,6 +103,7 @@ SLOW = (
     "page",
     "server",
     "examples",
+    "filters",
     "resuming",
     "auth",
     "training",
