@@ -30,6 +30,9 @@ CLEARLY_WORSE = 0.75
 """With a lower share of BM25's mean reciprocal rank, an encoder does not know the language."""
 MIN_GAIN = 1.05
 """Least ratio of hybrid's mean reciprocal rank to BM25's for hybrid to be chosen."""
+MIN_GAIN_ENGLISH = 1.0
+"""The same in English, which encoders are trained on first; real questions share fewer words with
+a passage than its first sentence does, so hybrid gains more on them."""
 NEARLY_ALL = 0.95
 """With this mean reciprocal rank, hybrid is chosen too: there is little left to gain."""
 
@@ -83,7 +86,8 @@ def default_mode(
     if others:
         queries, rests = map(np.concatenate, zip(vectors, _encode(others, encoder), strict=True))
         found = _measure(pairs, (queries, rests), language)
-        if found.hybrid < min(MIN_GAIN * found.bm25, NEARLY_ALL):
+        gain = MIN_GAIN_ENGLISH if language == "en" else MIN_GAIN
+        if found.hybrid < min(gain * found.bm25, NEARLY_ALL):
             return "bm25", f"the encoder adds little to BM25: {found}"
     return "hybrid", f"the encoder adds to BM25: {found}"
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from hopgate.retrievers.automode import default_mode
-from hopgate.retrievers.encoders import Encoder
+from hopgate.retrievers.encoders import Encoder, first_line
 from hopgate.retrievers.factory import FLAT, FLAT_UP_TO, Announce, IndexLayout, choose, given
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.incoming import Incoming
@@ -461,7 +461,10 @@ class Change:
         step = max(1, len(keys) // _SAMPLE)
         sample = keys[::step].tolist()
         passages = [s.passage(key) for key, s in zip(sample, words.read(sample), strict=True)]
-        return default_mode(passages, self._encoder(), language)
+        try:
+            return default_mode(passages, self._encoder(), language)
+        except Exception as error:  # whatever an app's own encoder raises: all else is done
+            return "hybrid", f"the encoder could not be measured: {first_line(error)}"
 
     def _publish(self, manifest: Manifest) -> None:
         """Publish the change, once the files that it replaces turn out to be whole."""
