@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, RLock
@@ -361,7 +361,7 @@ class Searcher:
         settings: `nprobe` or `efSearch`, and `oversample`; empty for exact search.
     """
 
-    def __init__(self, index: faiss.Index, exact: Vectors, settings: dict[str, Any]) -> None:
+    def __init__(self, index: faiss.Index, exact: Vectors, settings: Mapping[str, Any]) -> None:
         """Hold what was opened, see `open`."""
         self._index = index
         self._exact = exact
@@ -370,18 +370,26 @@ class Searcher:
         self._one_at_a_time = Lock()
 
     @classmethod
-    def open(cls, stem: Path, settings: dict[str, Any]) -> Searcher:
+    def open(cls, stem: Path, settings: Mapping[str, Any]) -> Searcher:
         """Open the files of a segment, memory-mapped, and copy the index to a GPU if there is one.
 
         Raises:
             RuntimeError: FAISS cannot read its file.
-            ValueError: The vectors beside it cannot be read.
+            ValueError: The vectors beside it cannot be read, or the settings are those of another
+                kind of index.
         """
         faiss = load_faiss()
         file = stem.with_suffix(FAISS)
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         if isinstance(index, faiss.IndexFlat):
             _read_through(file)
+        inverted = faiss.try_extract_index_ivf(index) is not None
+        if (
+            index.metric_type != faiss.METRIC_INNER_PRODUCT
+            or ("nprobe" in settings) != inverted
+            or ("efSearch" in settings) != hasattr(index, "hnsw")
+        ):
+            raise ValueError(f"{file.name} is of another kind than its settings")
         searcher = cls(index, _exact(stem.with_suffix(EXACT), index), settings)
         if getattr(faiss, "get_num_gpus", int)() > 0 and not hasattr(index, "hnsw"):
             searcher._gpu = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)

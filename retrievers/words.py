@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hopgate.retrievers.base import Passage
+from hopgate.common.files import has_surrogate, remove_folder
+from hopgate.retrievers.base import Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
 from hopgate.retrievers.language import analyzer
 
@@ -48,6 +49,10 @@ _TANTIVY_FILE = re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+")
 
 class UnreadableError(ValueError):
     """A passage is missing or damaged."""
+
+
+class TemporaryFolderError(RuntimeError):
+    """There is no folder for temporary files."""
 
 
 class Place(NamedTuple):
@@ -115,6 +120,7 @@ class Words:
 
     Raises:
         ValueError: The files are damaged.
+        TemporaryFolderError: There is no folder for temporary files.
     """
 
     def __init__(self, files: Sequence[Path], meta: Mapping[str, Any], language: str) -> None:
@@ -122,11 +128,12 @@ class Words:
         import tantivy
 
         self._analyzer = analyzer(language)
-        with tempfile.TemporaryDirectory(prefix="hopgate-") as folder, without_panics():
-            link(files, Path(folder), meta)
-            index = tantivy.Index.open(folder)
+        with _opening_folder(files, meta) as folder, without_panics():
+            index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
             self._schema = index.schema
+            if self._schema != _schema():
+                raise UnreadableError("the words have other fields than those of an index")
             self._searcher = index.searcher()
 
     def __len__(self) -> int:
@@ -186,7 +193,7 @@ class Words:
                 if not hits:
                     raise UnreadableError(f"passage {identity(int(key))} is missing")
                 stored = self._searcher.doc(hits[0][1]).get_first("passage")
-            yield _stored(stored)
+            yield _stored(int(key), stored)
 
     def sources(self, prefix: str = "") -> list[str]:
         """List the documents whose source starts with a prefix."""
@@ -203,11 +210,10 @@ class Words:
 
         found = tantivy.Query.term_query(self._schema, "source", source)
         with without_panics():
-            hits = self._searcher.search(found, 1, count=False).hits
-            if not hits:
-                return ""
-            stored = self._searcher.doc(hits[0][1]).get_first("passage")
-        return next(place.stamp for place in _stored(stored).places if place.source == source)
+            hits = self._searcher.search(found, 1, count=False, order_by_field="id").hits
+        stored = self.read([key for key, _ in hits])
+        places = [place for each in stored for place in each.places if place.source == source]
+        return places[0].stamp if places else ""
 
     def of(self, field: str, values: Sequence[str]) -> Keys:
         """Return the keys of the passages with one of these exact values."""
@@ -371,6 +377,30 @@ def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 @contextmanager
+def _opening_folder(files: Iterable[Path], meta: Mapping[str, Any]) -> Iterator[Path]:
+    """Link files into a temporary folder, where Tantivy can open them.
+
+    Raises:
+        TemporaryFolderError: There is no place for it.
+    """
+    folder = None
+    try:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="hopgate-"))
+            (folder / _META).touch()
+        except OSError as error:
+            raise TemporaryFolderError(
+                "opening an index takes a small temporary folder, and none can be written "
+                f"({error.strerror}): set TMPDIR to a folder that can be written to"
+            ) from error
+        link(files, folder, meta)
+        yield folder
+    finally:
+        if folder:
+            remove_folder(folder)
+
+
+@contextmanager
 def without_panics() -> Iterator[None]:
     """Raise ValueError for a panic in Rust, which reaches Python as no `Exception`."""
     try:
@@ -405,12 +435,24 @@ def _bytes(stored: Stored) -> bytes:
     return json.dumps([stored.title, stored.text, places], ensure_ascii=False).encode()
 
 
-def _stored(found: Any) -> Stored:
+def _stored(key: int, found: Any) -> Stored:
+    """Read a stored passage; its id is the hash of its content, so that damage is noticed."""
     try:
-        title, text, places = json.loads(bytes(found))
+        title, text, places = json.loads(found)
         kept = tuple(Place(*place) for place in places)
-        if not all(isinstance(each, str) for each in (title, text, *(p.source for p in kept))):
-            raise TypeError
+        for place in kept:
+            _text(place.source, place.section, place.stamp)
+            if place.page is not None and type(place.page) is not int:
+                raise TypeError
+        if not kept or passage_id(title, text) != identity(key):
+            raise ValueError
     except (TypeError, ValueError, RecursionError) as error:
-        raise UnreadableError("a stored passage cannot be read") from error
+        raise UnreadableError(f"passage {identity(key)} is damaged") from error
     return Stored(title, text, kept)
+
+
+def _text(*values: object) -> None:
+    """Check values that must be text, without halves of surrogate pairs."""
+    for value in values:
+        if not isinstance(value, str) or has_surrogate(value):
+            raise TypeError

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, write_atomic
+from hopgate.common.files import json_bytes, remove_folder, write_atomic
 from hopgate.retrievers.manifest import (
     MANIFEST,
     VECTORS,
@@ -30,6 +30,7 @@ from hopgate.retrievers.manifest import (
     FileInfo,
     Manifest,
     describe_file,
+    info,
     looks_like_one,
     to_bytes,
 )
@@ -42,15 +43,18 @@ _FOLDERS = {WORK, WORDS, VECTORS}
 _FILES = {LOCK, HOLDER, MANIFEST}
 _PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
 """What a killed atomic write leaves."""
+_INSIDE = {
+    WORDS: re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+"),
+    VECTORS: re.compile(r"\d+\.(faiss|npy|keys)|dead-\d+\.keys"),
+}
+"""The files in the folders of an index."""
 _OLD_VERSION = re.compile(r"v\d{6,}")
 """Folders of format 2."""
 _ENCODED = "encoded-"
 _MAX_HOLDER_BYTES = 4_096
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FULL_TEXT = re.compile(
-    r"No space left|disk is full|disk full|quota|File too large|\d+ requested and \d+ written", re.I
-)
-"""Error messages of FAISS, Tantivy and numpy when the disk is full."""
+_FULL_TEXT = re.compile(r"\(os error (28|122|27)\)|\d+ requested and \d+ written")
+"""Error messages of Tantivy (with Linux's error numbers) and numpy when the disk is full."""
 
 
 class Writer:
@@ -65,6 +69,11 @@ class Writer:
         """Clear away what killed writers left."""
         self.folder = folder
         self.work = folder / WORK
+        for path in folder.iterdir():
+            if _PARTIAL.fullmatch(path.name):
+                path.unlink()
+        with suppress(ValueError):  # there is no index yet, or it is damaged
+            self._forget(set(info(folder)["files"]))
         self._clear_work()
         for name in (WORDS, VECTORS):
             (self.work / name).mkdir(parents=True)
@@ -88,7 +97,7 @@ class Writer:
         for file in files:
             new = self.work in file.parents
             name = file.relative_to(self.work if new else self.folder).as_posix()
-            described[name] = describe_file(file) if new else known[name]
+            described[name] = known[name] if name in known and not new else describe_file(file)
             if new:
                 _sync(file)
                 (self.folder / name).parent.mkdir(exist_ok=True)
@@ -99,7 +108,7 @@ class Writer:
         write_atomic(self.folder / MANIFEST, to_bytes(manifest))
         _sync(self.folder)
         self._forget(set(described))
-        shutil.rmtree(self.work, ignore_errors=True)
+        remove_folder(self.work)
 
     def close(self) -> None:
         """Remove what was not published, except what the next try can use again."""
@@ -112,15 +121,16 @@ class Writer:
         self.work.mkdir(exist_ok=True)
         for path in self.work.iterdir():
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_folder(path)
             elif path.is_symlink() or not path.is_file() or not path.name.startswith(_ENCODED):
                 path.unlink()
 
     def _forget(self, current: set[str]) -> None:
         """Delete the files that no longer belong to the index."""
-        for path in [*(self.folder / WORDS).iterdir(), *(self.folder / VECTORS).iterdir()]:
-            if f"{path.parent.name}/{path.name}" not in current:
-                path.unlink(missing_ok=True)
+        for name in (WORDS, VECTORS):
+            for path in (self.folder / name).glob("*"):
+                if f"{name}/{path.name}" not in current:
+                    path.unlink(missing_ok=True)
         for path in self.folder.iterdir():
             if _OLD_VERSION.fullmatch(path.name) and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -218,8 +228,14 @@ def check_replaceable(folder: Path) -> None:
         ValueError: It contains something else, or cannot be read.
     """
     try:
-        with os.scandir(folder) as entries:
-            found = {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
+        found = _modes(folder)
+        inside = [
+            f"{name}/{each}"
+            for name, known in _INSIDE.items()
+            if stat.S_ISDIR(found.get(name, 0))
+            for each, mode in _modes(folder / name).items()
+            if not (known.fullmatch(each) and stat.S_ISREG(mode))
+        ]
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -228,7 +244,7 @@ def check_replaceable(folder: Path) -> None:
         ) from error
     except OSError as error:
         raise ValueError(unwritable(folder, error)) from error
-    others = sorted(name for name, mode in found.items() if not _belongs(name, mode))
+    others = sorted(name for name, mode in found.items() if not _belongs(name, mode)) + inside
     for name in others:
         if name in _FOLDERS | _FILES:
             raise ValueError(
@@ -244,6 +260,11 @@ def check_replaceable(folder: Path) -> None:
         raise ValueError(
             f"{folder} contains {others[0]!r} beside the index: move it away, or use another folder"
         )
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
 
 
 def _belongs(name: str, mode: int) -> bool:
