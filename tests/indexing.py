@@ -1,10 +1,12 @@
 """Help for tests of indexes: an encoder without weights, and a writer that can be killed."""
 
 import hashlib
+import json
 import multiprocessing
 import os
+import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -13,10 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.retrievers import building, versions
+from hopgate.retrievers import change, writing
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.building import add_passages
+from hopgate.retrievers.building import (
+    add_passages,
+    build_from_passages,
+    compact,
+    delete,
+    sync,
+)
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
+from hopgate.retrievers.incoming import Incoming
+from hopgate.retrievers.index import Index
+from hopgate.retrievers.words import WordsWriter
 
 
 class HashEncoder(Encoder):
@@ -56,19 +67,75 @@ def stamped(stamp: int, sources: int = 5) -> list[Passage]:
     ]
 
 
+def texts(index: Path, encoder: Encoder) -> list[str]:
+    """All texts of an index, by way of a search."""
+    (hits,) = Index.open(index, encoder).search(["stamp"], k=1000, mode="dense")
+    return sorted(hit["text"] for hit in hits)
+
+
+def files(index: Path) -> dict[str, bytes]:
+    """The content of every file of an index but its lock."""
+    return {
+        str(file.relative_to(index)): file.read_bytes()
+        for file in index.rglob("*")
+        if file.is_file() and file.name != ".lock"
+    }
+
+
+def flip(file: Path, at: int = -1) -> None:
+    """Flip one bit."""
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def edit_manifest(index: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what the manifest says."""
+    manifest = json.loads((index / "manifest.json").read_text())
+    change(manifest)
+    (index / "manifest.json").write_text(json.dumps(manifest))
+
+
+def one_of(index: Path, pattern: str) -> Path:
+    """One of the files of an index, such as `vectors/*.faiss`."""
+    return sorted(index.glob(pattern))[0]
+
+
+# Writers that are killed
+
 MOMENTS = {
-    "when passages are written": (building.PassageWriter, "put"),
-    "when a batch is encoded": (building._Encoded, "rows"),
-    "when vectors are indexed": (building, "write"),
-    "when words are indexed": (building.Bm25, "build"),
-    "before files are synced": (building.Writer, "publish"),
-    "when files are synced": (versions, "_sync"),
-    "before the manifest is replaced": (versions.os, "replace"),
+    "when passages come in": (Incoming, "put"),
+    "when words are written": (WordsWriter, "put"),
+    "when words are committed": (WordsWriter, "commit"),
+    "when a batch is encoded": (change._Encoded, "keep"),
+    "when vectors are indexed": (change, "write_segment"),
+    "before files are moved": (writing.Writer, "publish"),
+    "when files are synced": (writing, "_sync"),
+    "when files are moved": (writing.os, "replace"),
+    "before the manifest is written": (writing, "to_bytes"),
 }
+CALLS = ((os, "fsync"), (os, "replace"), (Path, "replace"), (Path, "unlink"), (shutil, "rmtree"))
+"""What a change does to the disk; a writer can be killed before any of these calls."""
 
 
 def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_call(number: int) -> None:
+    """Let the process die before one of the calls that change the disk, counted from 1."""
+    left = iter(range(number - 1, -1, -1))
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            if next(left, 1) == 0:
+                die()
+            return real(*given, **named)
+
+        return call
+
+    for where, name in CALLS:
+        setattr(where, name, counted(getattr(where, name)))
 
 
 def keep_writing(index: Path, moment: str, stamps: Connection) -> None:
@@ -82,8 +149,63 @@ def keep_writing(index: Path, moment: str, stamps: Connection) -> None:
         stamp += 1
 
 
-def start_writer(index: Path, moment: str = "never") -> tuple[ForkServerProcess, Connection]:
-    """Run `keep_writing` in a process of its own, forked from one that has imported this module.
+STEPS = ("build", "add", "delete", "sync", "compact")
+State = dict[str, str]
+"""What an index holds: source → text."""
+
+
+def step(number: int, index: Path, docs: Path, encoder: Encoder) -> None:
+    """Make one of a sequence of changes."""
+    kind = STEPS[number % len(STEPS)]
+    if kind == "build":
+        build_from_passages(stamped(number, 7), index, encoder, replace=True)
+    elif kind == "add":
+        add_passages(stamped(number, 5), index, encoder)
+    elif kind == "delete":
+        delete(index, [f"{number % 3}.txt"])
+    elif kind == "sync":
+        for name, text in synced(number).items():
+            (docs / name).write_text(text)
+        sync(docs, index, encoder)
+    else:
+        compact(index)
+
+
+def synced(number: int) -> State:
+    return {f"s{each}.txt": f"stamp {number} of file {each}" for each in range(3)}
+
+
+def states(first: int, state: State) -> Iterator[State]:
+    """The states before and after each step, from a build on."""
+    number = first
+    while True:
+        yield state
+        kind = STEPS[number % len(STEPS)]
+        if kind == "build":
+            state = {each["source"]: each["text"] for each in stamped(number, 7)}
+        elif kind == "add":
+            state = state | {each["source"]: each["text"] for each in stamped(number, 5)}
+        elif kind == "delete":
+            state = {name: text for name, text in state.items() if name != f"{number % 3}.txt"}
+        elif kind == "sync":
+            state = state | synced(number)
+        number += 1
+
+
+def keep_stepping(index: Path, docs: Path, first: int, call: int, begun: Connection) -> None:
+    """Make changes for ever, or until a call at which the process dies."""
+    encoder = HashEncoder()
+    if call:
+        die_at_call(call)
+    number = first
+    while True:
+        begun.send(number)
+        step(number, index, docs, encoder)
+        number += 1
+
+
+def start(work: Callable[..., None], *given: object) -> tuple[ForkServerProcess, Connection]:
+    """Run `work` in a process of its own, forked from one that has imported this module.
 
     Returns:
         The process, and the connection that receives the number of each change as it begins.
@@ -91,7 +213,7 @@ def start_writer(index: Path, moment: str = "never") -> tuple[ForkServerProcess,
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=keep_writing, args=(index, moment, sending), daemon=True)
+    process = context.Process(target=work, args=(*given, sending), daemon=True)
     process.start()
     sending.close()
     return process, receiving
