@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -217,3 +218,18 @@ def start(work: Callable[..., None], *given: object) -> tuple[ForkServerProcess,
     process.start()
     sending.close()
     return process, receiving
+
+
+def keep_reading(index: Path, seen: Connection) -> None:
+    """Open and search an index for ever; send the texts found and the time taken, or an error."""
+    encoder = HashEncoder()
+    while True:
+        started = time.monotonic()
+        try:
+            opened = Index.open(index, encoder)
+            for mode in ("dense", "bm25", "hybrid"):
+                (hits,) = opened.search(["stamp document"], 99, mode)
+                seen.send(([hit["text"] for hit in hits], time.monotonic() - started))
+        except BaseException as error:
+            seen.send((repr(error), 0.0))
+            raise
