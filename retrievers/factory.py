@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ _GATHER_UP_TO = 50_000
 """Filters that match up to this many passages are searched exactly, whatever the factory."""
 _SCORED_AT_A_TIME = 64
 _READ_BYTES = 1 << 22
+_FLAT_HEADER_BYTES = 45
 
 Announce = Callable[[str], None]
 
@@ -234,7 +236,8 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
         for block in blocks:
             if not np.isfinite(block).all():
                 raise RuntimeError(
-                    "the encoder returned NaN or infinite values: nothing was changed"
+                    "a vector has NaN or infinite values, from the encoder or a damaged file: "
+                    "nothing was changed"
                 )
             handle.write(block.astype("<f4", copy=False).tobytes())
     return _mapped(file)
@@ -380,6 +383,7 @@ class Searcher:
         """
         faiss = load_faiss()
         file = stem.with_suffix(FAISS)
+        _check_structure(file)
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         if isinstance(index, faiss.IndexFlat):
             _read_through(file)
@@ -491,6 +495,24 @@ class Searcher:
             return exact_search(self._exact, queries, k)
         near, scores = exact_search(self._exact[allowed.positions], queries, k)
         return allowed.positions[near], scores
+
+
+def _check_structure(file: Path) -> None:
+    """Read what comes before the vectors, through a reader that notices where a file ends.
+
+    FAISS 1.15 reads beyond the end of a mapped file, and the process dies, when it ends within its
+    header.
+
+    Raises:
+        RuntimeError: FAISS cannot read the file.
+    """
+    faiss = load_faiss()
+    with file.open("rb") as handle:
+        header = handle.read(_FLAT_HEADER_BYTES)
+    kind, dimension, count = struct.unpack("<4siq", header[:16].ljust(16, b"\0"))
+    if kind == b"IxFI" and file.stat().st_size == _FLAT_HEADER_BYTES + 4 * dimension * count:
+        return
+    faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
 
 
 def _read_through(file: Path) -> None:

@@ -128,7 +128,7 @@ class Words:
         import tantivy
 
         self._analyzer = analyzer(language)
-        with _opening_folder(files, meta) as folder, without_panics():
+        with _opening_folder(files, meta) as folder, tantivy_faults():
             index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
             self._schema = index.schema
@@ -151,7 +151,7 @@ class Words:
             allowed = tantivy.Query.const_score_query(self._selection(wanted), 0.0)
             must = tantivy.Occur.Must
             words = tantivy.Query.boolean_query([(must, words), (must, allowed)])
-        with without_panics():
+        with tantivy_faults():
             hits = self._searcher.search(words, max(1, min(k, len(self))), count=False).hits
             keys = self._searcher.fast_field_values("id", [address for _, address in hits])
         return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
@@ -171,7 +171,7 @@ class Words:
         return self._keys(self._selection(wanted))
 
     def _keys(self, query: tantivy.Query) -> Keys:
-        with without_panics():
+        with tantivy_faults():
             hits = self._searcher.search(
                 query, max(1, len(self)), count=False, order_by_field="id"
             ).hits
@@ -187,7 +187,7 @@ class Words:
         import tantivy
 
         for key in keys:
-            with without_panics():
+            with tantivy_faults():
                 found = tantivy.Query.term_query(self._schema, "id", int(key))
                 hits = self._searcher.search(found, 1, count=False).hits
                 if not hits:
@@ -199,7 +199,7 @@ class Words:
         """List the documents whose source starts with a prefix."""
         import tantivy
 
-        with without_panics():
+        with tantivy_faults():
             every = tantivy.Query.all_query()
             found = self._searcher.terms_with_prefix("source", prefix, every)
         return [source for source, _ in found]
@@ -209,7 +209,7 @@ class Words:
         import tantivy
 
         found = tantivy.Query.term_query(self._schema, "source", source)
-        with without_panics():
+        with tantivy_faults():
             hits = self._searcher.search(found, 1, count=False, order_by_field="id").hits
         stored = self.read([key for key, _ in hits])
         places = [place for each in stored for place in each.places if place.source == source]
@@ -292,7 +292,7 @@ class WordsWriter:
 
         threads = 1 if expected <= _SMALL_CHANGE else (os.cpu_count() or 1)
         self._folder, self._language = folder, language
-        with without_panics():
+        with tantivy_faults():
             if meta is not None:
                 link(files, folder, meta)
                 index = tantivy.Index.open(str(folder))
@@ -307,7 +307,7 @@ class WordsWriter:
         import tantivy
 
         self.remove(replace)
-        with without_panics():
+        with tantivy_faults():
             for key, stored in passages:
                 document = tantivy.Document()
                 document.add_unsigned("id", key)
@@ -331,7 +331,7 @@ class WordsWriter:
         import tantivy
 
         if keys:
-            with without_panics():
+            with tantivy_faults():
                 # By query: Tantivy's delete by term misses unsigned numbers.
                 gone = tantivy.Query.term_set_query(self._schema, "id", list(keys))
                 self._writer.delete_documents_by_query(gone)
@@ -345,7 +345,7 @@ class WordsWriter:
         Raises:
             ValueError: Tantivy cannot write, for example to a full disk.
         """
-        with without_panics():
+        with tantivy_faults():
             self._writer.commit()
             self._writer.wait_merging_threads()
         meta = json.loads((self._folder / _META).read_text(encoding="utf-8"))
@@ -401,14 +401,17 @@ def _opening_folder(files: Iterable[Path], meta: Mapping[str, Any]) -> Iterator[
 
 
 @contextmanager
-def without_panics() -> Iterator[None]:
-    """Raise ValueError for a panic in Rust, which reaches Python as no `Exception`."""
+def tantivy_faults() -> Iterator[None]:
+    """Raise UnreadableError for Tantivy's errors, and for panics, which are no `Exception`."""
     try:
         yield
+    except UnreadableError:
+        raise
     except BaseException as error:
-        if type(error).__module__ != "pyo3_runtime":
+        if not isinstance(error, ValueError) and type(error).__module__ != "pyo3_runtime":
             raise
-        raise UnreadableError(f"Tantivy failed: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [""])[0]
+        raise UnreadableError(f"Tantivy failed: {reason}") from error
 
 
 @lru_cache(maxsize=1)

@@ -29,11 +29,13 @@ from hopgate.retrievers.manifest import (
     WORDS,
     FileInfo,
     Manifest,
+    damaged,
     describe_file,
     info,
     looks_like_one,
     to_bytes,
 )
+from hopgate.retrievers.words import UnreadableError
 
 LOCK = ".lock"
 HOLDER = ".writer.json"
@@ -276,11 +278,13 @@ def _belongs(name: str, mode: int) -> bool:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn the many errors of a full disk into one."""
+    """Turn the many errors of a full disk into one; name the index in the error about damage."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         if not _is_full(error):
+            if isinstance(error, UnreadableError):
+                raise damaged(folder, str(error)) from error
             raise
         free = shutil.disk_usage(folder).free
         raise RuntimeError(

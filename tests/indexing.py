@@ -4,9 +4,12 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
+import resource
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hopgate.common.files import write_atomic
 from hopgate.retrievers import change, writing
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.building import (
@@ -233,3 +237,107 @@ def keep_reading(index: Path, seen: Connection) -> None:
         except BaseException as error:
             seen.send((repr(error), 0.0))
             raise
+
+
+# A stranger's index
+
+
+def declare(index: Path, name: str) -> None:
+    """Let the manifest say that a file is as it should be: the manifest is the stranger's too."""
+    content = (index / name).read_bytes()
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    edit_manifest(index, lambda manifest: manifest["files"].update({name: entry}))
+
+
+def crafted(content: bytes, chance: random.Random) -> bytes:
+    """Damage a file as no accident would: most often in its header, or where it has lengths."""
+    kind = chance.choice(["flip", "byte", "number", "number", "cut", "grow", "zeros"])
+    at = chance.randrange(min(len(content), chance.choice([64, 512, 1 << 30])))
+    found = bytearray(content)
+    if kind == "flip":
+        found[at] ^= 1 << chance.randrange(8)
+    elif kind == "byte":
+        found[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF])
+    elif kind == "number":
+        size = chance.choice([4, 8])
+        number = chance.choice([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1])
+        at -= at % 4
+        found[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+    elif kind == "cut":
+        del found[at:]
+    elif kind == "grow":
+        found[at:at] = bytes(chance.choice([1, 8, 4096]))
+    else:
+        found[at : at + 64] = bytes(len(found[at : at + 64]))
+    return bytes(found)
+
+
+def keep_attacking(index: Path, pattern: str, first: int, last: int, told: Connection) -> None:
+    """Open and search an index with crafted files, one after the other.
+
+    Sent are the number and the name of each file, and then what came of it.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    encoder = HashEncoder()
+    manifest = (index / "manifest.json").read_bytes()
+    for number in range(first, last):
+        chance = random.Random(number)
+        name = chance.choice(sorted(str(f.relative_to(index)) for f in index.glob(pattern)))
+        whole = (index / name).read_bytes()
+        told.send((number, name))
+        write_atomic(index / name, crafted(whole, chance))  # the old one may still be mapped
+        declare(index, name)
+        try:
+            outcome = _attacked(index, encoder)
+        except (ValueError, RuntimeError) as error:
+            outcome = "damaged" if "damaged or incomplete" in str(error) else repr(error)
+        except BaseException as error:
+            outcome = f"bare {error!r}"
+        told.send((number, outcome))
+        write_atomic(index / name, whole)
+        write_atomic(index / "manifest.json", manifest)
+
+
+def _attacked(index: Path, encoder: Encoder) -> str:
+    opened = Index.open(index, encoder)
+    for mode in ("dense", "bm25", "hybrid"):
+        for where in (None, {"source": "1.txt"}, {"source": "*.txt", "page": 1}):
+            opened.search(["stamp document", "text 3"], 5, mode, where)
+    opened._words.keys()
+    copy = index.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(index, copy)
+    delete(copy, ["1.txt"])
+    add_passages([make_passage("T", "something new", "2.txt")], copy, encoder)
+    compact(copy)
+    return "fine"
+
+
+def attack(index: Path, pattern: str, count: int) -> Counter[str]:
+    """Count what comes of crafted files; a process that dies is started again after the file."""
+    outcomes: Counter[str] = Counter()
+    number = 0
+    while number < count:
+        process, told = start(keep_attacking, index, pattern, number, count)
+        current = None
+        while True:
+            try:
+                if not told.poll(60):
+                    process.kill()
+                    outcomes[f"hangs: {current}"] += 1
+                    break
+                at, text = told.recv()
+            except EOFError:
+                break
+            if current is None:
+                current = (at, text)
+            else:
+                kept = text if text in ("fine", "damaged") else f"{text} of {current}"
+                outcomes[kept] += 1
+                current, number = None, at + 1
+        process.join()
+        if current is not None:
+            number = current[0] + 1
+            if process.exitcode:
+                outcomes[f"exit {process.exitcode} by {current}"] += 1
+    return outcomes
