@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 Row = TypeVar("Row")
 
 MAX_SHOWN_CHARS = 60  # of a bad value in an error message
+_REMOVING_TRIES = 20
 
 
 def home_dir() -> Path:
@@ -66,6 +69,18 @@ def write_atomic(path: Path, content: bytes) -> None:
     """
     with atomic_write(path) as file:
         file.write(content)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder in which the thread of a library may still be writing a last file.
+
+    What cannot be removed stays.
+    """
+    for _ in range(_REMOVING_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.01)
 
 
 def json_bytes(document: Any) -> bytes:

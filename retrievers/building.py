@@ -29,7 +29,14 @@ from hopgate.retrievers.loaders import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.manifest import EncoderInfo, changed_files, damaged, describe, info
+from hopgate.retrievers.manifest import (
+    EncoderInfo,
+    changed_files,
+    check_hashes,
+    damaged,
+    describe,
+    info,
+)
 from hopgate.retrievers.writing import Writer, writing
 
 _REPEATS_REPORTED = 10
@@ -535,6 +542,7 @@ def _current(folder: Path, *, whole: bool = False) -> Current | None:
     """
     try:
         manifest = info(folder)
+        check_hashes(folder, manifest)
         if whole and (wrong := changed_files(folder, manifest)):
             raise damaged(folder, f"{wrong[0]} has changed since it was written")
         words, segments = Index.parts(folder, manifest)

@@ -41,6 +41,7 @@ from hopgate.retrievers.manifest import (
 )
 from hopgate.retrievers.segments import (
     DEAD_SHARE,
+    KEYS,
     Segment,
     among,
     read_keys,
@@ -485,7 +486,11 @@ class Change:
         if self.current is None:
             return
         names = self.current.manifest["files"]
-        replaced = [name for name in names if self.writer.folder / name not in staying]
+        replaced = [
+            name
+            for name in names
+            if self.writer.folder / name not in staying or name.endswith(KEYS)
+        ]
         if wrong := changed_files(self.writer.folder, self.current.manifest, only=replaced):
             raise damaged(self.writer.folder, f"{wrong[0]} has changed since it was written")
 

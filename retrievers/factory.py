@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, RLock
@@ -49,6 +50,7 @@ _GATHER_UP_TO = 50_000
 """Filters that match up to this many passages are searched exactly, whatever the factory."""
 _SCORED_AT_A_TIME = 64
 _READ_BYTES = 1 << 22
+_FLAT_HEADER_BYTES = 45
 
 Announce = Callable[[str], None]
 
@@ -234,7 +236,8 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
         for block in blocks:
             if not np.isfinite(block).all():
                 raise RuntimeError(
-                    "the encoder returned NaN or infinite values: nothing was changed"
+                    "a vector has NaN or infinite values, from the encoder or a damaged file: "
+                    "nothing was changed"
                 )
             handle.write(block.astype("<f4", copy=False).tobytes())
     return _mapped(file)
@@ -361,7 +364,7 @@ class Searcher:
         settings: `nprobe` or `efSearch`, and `oversample`; empty for exact search.
     """
 
-    def __init__(self, index: faiss.Index, exact: Vectors, settings: dict[str, Any]) -> None:
+    def __init__(self, index: faiss.Index, exact: Vectors, settings: Mapping[str, Any]) -> None:
         """Hold what was opened, see `open`."""
         self._index = index
         self._exact = exact
@@ -370,18 +373,27 @@ class Searcher:
         self._one_at_a_time = Lock()
 
     @classmethod
-    def open(cls, stem: Path, settings: dict[str, Any]) -> Searcher:
+    def open(cls, stem: Path, settings: Mapping[str, Any]) -> Searcher:
         """Open the files of a segment, memory-mapped, and copy the index to a GPU if there is one.
 
         Raises:
             RuntimeError: FAISS cannot read its file.
-            ValueError: The vectors beside it cannot be read.
+            ValueError: The vectors beside it cannot be read, or the settings are those of another
+                kind of index.
         """
         faiss = load_faiss()
         file = stem.with_suffix(FAISS)
+        _check_structure(file)
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         if isinstance(index, faiss.IndexFlat):
             _read_through(file)
+        inverted = faiss.try_extract_index_ivf(index) is not None
+        if (
+            index.metric_type != faiss.METRIC_INNER_PRODUCT
+            or ("nprobe" in settings) != inverted
+            or ("efSearch" in settings) != hasattr(index, "hnsw")
+        ):
+            raise ValueError(f"{file.name} is of another kind than its settings")
         searcher = cls(index, _exact(stem.with_suffix(EXACT), index), settings)
         if getattr(faiss, "get_num_gpus", int)() > 0 and not hasattr(index, "hnsw"):
             searcher._gpu = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
@@ -483,6 +495,24 @@ class Searcher:
             return exact_search(self._exact, queries, k)
         near, scores = exact_search(self._exact[allowed.positions], queries, k)
         return allowed.positions[near], scores
+
+
+def _check_structure(file: Path) -> None:
+    """Read what comes before the vectors, through a reader that notices where a file ends.
+
+    FAISS 1.15 reads beyond the end of a mapped file, and the process dies, when it ends within its
+    header.
+
+    Raises:
+        RuntimeError: FAISS cannot read the file.
+    """
+    faiss = load_faiss()
+    with file.open("rb") as handle:
+        header = handle.read(_FLAT_HEADER_BYTES)
+    kind, dimension, count = struct.unpack("<4siq", header[:16].ljust(16, b"\0"))
+    if kind == b"IxFI" and file.stat().st_size == _FLAT_HEADER_BYTES + 4 * dimension * count:
+        return
+    faiss.read_index(str(file), faiss.IO_FLAG_MMAP)
 
 
 def _read_through(file: Path) -> None:

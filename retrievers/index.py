@@ -31,7 +31,7 @@ from hopgate.retrievers.manifest import (
     info,
 )
 from hopgate.retrievers.segments import Segments
-from hopgate.retrievers.words import ScratchError, UnreadableError, Words
+from hopgate.retrievers.words import TemporaryFolderError, UnreadableError, Words
 
 Ranking = Sequence[tuple[int, float]]
 """Keys of passages with their scores, best first."""
@@ -97,9 +97,10 @@ class Index:
         try:
             words = Words(files, manifest["words"], manifest["language"])
             vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
-        except ScratchError:
+            vectors.check_dimension(manifest["encoder"]["dimension"])
+        except TemporaryFolderError:
             raise
-        except (RuntimeError, ValueError, OSError, KeyError, TypeError) as error:
+        except Exception as error:  # a stranger's files can fail in any way
             raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
         if {len(words), len(vectors)} != {manifest["passages"]}:
             raise damaged(folder, "its vectors and its passages are not equally many")

@@ -57,6 +57,16 @@ class EncoderInfo(TypedDict):
     fingerprint: str
 
 
+class SearchSettings(TypedDict, total=False):
+    """FAISS's settings for a search, see `factory.tune`."""
+
+    nprobe: Annotated[int, Field(ge=1)]
+    efSearch: Annotated[int, Field(ge=1, le=1 << 30)]
+    oversample: Annotated[int, Field(ge=1)]
+    recall: Annotated[float, Field(ge=0, le=1)]
+    queries: Count
+
+
 class SegmentInfo(TypedDict):
     """One segment of vectors.
 
@@ -64,13 +74,13 @@ class SegmentInfo(TypedDict):
         name: Its files are `vectors/NAME.…`.
         rows: How many vectors it has, deleted ones included.
         factory: FAISS's factory string.
-        search: FAISS's settings for a search, and the recall they were measured to have.
+        search: See `SearchSettings`.
     """
 
     name: Annotated[str, Field(pattern="^[0-9]{1,12}$")]
     rows: Annotated[int, Field(ge=1)]
     factory: str
-    search: dict[str, int | float]
+    search: SearchSettings
 
 
 class FileInfo(TypedDict):
@@ -168,9 +178,13 @@ def _read(folder: Path) -> Manifest:
         manifest = _ADAPTER.validate_python(found, strict=True)
     except (ValidationError, RecursionError) as error:
         raise damaged(folder, _fault(error)) from None
-    for name in [*manifest["files"], *([manifest["dead"]] if manifest["dead"] else [])]:
+    for name in manifest["files"]:
         if not _FILE_NAME.fullmatch(name):
             raise damaged(folder, f"{MANIFEST} lists {name[:80]!r}, which is no file of an index")
+    needed = [f"{VECTORS}/{each['name']}.keys" for each in manifest["segments"]]
+    for name in [*needed, *filter(None, [manifest["dead"]])]:
+        if name not in manifest["files"]:
+            raise damaged(folder, f"files of {MANIFEST}: {name[:80]!r} is missing")
     return manifest
 
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -26,7 +26,8 @@ from hopgate.retrievers.factory import (
     write,
 )
 from hopgate.retrievers.filters import Filter
-from hopgate.retrievers.manifest import SegmentInfo
+from hopgate.retrievers.manifest import SearchSettings, SegmentInfo
+from hopgate.retrievers.words import UnreadableError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,8 +132,11 @@ class Segment:
         """Search, and leave out deleted vectors."""
         if allowed is not None and not len(allowed):
             return [[] for _ in queries]
-        positions, scores = self._files.searcher.search(queries, k, allowed)
-        found = (scores.tolist(), self.keys[positions].tolist(), self.alive[positions].tolist())
+        try:
+            positions, scores = self._files.searcher.search(queries, k, allowed)
+            found = (scores.tolist(), self.keys[positions].tolist(), self.alive[positions].tolist())
+        except (RuntimeError, IndexError) as error:  # a position that the segment does not have
+            raise UnreadableError(f"segment {self.described['name']} is damaged") from error
         return [
             [(score, key) for score, key, lives in zip(*row, strict=True) if lives]
             for row in zip(*found, strict=True)
@@ -166,6 +170,19 @@ class Segments:
     def __len__(self) -> int:
         """Count the vectors that were not deleted."""
         return sum(part.living for part in self.parts)
+
+    def check_dimension(self, dimension: int) -> None:
+        """Check that the vectors are as long as those of the encoder.
+
+        Raises:
+            ValueError: They are not.
+        """
+        for part in self.parts:
+            if part.exact.shape[1] != dimension:
+                raise ValueError(
+                    f"segment {part.described['name']} has vectors of {part.exact.shape[1]} "
+                    f"dimensions, not {dimension}"
+                )
 
     def keys(self) -> Keys:
         """Return the keys of all vectors that were not deleted, ascending."""
@@ -253,7 +270,12 @@ def write_segment(
             yield read(slice(start, start + _BLOCK))
 
     settings = write(stem, layout, blocks(), len(keys), dimension, progress)
-    return SegmentInfo(name=stem.name, rows=len(keys), factory=layout.factory, search=settings)
+    return SegmentInfo(
+        name=stem.name,
+        rows=len(keys),
+        factory=layout.factory,
+        search=cast(SearchSettings, settings),
+    )
 
 
 def to_merge(parts: Sequence[Segment], fresh: int, exact_up_to: float) -> list[Segment]:

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hopgate.common.files import has_surrogate, remove_folder
 from hopgate.common.words import spaced
-from hopgate.retrievers.base import Passage
+from hopgate.retrievers.base import Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
 from hopgate.retrievers.language import analyzer
 
@@ -43,8 +43,6 @@ _HEAP_BYTES = 64 << 20
 """Memory of each indexing thread; Tantivy starts a new segment when it is full."""
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
-_REMOVALS = 20
-"""How often the removal of a temporary folder is tried."""
 _META = "meta.json"
 _TANTIVY_FILE = re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+")
 
@@ -53,8 +51,8 @@ class UnreadableError(ValueError):
     """A passage is missing or damaged."""
 
 
-class ScratchError(RuntimeError):
-    """There is no temporary folder."""
+class TemporaryFolderError(RuntimeError):
+    """There is no folder for temporary files."""
 
 
 class Place(NamedTuple):
@@ -122,6 +120,7 @@ class Words:
 
     Raises:
         ValueError: The files are damaged.
+        TemporaryFolderError: There is no folder for temporary files.
     """
 
     def __init__(self, files: Sequence[Path], meta: Mapping[str, Any], language: str) -> None:
@@ -129,11 +128,12 @@ class Words:
         import tantivy
 
         self._analyzer = analyzer(language)
-        with _scratch() as folder, without_panics():
-            link(files, folder, meta)
+        with _opening_folder(files, meta) as folder, tantivy_faults():
             index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
             self._schema = index.schema
+            if self._schema != _schema():
+                raise UnreadableError("the words have other fields than those of an index")
             self._searcher = index.searcher()
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ class Words:
             allowed = tantivy.Query.const_score_query(self._selection(wanted), 0.0)
             must = tantivy.Occur.Must
             words = tantivy.Query.boolean_query([(must, words), (must, allowed)])
-        with without_panics():
+        with tantivy_faults():
             hits = self._searcher.search(words, max(1, min(k, len(self))), count=False).hits
             keys = self._searcher.fast_field_values("id", [address for _, address in hits])
         return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
@@ -171,7 +171,7 @@ class Words:
         return self._keys(self._selection(wanted))
 
     def _keys(self, query: tantivy.Query) -> Keys:
-        with without_panics():
+        with tantivy_faults():
             hits = self._searcher.search(
                 query, max(1, len(self)), count=False, order_by_field="id"
             ).hits
@@ -187,19 +187,19 @@ class Words:
         import tantivy
 
         for key in keys:
-            with without_panics():
+            with tantivy_faults():
                 found = tantivy.Query.term_query(self._schema, "id", int(key))
                 hits = self._searcher.search(found, 1, count=False).hits
                 if not hits:
                     raise UnreadableError(f"passage {identity(int(key))} is missing")
                 stored = self._searcher.doc(hits[0][1]).get_first("passage")
-            yield _stored(stored)
+            yield _stored(int(key), stored)
 
     def sources(self, prefix: str = "") -> list[str]:
         """List the documents whose source starts with a prefix."""
         import tantivy
 
-        with without_panics():
+        with tantivy_faults():
             every = tantivy.Query.all_query()
             found = self._searcher.terms_with_prefix("source", prefix, every)
         return [source for source, _ in found]
@@ -209,12 +209,11 @@ class Words:
         import tantivy
 
         found = tantivy.Query.term_query(self._schema, "source", source)
-        with without_panics():
-            hits = self._searcher.search(found, 1, count=False).hits
-            if not hits:
-                return ""
-            stored = self._searcher.doc(hits[0][1]).get_first("passage")
-        return next(place.stamp for place in _stored(stored).places if place.source == source)
+        with tantivy_faults():
+            hits = self._searcher.search(found, 1, count=False, order_by_field="id").hits
+        stored = self.read([key for key, _ in hits])
+        places = [place for each in stored for place in each.places if place.source == source]
+        return places[0].stamp if places else ""
 
     def of(self, field: str, values: Sequence[str]) -> Keys:
         """Return the keys of the passages with one of these exact values."""
@@ -294,7 +293,7 @@ class WordsWriter:
 
         threads = 1 if expected <= _SMALL_CHANGE else (os.cpu_count() or 1)
         self._folder, self._language = folder, language
-        with without_panics():
+        with tantivy_faults():
             if meta is not None:
                 link(files, folder, meta)
                 index = tantivy.Index.open(str(folder))
@@ -309,7 +308,7 @@ class WordsWriter:
         import tantivy
 
         self.remove(replace)
-        with without_panics():
+        with tantivy_faults():
             for key, stored in passages:
                 document = tantivy.Document()
                 document.add_unsigned("id", key)
@@ -333,7 +332,7 @@ class WordsWriter:
         import tantivy
 
         if keys:
-            with without_panics():
+            with tantivy_faults():
                 # By query: Tantivy's delete by term misses unsigned numbers.
                 gone = tantivy.Query.term_set_query(self._schema, "id", list(keys))
                 self._writer.delete_documents_by_query(gone)
@@ -347,7 +346,7 @@ class WordsWriter:
         Raises:
             ValueError: Tantivy cannot write, for example to a full disk.
         """
-        with without_panics():
+        with tantivy_faults():
             self._writer.commit()
             self._writer.wait_merging_threads()
         meta = json.loads((self._folder / _META).read_text(encoding="utf-8"))
@@ -379,34 +378,41 @@ def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
-    """Make a temporary folder."""
+def _opening_folder(files: Iterable[Path], meta: Mapping[str, Any]) -> Iterator[Path]:
+    """Link files into a temporary folder, where Tantivy can open them.
+
+    Raises:
+        TemporaryFolderError: There is no place for it.
+    """
+    folder = None
     try:
-        folder = Path(tempfile.mkdtemp(prefix="hopgate-"))
-    except OSError as error:
-        raise ScratchError(
-            f"an index is opened through a temporary folder, and none can be made "
-            f"({error.strerror}): set TMPDIR to a folder that can be written"
-        ) from error
-    try:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="hopgate-"))
+            (folder / _META).touch()
+        except OSError as error:
+            raise TemporaryFolderError(
+                "opening an index takes a small temporary folder, and none can be written "
+                f"({error.strerror}): set TMPDIR to a folder that can be written to"
+            ) from error
+        link(files, folder, meta)
         yield folder
     finally:
-        for _ in range(_REMOVALS):  # a thread of Tantivy may still make a lock file in it
-            shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
-                break
-            time.sleep(0.01)
+        if folder:
+            remove_folder(folder)
 
 
 @contextmanager
-def without_panics() -> Iterator[None]:
-    """Raise ValueError for a panic in Rust, which reaches Python as no `Exception`."""
+def tantivy_faults() -> Iterator[None]:
+    """Raise UnreadableError for Tantivy's errors, and for panics, which are no `Exception`."""
     try:
         yield
+    except UnreadableError:
+        raise
     except BaseException as error:
-        if type(error).__module__ != "pyo3_runtime":
+        if not isinstance(error, ValueError) and type(error).__module__ != "pyo3_runtime":
             raise
-        raise UnreadableError(f"Tantivy failed: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [""])[0]
+        raise UnreadableError(f"Tantivy failed: {reason}") from error
 
 
 @lru_cache(maxsize=1)
@@ -433,12 +439,24 @@ def _bytes(stored: Stored) -> bytes:
     return json.dumps([stored.title, stored.text, places], ensure_ascii=False).encode()
 
 
-def _stored(found: Any) -> Stored:
+def _stored(key: int, found: Any) -> Stored:
+    """Read a stored passage; its id is the hash of its content, so that damage is noticed."""
     try:
-        title, text, places = json.loads(bytes(found))
+        title, text, places = json.loads(found)
         kept = tuple(Place(*place) for place in places)
-        if not all(isinstance(each, str) for each in (title, text, *(p.source for p in kept))):
-            raise TypeError
+        for place in kept:
+            _text(place.source, place.section, place.stamp)
+            if place.page is not None and type(place.page) is not int:
+                raise TypeError
+        if not kept or passage_id(title, text) != identity(key):
+            raise ValueError
     except (TypeError, ValueError, RecursionError) as error:
-        raise UnreadableError("a stored passage cannot be read") from error
+        raise UnreadableError(f"passage {identity(key)} is damaged") from error
     return Stored(title, text, kept)
+
+
+def _text(*values: object) -> None:
+    """Check values that must be text, without halves of surrogate pairs."""
+    for value in values:
+        if not isinstance(value, str) or has_surrogate(value):
+            raise TypeError

@@ -22,17 +22,20 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, write_atomic
+from hopgate.common.files import json_bytes, remove_folder, write_atomic
 from hopgate.retrievers.manifest import (
     MANIFEST,
     VECTORS,
     WORDS,
     FileInfo,
     Manifest,
+    damaged,
     describe_file,
+    info,
     looks_like_one,
     to_bytes,
 )
+from hopgate.retrievers.words import UnreadableError
 
 LOCK = ".lock"
 HOLDER = ".writer.json"
@@ -42,15 +45,18 @@ _FOLDERS = {WORK, WORDS, VECTORS}
 _FILES = {LOCK, HOLDER, MANIFEST}
 _PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
 """What a killed atomic write leaves."""
+_INSIDE = {
+    WORDS: re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+"),
+    VECTORS: re.compile(r"\d+\.(faiss|npy|keys)|dead-\d+\.keys"),
+}
+"""The files in the folders of an index."""
 _OLD_VERSION = re.compile(r"v\d{6,}")
 """Folders of format 2."""
 _ENCODED = "encoded-"
 _MAX_HOLDER_BYTES = 4_096
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FULL_TEXT = re.compile(
-    r"No space left|disk is full|disk full|quota|File too large|\d+ requested and \d+ written", re.I
-)
-"""Error messages of FAISS, Tantivy and numpy when the disk is full."""
+_FULL_TEXT = re.compile(r"\(os error (28|122|27)\)|\d+ requested and \d+ written")
+"""Error messages of Tantivy (with Linux's error numbers) and numpy when the disk is full."""
 
 
 class Writer:
@@ -65,6 +71,11 @@ class Writer:
         """Clear away what killed writers left."""
         self.folder = folder
         self.work = folder / WORK
+        for path in folder.iterdir():
+            if _PARTIAL.fullmatch(path.name):
+                path.unlink()
+        with suppress(ValueError):  # there is no index yet, or it is damaged
+            self._forget(set(info(folder)["files"]))
         self._clear_work()
         for name in (WORDS, VECTORS):
             (self.work / name).mkdir(parents=True)
@@ -88,7 +99,7 @@ class Writer:
         for file in files:
             new = self.work in file.parents
             name = file.relative_to(self.work if new else self.folder).as_posix()
-            described[name] = describe_file(file) if new else known[name]
+            described[name] = known[name] if name in known and not new else describe_file(file)
             if new:
                 _sync(file)
                 (self.folder / name).parent.mkdir(exist_ok=True)
@@ -99,7 +110,7 @@ class Writer:
         write_atomic(self.folder / MANIFEST, to_bytes(manifest))
         _sync(self.folder)
         self._forget(set(described))
-        shutil.rmtree(self.work, ignore_errors=True)
+        remove_folder(self.work)
 
     def close(self) -> None:
         """Remove what was not published, except what the next try can use again."""
@@ -112,15 +123,16 @@ class Writer:
         self.work.mkdir(exist_ok=True)
         for path in self.work.iterdir():
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_folder(path)
             elif path.is_symlink() or not path.is_file() or not path.name.startswith(_ENCODED):
                 path.unlink()
 
     def _forget(self, current: set[str]) -> None:
         """Delete the files that no longer belong to the index."""
-        for path in [*(self.folder / WORDS).iterdir(), *(self.folder / VECTORS).iterdir()]:
-            if f"{path.parent.name}/{path.name}" not in current:
-                path.unlink(missing_ok=True)
+        for name in (WORDS, VECTORS):
+            for path in (self.folder / name).glob("*"):
+                if f"{name}/{path.name}" not in current:
+                    path.unlink(missing_ok=True)
         for path in self.folder.iterdir():
             if _OLD_VERSION.fullmatch(path.name) and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -218,8 +230,14 @@ def check_replaceable(folder: Path) -> None:
         ValueError: It contains something else, or cannot be read.
     """
     try:
-        with os.scandir(folder) as entries:
-            found = {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
+        found = _modes(folder)
+        inside = [
+            f"{name}/{each}"
+            for name, known in _INSIDE.items()
+            if stat.S_ISDIR(found.get(name, 0))
+            for each, mode in _modes(folder / name).items()
+            if not (known.fullmatch(each) and stat.S_ISREG(mode))
+        ]
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -228,7 +246,7 @@ def check_replaceable(folder: Path) -> None:
         ) from error
     except OSError as error:
         raise ValueError(unwritable(folder, error)) from error
-    others = sorted(name for name, mode in found.items() if not _belongs(name, mode))
+    others = sorted(name for name, mode in found.items() if not _belongs(name, mode)) + inside
     for name in others:
         if name in _FOLDERS | _FILES:
             raise ValueError(
@@ -246,6 +264,11 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
+def _modes(folder: Path) -> dict[str, int]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
+
+
 def _belongs(name: str, mode: int) -> bool:
     """Return whether an entry is one that an index has, and of the right kind."""
     if name in _FOLDERS or _OLD_VERSION.fullmatch(name):
@@ -255,11 +278,13 @@ def _belongs(name: str, mode: int) -> bool:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn the many errors of a full disk into one."""
+    """Turn the many errors of a full disk into one; name the index in the error about damage."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         if not _is_full(error):
+            if isinstance(error, UnreadableError):
+                raise damaged(folder, str(error)) from error
             raise
         free = shutil.disk_usage(folder).free
         raise RuntimeError(

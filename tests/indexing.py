@@ -1,10 +1,16 @@
 """Help for tests of indexes: an encoder without weights, and a writer that can be killed."""
 
 import hashlib
+import json
 import multiprocessing
 import os
+import random
+import resource
+import shutil
 import signal
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -13,10 +19,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.retrievers import building, versions
+from hopgate.common.files import write_atomic
+from hopgate.retrievers import change, writing
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.building import add_passages
+from hopgate.retrievers.building import (
+    add_passages,
+    build_from_passages,
+    compact,
+    delete,
+    sync,
+)
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
+from hopgate.retrievers.incoming import Incoming
+from hopgate.retrievers.index import Index
+from hopgate.retrievers.words import WordsWriter
 
 
 class HashEncoder(Encoder):
@@ -56,19 +72,75 @@ def stamped(stamp: int, sources: int = 5) -> list[Passage]:
     ]
 
 
+def texts(index: Path, encoder: Encoder) -> list[str]:
+    """All texts of an index, by way of a search."""
+    (hits,) = Index.open(index, encoder).search(["stamp"], k=1000, mode="dense")
+    return sorted(hit["text"] for hit in hits)
+
+
+def files(index: Path) -> dict[str, bytes]:
+    """The content of every file of an index but its lock."""
+    return {
+        str(file.relative_to(index)): file.read_bytes()
+        for file in index.rglob("*")
+        if file.is_file() and file.name != ".lock"
+    }
+
+
+def flip(file: Path, at: int = -1) -> None:
+    """Flip one bit."""
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def edit_manifest(index: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what the manifest says."""
+    manifest = json.loads((index / "manifest.json").read_text())
+    change(manifest)
+    (index / "manifest.json").write_text(json.dumps(manifest))
+
+
+def one_of(index: Path, pattern: str) -> Path:
+    """One of the files of an index, such as `vectors/*.faiss`."""
+    return sorted(index.glob(pattern))[0]
+
+
+# Writers that are killed
+
 MOMENTS = {
-    "when passages are written": (building.PassageWriter, "put"),
-    "when a batch is encoded": (building._Encoded, "rows"),
-    "when vectors are indexed": (building, "write"),
-    "when words are indexed": (building.Bm25, "build"),
-    "before files are synced": (building.Writer, "publish"),
-    "when files are synced": (versions, "_sync"),
-    "before the manifest is replaced": (versions.os, "replace"),
+    "when passages come in": (Incoming, "put"),
+    "when words are written": (WordsWriter, "put"),
+    "when words are committed": (WordsWriter, "commit"),
+    "when a batch is encoded": (change._Encoded, "keep"),
+    "when vectors are indexed": (change, "write_segment"),
+    "before files are moved": (writing.Writer, "publish"),
+    "when files are synced": (writing, "_sync"),
+    "when files are moved": (writing.os, "replace"),
+    "before the manifest is written": (writing, "to_bytes"),
 }
+CALLS = ((os, "fsync"), (os, "replace"), (Path, "replace"), (Path, "unlink"), (shutil, "rmtree"))
+"""What a change does to the disk; a writer can be killed before any of these calls."""
 
 
 def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_call(number: int) -> None:
+    """Let the process die before one of the calls that change the disk, counted from 1."""
+    left = iter(range(number - 1, -1, -1))
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            if next(left, 1) == 0:
+                die()
+            return real(*given, **named)
+
+        return call
+
+    for where, name in CALLS:
+        setattr(where, name, counted(getattr(where, name)))
 
 
 def keep_writing(index: Path, moment: str, stamps: Connection) -> None:
@@ -82,8 +154,63 @@ def keep_writing(index: Path, moment: str, stamps: Connection) -> None:
         stamp += 1
 
 
-def start_writer(index: Path, moment: str = "never") -> tuple[ForkServerProcess, Connection]:
-    """Run `keep_writing` in a process of its own, forked from one that has imported this module.
+STEPS = ("build", "add", "delete", "sync", "compact")
+State = dict[str, str]
+"""What an index holds: source → text."""
+
+
+def step(number: int, index: Path, docs: Path, encoder: Encoder) -> None:
+    """Make one of a sequence of changes."""
+    kind = STEPS[number % len(STEPS)]
+    if kind == "build":
+        build_from_passages(stamped(number, 7), index, encoder, replace=True)
+    elif kind == "add":
+        add_passages(stamped(number, 5), index, encoder)
+    elif kind == "delete":
+        delete(index, [f"{number % 3}.txt"])
+    elif kind == "sync":
+        for name, text in synced(number).items():
+            (docs / name).write_text(text)
+        sync(docs, index, encoder)
+    else:
+        compact(index)
+
+
+def synced(number: int) -> State:
+    return {f"s{each}.txt": f"stamp {number} of file {each}" for each in range(3)}
+
+
+def states(first: int, state: State) -> Iterator[State]:
+    """The states before and after each step, from a build on."""
+    number = first
+    while True:
+        yield state
+        kind = STEPS[number % len(STEPS)]
+        if kind == "build":
+            state = {each["source"]: each["text"] for each in stamped(number, 7)}
+        elif kind == "add":
+            state = state | {each["source"]: each["text"] for each in stamped(number, 5)}
+        elif kind == "delete":
+            state = {name: text for name, text in state.items() if name != f"{number % 3}.txt"}
+        elif kind == "sync":
+            state = state | synced(number)
+        number += 1
+
+
+def keep_stepping(index: Path, docs: Path, first: int, call: int, begun: Connection) -> None:
+    """Make changes for ever, or until a call at which the process dies."""
+    encoder = HashEncoder()
+    if call:
+        die_at_call(call)
+    number = first
+    while True:
+        begun.send(number)
+        step(number, index, docs, encoder)
+        number += 1
+
+
+def start(work: Callable[..., None], *given: object) -> tuple[ForkServerProcess, Connection]:
+    """Run `work` in a process of its own, forked from one that has imported this module.
 
     Returns:
         The process, and the connection that receives the number of each change as it begins.
@@ -91,7 +218,126 @@ def start_writer(index: Path, moment: str = "never") -> tuple[ForkServerProcess,
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=keep_writing, args=(index, moment, sending), daemon=True)
+    process = context.Process(target=work, args=(*given, sending), daemon=True)
     process.start()
     sending.close()
     return process, receiving
+
+
+def keep_reading(index: Path, seen: Connection) -> None:
+    """Open and search an index for ever; send the texts found and the time taken, or an error."""
+    encoder = HashEncoder()
+    while True:
+        started = time.monotonic()
+        try:
+            opened = Index.open(index, encoder)
+            for mode in ("dense", "bm25", "hybrid"):
+                (hits,) = opened.search(["stamp document"], 99, mode)
+                seen.send(([hit["text"] for hit in hits], time.monotonic() - started))
+        except BaseException as error:
+            seen.send((repr(error), 0.0))
+            raise
+
+
+# A stranger's index
+
+
+def declare(index: Path, name: str) -> None:
+    """Let the manifest say that a file is as it should be: the manifest is the stranger's too."""
+    content = (index / name).read_bytes()
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    edit_manifest(index, lambda manifest: manifest["files"].update({name: entry}))
+
+
+def crafted(content: bytes, chance: random.Random) -> bytes:
+    """Damage a file as no accident would: most often in its header, or where it has lengths."""
+    kind = chance.choice(["flip", "byte", "number", "number", "cut", "grow", "zeros"])
+    at = chance.randrange(min(len(content), chance.choice([64, 512, 1 << 30])))
+    found = bytearray(content)
+    if kind == "flip":
+        found[at] ^= 1 << chance.randrange(8)
+    elif kind == "byte":
+        found[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF])
+    elif kind == "number":
+        size = chance.choice([4, 8])
+        number = chance.choice([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1])
+        at -= at % 4
+        found[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+    elif kind == "cut":
+        del found[at:]
+    elif kind == "grow":
+        found[at:at] = bytes(chance.choice([1, 8, 4096]))
+    else:
+        found[at : at + 64] = bytes(len(found[at : at + 64]))
+    return bytes(found)
+
+
+def keep_attacking(index: Path, pattern: str, first: int, last: int, told: Connection) -> None:
+    """Open and search an index with crafted files, one after the other.
+
+    Sent are the number and the name of each file, and then what came of it.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    encoder = HashEncoder()
+    manifest = (index / "manifest.json").read_bytes()
+    for number in range(first, last):
+        chance = random.Random(number)
+        name = chance.choice(sorted(str(f.relative_to(index)) for f in index.glob(pattern)))
+        whole = (index / name).read_bytes()
+        told.send((number, name))
+        write_atomic(index / name, crafted(whole, chance))  # the old one may still be mapped
+        declare(index, name)
+        try:
+            outcome = _attacked(index, encoder)
+        except (ValueError, RuntimeError) as error:
+            outcome = "damaged" if "damaged or incomplete" in str(error) else repr(error)
+        except BaseException as error:
+            outcome = f"bare {error!r}"
+        told.send((number, outcome))
+        write_atomic(index / name, whole)
+        write_atomic(index / "manifest.json", manifest)
+
+
+def _attacked(index: Path, encoder: Encoder) -> str:
+    opened = Index.open(index, encoder)
+    for mode in ("dense", "bm25", "hybrid"):
+        for where in (None, {"source": "1.txt"}, {"source": "*.txt", "page": 1}):
+            opened.search(["stamp document", "text 3"], 5, mode, where)
+    opened._words.keys()
+    copy = index.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(index, copy)
+    delete(copy, ["1.txt"])
+    add_passages([make_passage("T", "something new", "2.txt")], copy, encoder)
+    compact(copy)
+    return "fine"
+
+
+def attack(index: Path, pattern: str, count: int) -> Counter[str]:
+    """Count what comes of crafted files; a process that dies is started again after the file."""
+    outcomes: Counter[str] = Counter()
+    number = 0
+    while number < count:
+        process, told = start(keep_attacking, index, pattern, number, count)
+        current = None
+        while True:
+            try:
+                if not told.poll(60):
+                    process.kill()
+                    outcomes[f"hangs: {current}"] += 1
+                    break
+                at, text = told.recv()
+            except EOFError:
+                break
+            if current is None:
+                current = (at, text)
+            else:
+                kept = text if text in ("fine", "damaged") else f"{text} of {current}"
+                outcomes[kept] += 1
+                current, number = None, at + 1
+        process.join()
+        if current is not None:
+            number = current[0] + 1
+            if process.exitcode:
+                outcomes[f"exit {process.exitcode} by {current}"] += 1
+    return outcomes

@@ -4,9 +4,7 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,20 @@ import numpy as np
 import psutil
 import pytest
 from documents import paragraph, write_docx, write_pdf
-from indexing import HashEncoder, stamped
+from indexing import HashEncoder, edit_manifest, files, flip, one_of, stamped
 
+from hopgate.common.files import sha256
 from hopgate.retrievers import encoders
 from hopgate.retrievers.base import make_passage
-from hopgate.retrievers.building import build_from_passages, build_index
+from hopgate.retrievers.building import build_from_passages, build_index, delete
 from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.factory import free_memory
 from hopgate.retrievers.index import Index, check_index, load_index
 from hopgate.retrievers.loaders import CHUNK_CHARACTERS, load_documents
-from hopgate.retrievers.manifest import check_hashes, info
+from hopgate.retrievers.manifest import info
 from hopgate.retrievers.sources import sample_path
-from hopgate.retrievers.store import PassageStore, PassageWriter
+from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.words import Place, Stored, UnreadableError, WordsWriter, key_of
 
 PASSAGES = [
     make_passage("Skerry Light", "The lighthouse on Skerry was first lit in 1811."),
@@ -73,26 +73,6 @@ def index(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "index"))
 
 
-def version_of(index: Path) -> Path:
-    """The folder of the current version."""
-    return index / f"v{json.loads((index / 'manifest.json').read_text())['version']:06d}"
-
-
-def content(index: Path) -> dict[str, bytes]:
-    """Every file of an index but its lock."""
-    return {
-        str(file.relative_to(index)): file.read_bytes()
-        for file in index.rglob("*")
-        if file.is_file() and file.name != ".lock"
-    }
-
-
-def edit_manifest(index: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    manifest = json.loads((index / "manifest.json").read_text())
-    change(manifest)
-    (index / "manifest.json").write_text(json.dumps(manifest))
-
-
 @pytest.mark.parametrize(
     ("question", "title", "text"),
     [
@@ -126,10 +106,10 @@ def test_a_broken_pdf_is_named_and_the_rest_goes_on(documents: Path, tmp_path: P
     assert skipped.path.endswith("broken.pdf")
     assert skipped.reason
     assert (report.files, report.passages, report.duplicates) == (6, 8, 0)
-    assert seen[-3:] == [
+    assert [step for step in seen if step[1] == step[2]] == [
         ("reading files", 7, 7),
-        ("encoding passages", 8, 8),
         ("indexing words", 8, 8),
+        ("encoding passages", 8, 8),
     ]
 
 
@@ -152,10 +132,8 @@ def test_html_gives_no_script_and_no_style(documents: Path) -> None:
 def test_building_again_changes_no_id(documents: Path, tmp_path: Path) -> None:
     def ids() -> list[str]:
         build_index([documents], tmp_path / "index")
-        rows = sqlite3.connect(version_of(tmp_path / "index") / "passages.sqlite").execute(
-            "SELECT id FROM passages ORDER BY position"
-        )
-        return [identity for (identity,) in rows]
+        (hits,) = Index.open(tmp_path / "index").search(["mill"], k=99, mode="dense")
+        return [hit["id"] for hit in hits]
 
     first = ids()
     assert len(first) == 8
@@ -209,18 +187,24 @@ def test_hidden_files_other_kinds_and_link_loops_are_passed_over(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('{"title": "a", "text": ""}\n{"title": "c"}\n', "2: text is missing"),
-        ('{"text": 5}', "1: text is 5; it must be a string"),
-        ('{"title": "", "text": ""}', " it contains no text"),
-        ('{"text": ""}\n\nnonsense\n', "3: not JSON"),
-        ('{"title": 5, "text": "b"}', "1: title is 5; it must be a string"),
-        ("", " it contains no text"),
+        ('{"title": "c"}\n', ":1: text is missing"),
+        ('{"text": 5}', ":1: text is 5; it must be a string"),
+        ('{"title": "", "text": ""}', ": it contains no text"),
+        ("\n\nnonsense\n", ":3: not JSON"),
+        ('{"title": 5, "text": "b"}', ":1: title is 5; it must be a string"),
+        ("", ": it contains no text"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "rows.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=rf"no passage could be read \(.*rows.jsonl:{reason}"):
+    with pytest.raises(ValueError, match=rf"no passage could be read \(.*rows.jsonl{reason}"):
         load_documents([tmp_path / "rows.jsonl"])
+    (tmp_path / "rows.jsonl").write_text(content + '\n{"title": "a", "text": "b"}\n')
+    report = build_index([tmp_path / "rows.jsonl"], tmp_path / "index", HashEncoder())
+    assert report.passages == 1
+    if "no text" not in reason:
+        (skipped,) = report.skipped
+        assert f"{skipped.path}: {skipped.reason}".startswith(f"{tmp_path / 'rows.jsonl'}{reason}")
 
 
 def test_a_blank_row_is_passed_over(tmp_path: Path) -> None:
@@ -365,7 +349,7 @@ def test_eight_threads_find_what_one_finds(built: Path) -> None:
 
 def test_info_describes_the_index(built: Path) -> None:
     manifest = info(built)
-    assert (manifest["format_version"], manifest["version"]) == (2, 1)
+    assert (manifest["format_version"], manifest["version"]) == (3, 1)
     assert manifest["encoder"] == {
         "name": "minilm",
         "dimension": 384,
@@ -377,17 +361,16 @@ def test_info_describes_the_index(built: Path) -> None:
         "fingerprint": load_encoder().fingerprint,
     }
     assert (manifest["metric"], manifest["factory"]) == ("inner_product", "Flat")
-    assert (manifest["passages"], manifest["sources"]) == (3, 1)
-    assert {name for name in manifest["files"] if not name.startswith("bm25/")} == {
-        "faiss.index",
-        "passages.sqlite",
-    }
+    assert (manifest["passages"], manifest["sources"]) == (3, 0)
+    kinds = {name.split("/")[0] + Path(name).suffix for name in manifest["files"]}
+    assert kinds >= {"vectors.faiss", "vectors.keys", "words.store", "words.term", "words.fast"}
+    assert (manifest["language"], manifest["roots"]) == ("en", [])
 
 
 def test_an_index_is_opened_once_until_it_is_built_again(index: Path) -> None:
     first = load_index(index)
     assert load_index(str(index)) is first
-    build_from_passages(PASSAGES[:1], index)
+    build_from_passages(PASSAGES[:1], index, replace=True)
     again = load_index(index)
     assert again is not first
     assert (len(first), len(again)) == (3, 1)
@@ -397,22 +380,26 @@ def test_an_index_is_opened_once_until_it_is_built_again(index: Path) -> None:
 def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = content(index)
+    before = files(index)
 
     def fault(*_: object) -> None:
         raise OSError("fault made by the test")
 
     for where in (
-        "store.PassageWriter.put",
-        "building.write",
-        "building.Bm25.build",
-        "versions._sync",
+        "incoming.Incoming.put",
+        "words.WordsWriter.put",
+        "change.write_segment",
+        "words.WordsWriter.commit",
+        "change.Change._publish",
     ):
         monkeypatch.setattr(f"hopgate.retrievers.{where}", fault)
         with pytest.raises(OSError, match="fault made by the test"):
-            build_from_passages(PASSAGES[:1], index)
+            build_from_passages([make_passage("New", "Something new.")], index, replace=True)
         monkeypatch.undo()
-        assert content(index) == before
+        left = files(index)
+        assert {
+            name: left[name] for name in left if not name.startswith(".work/encoded-")
+        } == before
         assert os.listdir(index.parent) == [index.name]
 
 
@@ -474,7 +461,7 @@ def test_an_index_with_other_files_beside_it_is_never_replaced(
         return real(encoder, *rest)
 
     monkeypatch.setattr(Encoder, "encode_passages", note_meanwhile)
-    build_from_passages([make_passage("New", "Something new.")], index)
+    build_from_passages([make_passage("New", "Something new."), *PASSAGES], index)
     assert (index / "notes.txt").exists()
 
 
@@ -512,38 +499,49 @@ def test_a_missing_index_and_a_folder_that_is_none_are_told_apart(tmp_path: Path
             read(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["faiss.index", "passages.sqlite"])
-def test_a_half_written_index_is_refused(index: Path, name: str) -> None:
-    file = version_of(index) / name
-    whole = file.read_bytes()
+HALF_WRITTEN = (
+    "vectors/*.faiss",
+    "vectors/*.keys",
+    "words/*.store",
+    "words/*.term",
+    "words/*.fast",
+)
+
+
+@pytest.mark.parametrize("pattern", HALF_WRITTEN)
+def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
+    file = one_of(index, pattern)
+    whole, name = file.read_bytes(), re.escape(file.name)
     file.write_bytes(whole[: len(whole) // 2])
     for read in (info, check_index, Index.open):
-        with pytest.raises(ValueError, match=f"incomplete: v.*/{name} has {len(whole) // 2} bytes"):
+        with pytest.raises(ValueError, match=f"incomplete: .*/{name} has {len(whole) // 2} bytes"):
             read(index)
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    file.write_bytes(whole)
+    flip(file)
     for read in (check_index, Index.open):
-        with pytest.raises(ValueError, match=f"{name} has changed since it was built"):
+        with pytest.raises(ValueError, match=f"{name} has changed since it was written"):
             read(index)
     file.unlink()
     with pytest.raises(ValueError, match=f"{name} is missing; build it again"):
         Index.open(index)
 
 
-@pytest.mark.parametrize("name", ["faiss.index", "passages.sqlite"])
+@pytest.mark.parametrize("pattern", HALF_WRITTEN)
 def test_a_large_damaged_file_of_the_right_size_is_refused(
-    index: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    index: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hopgate.retrievers.manifest.HASH_AT_OPEN_BYTES", 0)
     assert len(Index.open(index)) == 3
-    file = version_of(index) / name
+    file = one_of(index, pattern)
     file.write_bytes(b"x" * file.stat().st_size)
     with pytest.raises(ValueError, match="damaged or incomplete"):
-        Index.open(index)
+        for mode in ("dense", "bm25"):
+            Index.open(index).search(["lighthouse"], 3, mode)
 
 
 def test_a_broken_manifest_is_refused(index: Path) -> None:
     edit_manifest(index, lambda manifest: manifest.pop("files"))
-    with pytest.raises(ValueError, match=r"manifest\.json lacks files"):
+    with pytest.raises(ValueError, match=r"files of manifest\.json: Field required"):
         Index.open(index)
     (index / "manifest.json").write_text('{"format_ver')
     with pytest.raises(ValueError, match=r"manifest\.json cannot be read"):
@@ -553,13 +551,15 @@ def test_a_broken_manifest_is_refused(index: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"encoder": "minilm"}, "encoder of manifest.json is 'minilm'"),
-        ({"encoder": {"name": "minilm"}}, "manifest.json lacks encoder.fingerprint"),
-        ({"encoder": {"name": None, "fingerprint": ""}}, "encoder.name of manifest.json is None"),
-        ({"format_version": "one"}, "format_version of manifest.json is 'one'"),
-        ({"files": []}, "files of manifest.json is"),
-        ({"files": {}}, "manifest.json lacks files.faiss.index, files.passages.sqlite"),
-        ({"passages": "many"}, "passages of manifest.json is 'many'"),
+        ({"encoder": "minilm"}, "encoder of manifest.json: Input should be a valid dictionary"),
+        ({"encoder": {"name": "minilm"}}, "encoder.dimension of manifest.json: Field required"),
+        ({"format_version": "one"}, "format_version of manifest.json: Input should be 3"),
+        ({"files": []}, "files of manifest.json: Input should be a valid dictionary"),
+        ({"files": {}}, "files of manifest.json: 'vectors/1.keys' is missing"),
+        ({"passages": "many"}, "passages of manifest.json: Input should be a valid integer"),
+        ({"passages": True}, "passages of manifest.json: Input should be a valid integer"),
+        ({"dead": "vectors/dead-9.keys"}, "files of manifest.json: 'vectors/dead-9.keys' is mis"),
+        ({"files": {"../x": {"bytes": 1, "sha256": ""}}}, "lists '../x', which is no file of an"),
     ],
 )
 def test_a_manifest_of_other_types_is_damaged(
@@ -567,37 +567,39 @@ def test_a_manifest_of_other_types_is_damaged(
 ) -> None:
     edit_manifest(index, lambda manifest: manifest.update(change))
     for read in (info, check_index, Index.open):
-        with pytest.raises(ValueError, match=f"is damaged or incomplete: {re.escape(message)}"):
+        with pytest.raises(ValueError, match=f"is damaged or incomplete: .*{re.escape(message)}"):
             read(index)
     (index / "manifest.json").write_text("[1]")
-    with pytest.raises(ValueError, match="is not a JSON object"):
+    with pytest.raises(
+        ValueError, match=r"the whole of manifest\.json: Input should be a valid dic"
+    ):
         info(index)
 
 
-def test_a_good_index_is_looked_at_again_only_when_it_changed(
+def test_a_good_index_is_hashed_again_only_when_it_changed(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[Path] = []
+    hashed: list[Path] = []
 
-    def counted(path: Path, manifest: dict[str, Any]) -> None:
-        reads.append(path)
-        check_hashes(path, manifest)
+    def counted(file: Path) -> str:
+        hashed.append(file)
+        return sha256(file)
 
-    monkeypatch.setattr("hopgate.retrievers.index.check_hashes", counted)
+    monkeypatch.setattr("hopgate.retrievers.manifest.sha256", counted)
     manifest = check_index(index)
     assert manifest == info(index)
     manifest["encoder"]["name"] = "changed by the caller"
     assert check_index(str(index)) == info(index)
-    assert len(reads) == 1
-    file = version_of(index) / "faiss.index"
+    assert len(hashed) == len(manifest["files"])
+    file = one_of(index, "vectors/*.faiss")
     whole = file.read_bytes()
     file.write_bytes(bytes(len(whole)))
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"faiss\.index has changed"):
+        with pytest.raises(ValueError, match=r"1\.faiss has changed"):
             check_index(index)
-    assert len(reads) == 3
+    assert len(hashed) == len(manifest["files"]) + 1
     file.write_bytes(b"short")
-    with pytest.raises(ValueError, match=r"faiss\.index has 5 bytes"):
+    with pytest.raises(ValueError, match=r"1\.faiss has 5 bytes"):
         check_index(index)
     file.write_bytes(whole)
     assert check_index(index) == info(index)
@@ -621,30 +623,36 @@ def test_the_check_downloads_nothing(index: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(encoders, "_download", download)
     edit_manifest(index, lambda manifest: manifest["encoder"].update(name="nobody/here"))
-    assert check_index(index)["encoder"]["name"] == "nobody/here"
+    for read in (check_index, Index.open):
+        with pytest.raises(RuntimeError, match="needs the encoder nobody/here, which is not on"):
+            read(index)
 
 
 def test_parts_that_do_not_belong_together_are_refused(index: Path) -> None:
     edit_manifest(index, lambda manifest: manifest.update(passages=4))
-    with pytest.raises(ValueError, match="vectors, passages and BM25 have different lengths"):
+    with pytest.raises(ValueError, match="its vectors and its passages are not equally many"):
         Index.open(index)
 
 
 def test_a_newer_format_is_refused(index: Path) -> None:
-    edit_manifest(index, lambda manifest: manifest.update(format_version=3))
-    with pytest.raises(ValueError, match="format version 3, and this hopgate reads version 2"):
+    edit_manifest(index, lambda manifest: manifest.update(format_version=4))
+    with pytest.raises(ValueError, match="format version 4, and this hopgate reads version 3"):
         Index.open(index)
-    edit_manifest(index, lambda manifest: manifest.update(format_version=1))
-    with pytest.raises(ValueError, match=r"old format version 1, .*: build the index again"):
-        Index.open(index)
+    edit_manifest(index, lambda manifest: manifest.update(format_version=2, roots=["my docs"]))
+    for read in (info, check_index, Index.open, verify, lambda path: delete(path, ["a"])):
+        with pytest.raises(
+            ValueError,
+            match=rf"old format version 2, .* `hopgate index build 'my docs' --out .*{index}",
+        ):
+            read(index)
 
 
 def test_an_index_of_a_newer_format_is_not_built_over(index: Path) -> None:
-    edit_manifest(index, lambda manifest: manifest.update(format_version=3))
-    before = content(index)
-    with pytest.raises(ValueError, match="format version 3, and this hopgate reads version 2"):
+    edit_manifest(index, lambda manifest: manifest.update(format_version=4))
+    before = files(index)
+    with pytest.raises(ValueError, match="format version 4, and this hopgate reads version 3"):
         build_from_passages(PASSAGES[:1], index)
-    assert content(index) == before
+    assert files(index) == before
 
 
 def test_a_query_is_encoded_with_the_prefix_that_the_index_was_built_with(tmp_path: Path) -> None:
@@ -662,16 +670,8 @@ def test_a_query_is_encoded_with_the_prefix_that_the_index_was_built_with(tmp_pa
     assert index.encoder._model is plain._model
     with pytest.raises(ValueError, match="built with query_prefix 'query: ', and encoder minilm"):
         Index.open(tmp_path / "index", plain)
-    assert build_from_passages(PASSAGES, tmp_path / "index", plain).encoded == 3
-
-
-def test_an_index_from_before_prefixes_has_none(index: Path) -> None:
-    def forget(manifest: dict[str, Any]) -> None:
-        del manifest["encoder"]["query_prefix"], manifest["encoder"]["passage_prefix"]
-
-    edit_manifest(index, forget)
-    assert Index.open(index).encoder.query_prefix == ""
-    assert not build_from_passages(PASSAGES, index).changed
+    again = build_from_passages(PASSAGES, tmp_path / "index", plain, replace=True)
+    assert again.encoded == 3
 
 
 def test_an_id_that_is_not_that_of_the_content_is_refused(tmp_path: Path) -> None:
@@ -698,17 +698,23 @@ def test_another_encoder_is_refused(index: Path, tmp_path: Path) -> None:
         Index.open(index)
 
 
-def test_a_store_reads_positions_in_the_order_asked(tmp_path: Path) -> None:
+def test_passages_are_read_in_the_order_asked(tmp_path: Path) -> None:
     passages = [make_passage(f"T{i}", f"text {i}", page=i or None) for i in range(1500)]
-    draft = PassageWriter(tmp_path / "store")
-    assert draft.put(passages) == len(draft) == 1500
-    draft.finish()
-    store = PassageStore(tmp_path / "store")
+    writer = WordsWriter(tmp_path, "en")
+    keys = [key_of(passage["id"]) for passage in passages]
+    writer.put(
+        (key, Stored(p["title"], p["text"], (Place(p["source"], p.get("page")),)))
+        for key, p in zip(keys, passages, strict=True)
+    )
+    words, _ = writer.commit()
     order = [*range(1499, -1, -1), 7, 7]
-    assert store.get(order) == [passages[i] for i in order]
-    with pytest.raises(KeyError):
-        store.get([1500])
-    store.close()
+    found = words.read([keys[i] for i in order])
+    assert [each.passage(keys[i]) for each, i in zip(found, order, strict=True)] == [
+        passages[i] for i in order
+    ]
+    assert words.keys().tolist() == sorted(keys)
+    with pytest.raises(UnreadableError, match="passage 00000000000005dc is missing"):
+        list(words.read([1500]))
 
 
 def test_the_sample_index_has_a_place_in_the_package() -> None:

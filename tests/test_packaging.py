@@ -49,8 +49,8 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
         "hopgate/classifiers/weights/cost-gpt-4o.safetensors",
         "hopgate/retrievers/sample/questions.jsonl",
         "hopgate/retrievers/sample/index/manifest.json",
-        "hopgate/retrievers/sample/index/v000001/faiss.index",
-        "hopgate/retrievers/sample/index/v000001/bm25/vocab.index.json",
+        "hopgate/retrievers/sample/index/vectors/1.faiss",
+        "hopgate/retrievers/sample/index/vectors/1.keys",
     ):
         assert name in wheel
     assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"hopgate"}

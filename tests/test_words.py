@@ -1,0 +1,224 @@
+"""The words of an index: BM25 against its formula, stored passages and filters, in Tantivy."""
+
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopgate.retrievers.base import passage_id
+from hopgate.retrievers.filters import parse_where
+from hopgate.retrievers.hybrid import fuse
+from hopgate.retrievers.language import analyzer
+from hopgate.retrievers.words import (
+    MAX_QUERY_TERMS,
+    Place,
+    Stored,
+    TemporaryFolderError,
+    UnreadableError,
+    Words,
+    WordsWriter,
+    files_of,
+    key_of,
+)
+
+TEXTS = [
+    "The lighthouse on Skerry was first lit in 1811.",
+    "Bread is baked before dawn and sold by seven.",
+    "The ferry crosses to the mainland twice a day in summer.",
+    "Keepers of lighthouses lit lamps, and lamps burned oil.",
+]
+K1, B = 1.2, 0.75
+
+
+def key(text: str, title: str = "") -> int:
+    return key_of(passage_id(title, text))
+
+
+def write(folder: Path, texts: Sequence[str], **places: tuple[Place, ...]) -> Words:
+    """Write words; `places` names the documents of a text, one `a.txt` by default."""
+    writer = WordsWriter(folder, "en")
+    writer.put((key(text), Stored("", text, places.get(text, (Place("a.txt"),)))) for text in texts)
+    return writer.commit()[0]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    return write(tmp_path_factory.mktemp("words"), TEXTS)
+
+
+def found(words: Words, query: str, k: int = 9) -> list[str]:
+    """The texts that a search finds."""
+    return [each.text for each in words.read([key for key, _ in words.search(query, k)])]
+
+
+def by_hand(query: str) -> dict[str, float]:
+    """BM25 as Lucene defines it, with (k1 + 1): idf = ln(1 + (N - n + 0.5) / (n + 0.5))."""
+    analyze = analyzer("en").analyze
+    texts = [Counter(analyze(text)) for text in TEXTS]
+    mean = sum(text.total() for text in texts) / len(texts)
+    scores = {}
+    for text, counts in zip(TEXTS, texts, strict=True):
+        norm = K1 * (1 - B + B * counts.total() / mean)
+        score = 0.0
+        for word in analyze(query):
+            n = sum(word in each for each in texts)
+            idf = math.log(1 + (len(texts) - n + 0.5) / (n + 0.5))
+            score += idf * counts[word] * (K1 + 1) / (counts[word] + norm)
+        if score:
+            scores[text] = score
+    return scores
+
+
+@pytest.mark.parametrize("query", ["lamps of the lighthouse", "who sold bread at dawn", "lit lamp"])
+def test_scores_are_those_of_the_formula(words: Words, query: str) -> None:
+    expected = by_hand(query)
+    hits = words.search(query, 9)
+    assert [key for key, _ in hits] == [
+        key(text) for text in sorted(expected, key=lambda text: -expected[text])
+    ]
+    assert [score for _, score in hits] == pytest.approx(
+        sorted(expected.values(), reverse=True), abs=1e-5
+    )
+
+
+def test_texts_that_share_no_word_are_not_found(words: Words) -> None:
+    for query in ("zeppelin", "", "of the", "🙂", "\x00", "li*", "text:"):
+        assert found(words, query) == []
+
+
+def test_a_query_is_words_and_no_language(words: Words) -> None:
+    assert set(found(words, "-bread +ferry (day OR night)^9")) == {TEXTS[1], TEXTS[2]}
+
+
+def test_k_may_exceed_the_collection(words: Words) -> None:
+    assert len(words.search("lit", 10**12)) == 2
+
+
+def test_a_huge_query_is_cut(words: Words) -> None:
+    cut = words.search("bread " * MAX_QUERY_TERMS, 1)
+    assert words.search("bread " * 16_000 + "ferry " * 16_000, 1) == cut
+
+
+def test_eight_threads_find_what_one_finds(words: Words) -> None:
+    queries = ["keepers of the lamps", "bread", "ferries in summer", "first lit"] * 20
+    alone = [found(words, query) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda query: found(words, query), queries)) == alone
+
+
+def test_texts_without_any_word_are_stored(tmp_path: Path) -> None:
+    words = write(tmp_path, ["", "the of", "🙂"])
+    assert len(words) == 3
+    assert found(words, "the") == []
+    assert {each.text for each in words.read(words.keys())} == {"", "the of", "🙂"}
+
+
+ODD = "\x00 ' \" \\ / \n \u202e é ?*[a] \U0001f642"
+
+
+def test_odd_names_are_stored_listed_and_filtered(tmp_path: Path) -> None:
+    place = Place(ODD, 3, f"§ {ODD}", "1-2")
+    words = write(tmp_path, TEXTS, **{TEXTS[0]: (place,), TEXTS[1]: (Place("x" * 5_000),)})
+    assert next(words.read([key(TEXTS[0])])).places == (place,)
+    assert ODD in words.sources()
+    assert words.stamp(ODD) == "1-2"
+    assert words.of("source", [ODD, "x" * 5_000]).tolist() == sorted(map(key, TEXTS[:2]))
+    for wanted in ({"section": f"§ {ODD}"}, {"page": 3}):
+        assert words.keys(parse_where(wanted)).tolist() == [key(TEXTS[0])]
+
+
+def test_conditions_must_hold_for_one_document_of_a_passage(tmp_path: Path) -> None:
+    places = (Place("a.pdf", 1), Place("b.pdf", 2))
+    words = write(tmp_path, TEXTS[:1], **{TEXTS[0]: places})
+    for source, page, count in (("a.pdf", 1, 1), ("b.pdf", 2, 1), ("a.pdf", 2, 0), ("*", 1, 1)):
+        wanted = parse_where({"source": source, "page": page})
+        assert len(words.keys(wanted)) == len(words.search("lighthouse", 9, wanted)) == count
+
+
+def test_a_passage_that_is_not_its_id_is_refused(tmp_path: Path) -> None:
+    writer = WordsWriter(tmp_path, "en")
+    other = Stored("", "other", (Place("a.txt"),))
+    nowhere = Stored("", "no document", ())
+    writer.put([(5, other), (key("no document"), nowhere)])
+    words, _ = writer.commit()
+    for each in (5, key("no document")):
+        with pytest.raises(UnreadableError, match="is damaged"):
+            list(words.read([each]))
+    with pytest.raises(UnreadableError, match="passage 0000000000000007 is missing"):
+        list(words.read([7]))
+
+
+def test_a_change_keeps_what_it_does_not_name(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    writer = WordsWriter(tmp_path / "one", "en")
+    stored = [(key(text), Stored("", text, (Place(f"{n}.txt"),))) for n, text in enumerate(TEXTS)]
+    writer.put(stored)
+    before, meta = writer.commit()
+    files = files_of(meta, tmp_path / "one")
+    writer = WordsWriter(tmp_path / "two", "en", files, meta)
+    writer.remove([key(TEXTS[1])])
+    writer.put([(stored[2][0], Stored("", TEXTS[2], (Place("new.txt"),)))], [stored[2][0]])
+    after, _ = writer.commit()
+    assert (len(before), len(after)) == (4, 3)
+    assert after.sources() == ["0.txt", "3.txt", "new.txt"]
+    assert found(before, "bread") == [TEXTS[1]]
+    assert found(after, "bread") == []
+    assert found(after, "lighthouse lamps") == found(before, "lighthouse lamps")
+
+
+def test_an_index_opens_without_leaving_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (temporary := tmp_path / "temporary").mkdir()
+    (own := tmp_path / "own").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    writer = WordsWriter(own, "en")
+    writer.put([(key(text), Stored("", text, (Place(""),))) for text in TEXTS])
+    _, meta = writer.commit()
+    files = files_of(meta, own)
+    before = {file: file.stat() for file in own.iterdir()}
+    for _ in range(50):  # a thread of Tantivy writes a lock file now and then
+        assert found(Words(files, meta, "en"), "bread") == [TEXTS[1]]
+        assert os.listdir(temporary) == []
+    assert {file: file.stat() for file in own.iterdir()} == before
+
+
+def test_without_a_temporary_folder_the_error_names_tmpdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(TemporaryFolderError, match=r"No such file or directory.*: set TMPDIR to"):
+        write(tmp_path, TEXTS)
+
+
+# Fusion
+
+
+def test_fusion_sums_reciprocal_ranks() -> None:
+    fused = fuse([[4, 7, 9], [7, 2, -1]], k=3)
+    assert fused == [
+        (7, pytest.approx(1 / 62 + 1 / 61)),
+        (4, pytest.approx(1 / 61)),
+        (2, pytest.approx(1 / 62)),
+    ]
+
+
+@given(st.lists(st.lists(st.integers(-1, 30), unique=True, max_size=20), max_size=3))
+def test_fusion_gives_each_passage_once_best_first(rankings: list[list[int]]) -> None:
+    fused = fuse(rankings, k=100)
+    positions = [position for position, _ in fused]
+    assert sorted(positions) == sorted({p for ranking in rankings for p in ranking if p >= 0})
+    assert [score for _, score in fused] == sorted((s for _, s in fused), reverse=True)
+    assert fuse(rankings, k=2) == fused[:2]
+
+
+def test_fusion_of_one_ranking_keeps_it() -> None:
+    assert [position for position, _ in fuse([[5, 3, 8]], k=3)] == [5, 3, 8]
