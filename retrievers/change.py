@@ -50,7 +50,7 @@ from hopgate.retrievers.segments import (
     write_segment,
 )
 from hopgate.retrievers.segments import files_of as files_of_segment
-from hopgate.retrievers.words import Place, Stored, Words, WordsWriter
+from hopgate.retrievers.words import Place, Stored, Words, WordsWriter, with_places
 from hopgate.retrievers.words import files_of as files_of_words
 from hopgate.retrievers.writing import Writer
 
@@ -228,7 +228,7 @@ class Change:
                 f"this would delete every passage of {self.writer.folder}: delete the folder "
                 "instead"
             )
-        segments, dead, encoded = self._vectors(words, keys, found.added, request)
+        segments, dead, encoded = self._vectors(incoming, keys, found.added, request)
         mode, reason = self._mode(words, keys, language, found, anew=new_language)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -284,7 +284,7 @@ class Change:
             if stage:
                 stage(done, len(incoming))
         shared = (
-            (key, replace(texts[key], places=tuple(dict.fromkeys(places))))
+            (key, with_places(texts[key], tuple(dict.fromkeys(places))))
             for key, places in gathered.items()
         )
         for batch in _chunks(shared, _AT_A_TIME):
@@ -312,7 +312,7 @@ class Change:
             found.count_repeats(places, stored.places)
             if set(places) == set(had):
                 continue
-            put.append((key, replace(stored, places=places)))
+            put.append((key, with_places(stored, places)))
             if key not in before:
                 found.added.append(key)
         found.moved += sum(key in before for key, _ in put)
@@ -329,7 +329,7 @@ class Change:
         for key, stored in self._before(keys).items():
             rest = tuple(place for place in stored.places if not request.replaced(place.source))
             if rest and key not in request.forgotten:
-                put.append((key, replace(stored, places=rest)))
+                put.append((key, with_places(stored, rest)))
             else:
                 gone.append(key)
         if put or gone:
@@ -349,7 +349,7 @@ class Change:
     # Vectors
 
     def _vectors(
-        self, words: Words, keys: Keys, added: Sequence[int], request: Request
+        self, incoming: Incoming, keys: Keys, added: Sequence[int], request: Request
     ) -> tuple[list[SegmentInfo], str, int]:
         """Encode what has no vector, and write the segment that the change needs.
 
@@ -363,7 +363,7 @@ class Change:
         parts = [Segment(folder, each, dead) for each in described]
         fresh = np.array(added, dtype=np.uint64)
         fresh = fresh[~among(fresh, held)]
-        vectors, encoded = self._encode(words, fresh)
+        vectors, encoded = self._encode(incoming, fresh)
         merged = parts
         if not (request.rewrite or self._other_factory(request)):
             merged = to_merge(parts, len(fresh), FLAT_UP_TO if not request.factory else math.inf)
@@ -429,7 +429,7 @@ class Change:
         return f"{VECTORS}/{file.name}"
 
     def _encode(
-        self, words: Words, fresh: Keys
+        self, incoming: Incoming, fresh: Keys
     ) -> tuple[Callable[[slice], NDArray[np.float32]], int]:
         """Encode passages, saving each batch; return what reads a slice of their vectors."""
         cache = _Encoded(self.writer, self._described)
@@ -439,12 +439,9 @@ class Change:
             encoder = self._encoder()
             if stage:
                 stage(done, len(fresh))
-            for batch in _chunks(waiting.tolist(), _BATCH):
-                passages = [
-                    stored.passage(key)
-                    for key, stored in zip(batch, words.read(batch), strict=True)
-                ]
-                cache.keep(batch, encoder.encode_passages(passages))
+            for batch in _chunks(incoming.only(waiting), _BATCH):
+                passages = [stored.passage(key) for key, stored in batch]
+                cache.keep([key for key, _ in batch], encoder.encode_passages(passages))
                 done += len(batch)
                 if stage:
                     stage(done, len(fresh))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopgate.retrievers.base import Passage, passage_id
-from hopgate.retrievers.words import Place, Stored, key_of
+from hopgate.retrievers.words import Place, Stored, decode, encode, key_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +27,7 @@ class Incoming:
 
     def __init__(self, file: Path) -> None:
         """Create the file."""
-        self._file = file.open("x", encoding="utf-8", errors="surrogatepass")
+        self._file = file.open("xb")
         self._path = file
         self._keys = array("Q")
 
@@ -53,8 +52,8 @@ class Incoming:
                     f"the id of passage {passage['id']!r} does not match its content: create "
                     "passages with make_passage"
                 )
-            place = (passage["source"], passage.get("page"), passage.get("section", ""), stamp)
-            self._file.write(json.dumps([title, text, place], ensure_ascii=False) + "\n")
+            place = Place(passage["source"], passage.get("page"), passage.get("section", ""), stamp)
+            self._file.write(encode(Stored(title, text, (place,))) + b"\n")
             self._keys.append(key_of(passage["id"]))
         return len(self._keys) - before
 
@@ -70,10 +69,20 @@ class Incoming:
     def __iter__(self) -> Iterator[tuple[int, Stored]]:
         """Read each passage with its key."""
         self._file.flush()
-        with self._path.open(encoding="utf-8", errors="surrogatepass", newline="\n") as lines:
+        with self._path.open("rb") as lines:
             for key, line in zip(self._keys, lines, strict=True):
-                title, text, place = json.loads(line)
-                yield key, Stored(title, text, (Place(*place),))
+                yield key, decode(line)
+
+    def only(self, keys: Keys) -> Iterator[tuple[int, Stored]]:
+        """Read the passages with some keys, each once."""
+        wanted = np.sort(keys)
+        left = np.ones(len(wanted), dtype=bool)
+        places = np.minimum(np.searchsorted(wanted, self.keys), len(wanted) - 1)
+        known = wanted[places] == self.keys
+        for (key, stored), at, is_wanted in zip(self, places, known, strict=True):
+            if is_wanted and left[at]:
+                left[at] = False
+                yield key, stored
 
     def sample(self, most: int) -> list[Stored]:
         """Read passages spread evenly over all."""
