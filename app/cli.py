@@ -572,6 +572,8 @@ def explain_error(error: Exception) -> tuple[str, int]:
         return text, 2
     if isinstance(error, RuntimeError):
         return text, 1
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}", 1
     return f"{type(error).__name__}: {text}; run again with --debug for the traceback", 1
 
 

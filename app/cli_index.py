@@ -56,7 +56,7 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option(
     "--language",
-    type=click.Choice(LANGUAGES),
+    type=click.Choice(LANGUAGES, case_sensitive=False),
     metavar="CODE",
     help=f"Language of the documents, for BM25: {', '.join(LANGUAGES)}. "
     "Default: detected when the index is built first.",
@@ -184,7 +184,7 @@ class _Follower:
                 report = sync(*self._arguments, progress)
         except Exception as error:
             if self._error != (text := explain_error(error)[0]):
-                render.note(f"{_now():%H:%M:%S} not updated: {text}")
+                render.note(f"{_now():%H:%M:%S} not updated, trying again: {text}")
             self._error = text
             return False
         self._error = ""

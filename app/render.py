@@ -272,7 +272,9 @@ def built(report: "BuildReport") -> None:
 def synced(report: "BuildReport", at: str, skipped: "Sequence[SkippedFile]") -> None:
     """Print one round of `hopgate index sync --watch` as a line, and what it skipped."""
     _skipped_list([f"{at} [yellow]skipped[/] {_reason(each)}" for each in skipped])
-    did = ", ".join(part for part in (_documents(report), _difference(report)) if part)
+    did = _difference(report)
+    if report.changed and (documents := _documents(report)):
+        did = f"{documents}; passages: {did}"
     _out.print(f"{at} {did}; {_count(report.passages, 'passage')}", soft_wrap=True)
 
 

@@ -402,15 +402,15 @@ class _Job:
         elif encoder is None and current:
             loaded = matching_encoder(writer.folder, current.manifest, None)
         else:
-            loaded = load_encoder(encoder or DEFAULT_ENCODER)
+            loaded = load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
         described = describe(loaded)
         if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
             before = current.manifest["encoder"]["name"]
             if not replace:
                 raise ValueError(
                     f"the index at {writer.folder} was built with encoder {before}, and this build "
-                    f"uses {loaded.name} with other weights or settings: leave out --encoder, or "
-                    "add --replace to encode everything again"
+                    f"uses {loaded.name} with other weights or prefixes: leave out --encoder and "
+                    "the prefixes, or add --replace to encode everything again"
                 )
             current = None
         job = cls(writer, current, described, lambda: loaded, progress, announce)

@@ -99,6 +99,8 @@ def _looked_at(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
 
 def _of_manifest(folder: Path) -> list[str]:
     """Return the problems of the manifest as a file."""
+    if not (folder / MANIFEST).is_file():
+        return []  # a pipe would be read for ever; `info` has its error
     try:
         found = (folder / MANIFEST).read_bytes()
         whole = found == to_bytes(json.loads(found))

@@ -107,6 +107,7 @@ SLOW = (
     "auth",
     "training",
     "cli",
+    "cli_index",
     "label",
     "live",
     "demo",
