@@ -17,7 +17,7 @@ import numpy as np
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.change import BuildProgress, Change, Current, Outcome, Request
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from hopgate.retrievers.factory import Announce, load_faiss
+from hopgate.retrievers.factory import Announce, given, load_faiss
 from hopgate.retrievers.incoming import Incoming
 from hopgate.retrievers.index import Index, matching_encoder
 from hopgate.retrievers.loaders import (
@@ -151,7 +151,7 @@ def build_index(
     found = find_files(paths)
     roots = _roots(paths)
     with writing(folder, "index build") as writer:
-        job = _Job.build(writer, encoder, progress, announce, replace)
+        job = _Job.build(writer, encoder, progress, announce, factory, replace)
         report = ReadReport()
         with job.incoming() as incoming:
             job.read(found, roots, incoming, report)
@@ -192,7 +192,7 @@ def build_from_passages(
     if not first:
         raise ValueError(f"no passages given: nothing to index in {out}")
     with writing(_target(out), "index build") as writer:
-        job = _Job.build(writer, encoder, progress, announce, replace)
+        job = _Job.build(writer, encoder, progress, announce, factory, replace)
         with job.incoming() as incoming:
             incoming.put(chain(first, rest))
             return job.build_from(incoming, ReadReport(), factory, language, [])
@@ -393,6 +393,7 @@ class _Job:
         encoder: str | Encoder | None,
         progress: BuildProgress | None,
         announce: Announce | None,
+        factory: str | None,
         replace: bool,
     ) -> _Job:
         current = _current(writer.folder, whole=True)
@@ -403,6 +404,8 @@ class _Job:
             loaded = matching_encoder(writer.folder, current.manifest, None)
         else:
             loaded = load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
+        if factory:
+            given(factory, 1, loaded.dimension)  # before anything is encoded
         described = describe(loaded)
         if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
             before = current.manifest["encoder"]["name"]
