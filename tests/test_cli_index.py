@@ -217,11 +217,14 @@ def test_bad_input_is_one_line_and_changes_nothing(
     run: Callable[..., Ran], odd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(render, "FIRST_SECONDS", 600)  # no progress, however slow the machine
+    manifest = (odd / "idx" / "manifest.json").read_bytes()
+    (odd / "idx" / ".lock").touch()  # stays in an index that someone tried to change
     before = sorted(odd.rglob("*"))
     for line, parts in BAD_USAGE.items():
         arguments = ["" if each == "@" else each for each in line.split(" ")]
         one_line(run("index", *arguments), 2, *parts)
         assert sorted(odd.rglob("*")) == before, line
+    assert (odd / "idx" / "manifest.json").read_bytes() == manifest
 
 
 def test_verify_does_not_wait_for_a_pipe(run: Callable[..., Ran], odd: Path) -> None:
