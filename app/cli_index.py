@@ -83,10 +83,10 @@ def index_build(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Index files and folders; passages that the index already has are not encoded again.
+    """Build an index of files and folders.
 
-    The index then contains these files and no others. If it is interrupted, the same command
-    resumes.
+    The index then contains these files and no others. Passages that it already has are not encoded
+    again. If it is interrupted, the same command resumes.
     """
     from hopgate import render
     from hopgate.retrievers.building import build_index
@@ -130,7 +130,10 @@ def _with_prefixes(
 @moved_option
 @json_option
 def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
-    """Add files and folders to an index; documents that it already has are replaced."""
+    """Add files and folders to an index.
+
+    Documents that it already has are replaced.
+    """
     from hopgate import render
     from hopgate.retrievers.building import add
 
@@ -143,13 +146,14 @@ def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json
 @click.argument("folder", type=FILE)
 @index_option
 @moved_option
-@click.option("--watch", is_flag=True, help="Go on until Ctrl-C, updating after every change.")
+@click.option("--watch", is_flag=True, help="Keep doing it after every change, until Ctrl-C.")
 @json_option
 def index_sync(folder: Path, index: Path, encoder: str | None, watch: bool, as_json: bool) -> None:
-    """Make an index follow FOLDER: add new files, replace changed ones, remove those gone.
+    """Make an index follow FOLDER.
 
-    Only new and changed files are read. Documents from elsewhere stay. With --watch and --json,
-    each change is one JSON document on a line.
+    New files are added, changed ones replaced, and those that are gone removed; the others are not
+    read. Documents from elsewhere stay. With --watch and --json, each change is a JSON document on
+    a line of its own.
     """
     from hopgate import render
     from hopgate.retrievers import watching
@@ -215,9 +219,10 @@ def _now() -> datetime:
 def index_delete(
     sources: tuple[str, ...], ids: tuple[str, ...], index: Path, as_json: bool
 ) -> None:
-    """Delete documents from an index, by their SOURCES (or patterns such as 'reports/*').
+    """Delete documents from an index.
 
-    They are no longer found; `hopgate index compact` frees their space on disk.
+    SOURCES are names of documents, or patterns such as 'reports/*'. What is deleted is no longer
+    found; `hopgate index compact` frees its space on disk.
     """
     from hopgate import render
     from hopgate.retrievers.building import delete
@@ -233,7 +238,10 @@ def index_delete(
 @either_folder
 @json_option
 def index_compact(index: Path, as_json: bool) -> None:
-    """Write an index again without what was deleted, in as few segments as possible."""
+    """Free the space of what was deleted.
+
+    The index is written again, in as few segments as possible.
+    """
     from hopgate import render
     from hopgate.retrievers.building import compact
     from hopgate.retrievers.manifest import info, size
@@ -248,9 +256,10 @@ def index_compact(index: Path, as_json: bool) -> None:
 @either_folder
 @json_option
 def index_info(index: Path, as_json: bool) -> None:
-    """Show what an index contains, which encoder it needs, and what `compact` would free.
+    """Show what an index contains.
 
-    --json prints the whole manifest, with the files and their hashes.
+    Also which encoder it needs, and what `compact` would free. --json prints the whole manifest,
+    with the files and their hashes.
     """
     from hopgate import render
     from hopgate.retrievers.manifest import info
