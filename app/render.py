@@ -81,7 +81,10 @@ def _bar(*, transient: bool) -> Progress:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of one stage on stderr, see `stages`."""
+    """Show the progress of one stage on a terminal; yields a callback of done and total."""
+    if not _err.is_terminal:
+        yield lambda done, total: None
+        return
     with stages() as update:
         yield partial(update, doing)
 
