@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hopgate import cli_eval
+from hopgate import cli_eval, cli_index
 from hopgate.options import (
     ANSWERING,
     FILE,
@@ -127,115 +127,6 @@ def search(query: str, settings: dict[str, Any], k: int, as_json: bool) -> None:
         source = open_source(context.index, context.mode, context.rerank, context.where)
         (hits,) = source.search([check_question(query)], k)
     output(hits, as_json, render.hits)
-
-
-@cli.group("index")
-def index_group() -> None:
-    """Build, change and check indexes."""
-
-
-@index_group.command("build")
-@click.argument("paths", nargs=-1, required=True, type=FILE)
-@click.option("--out", required=True, type=FILE, help="Folder to write.")
-@click.option(
-    "--encoder",
-    default="minilm",
-    show_default=True,
-    help="minilm, contriever, contriever-msmarco, or a model's folder or hub name.",
-)
-@click.option(
-    "--factory",
-    help="FAISS factory string, e.g. Flat or IVF4096,SQ8. Default: depends on the collection.",
-)
-@click.option(
-    "--query-prefix",
-    help="Prefix of each query, e.g. 'query: '. Default: the model's own.",
-)
-@click.option("--passage-prefix", help="Prefix of each passage. Default: the model's own.")
-@json_option
-def index_build(
-    paths: tuple[Path, ...],
-    out: Path,
-    encoder: str,
-    factory: str | None,
-    query_prefix: str | None,
-    passage_prefix: str | None,
-    as_json: bool,
-) -> None:
-    """Index files and folders into the folder --out; unchanged passages are not encoded again.
-
-    If it is interrupted, the same command resumes.
-    """
-    from hopgate import render
-    from hopgate.retrievers.building import build_index
-    from hopgate.retrievers.encoders import Encoder, load_encoder
-
-    chosen: str | Encoder = encoder
-    if query_prefix is not None or passage_prefix is not None:
-        chosen = load_encoder(encoder, query_prefix, passage_prefix)
-    with render.stages() as progress:
-        report = build_index(paths, out, chosen, progress, factory, render.note)
-    output(report, as_json, render.built)
-
-
-@index_group.command("add")
-@click.argument("paths", nargs=-1, required=True, type=FILE)
-@click.option("--index", required=True, type=FILE, help="Folder to change.")
-@click.option("--encoder", help="Where the index's encoder is now, if it was moved.")
-@json_option
-def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
-    """Add files and folders to an index; documents that it already has are replaced."""
-    from hopgate import render
-    from hopgate.retrievers.building import add
-
-    with render.stages() as progress:
-        report = add(paths, index, encoder, progress, render.note)
-    output(report, as_json, render.built)
-
-
-@index_group.command("delete")
-@click.argument("sources", nargs=-1)
-@click.option("--id", "ids", multiple=True, help="A passage to delete, by its id; repeatable.")
-@click.option("--index", required=True, type=FILE, help="Folder to change.")
-@json_option
-def index_delete(
-    sources: tuple[str, ...], ids: tuple[str, ...], index: Path, as_json: bool
-) -> None:
-    """Delete documents from an index, by their SOURCES (or patterns such as 'reports/*')."""
-    from hopgate import render
-    from hopgate.retrievers.building import delete
-
-    with render.stages() as progress:
-        report = delete(index, sources, ids, progress)
-    output(report, as_json, render.built)
-
-
-@index_group.command("verify")
-@click.argument("path", type=FILE)
-@click.option("--encoder", help="Where the index's encoder is now, if it was moved.")
-@json_option
-def index_verify(path: Path, encoder: str | None, as_json: bool) -> None:
-    """Check every byte of an index, and that its parts match."""
-    from hopgate import render
-    from hopgate.retrievers.verifying import verify
-
-    with render.status("verifying", quiet=as_json):
-        report = verify(path, encoder)
-    output(report, as_json, render.verified)
-    if report.problems:
-        raise SystemExit(1)
-
-
-@index_group.command("info")
-@click.argument("path", type=FILE)
-@json_option
-def index_info(path: Path, as_json: bool) -> None:
-    """Show what an index holds and which encoder it needs."""
-    from hopgate import render
-    from hopgate.retrievers.manifest import info
-
-    manifest = info(path)
-    output(manifest, as_json, render.manifest, path)
 
 
 @cli.command(cls=ContextCommand, fields=("index", *ANSWERING), helps=INDEX_HELP)
@@ -605,6 +496,7 @@ def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
 
 
 cli.add_command(cli_eval.eval_group)
+cli.add_command(cli_index.index_group)
 
 
 def main() -> None:
@@ -659,6 +551,8 @@ def explain_error(error: Exception) -> tuple[str, int]:
         return text, 2
     if isinstance(error, RuntimeError):
         return text, 1
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}", 1
     return f"{type(error).__name__}: {text}; run again with --debug for the traceback", 1
 
 

@@ -7,7 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 REACH_SECONDS = 3.0
-DOCUMENT_PACKAGES = {".pdf": "pypdf", ".html": "beautifulsoup4", ".docx": "mammoth"}
+DOCUMENT_PACKAGES = {
+    "documents (.pdf)": "pypdf",
+    "documents (.html)": "beautifulsoup4",
+    "documents (.docx)": "mammoth",
+    "documents (.rst)": "docutils",
+    "index sync --watch": "watchfiles",
+}
 
 
 class Check(NamedTuple):
@@ -34,17 +40,14 @@ def run() -> list[Check]:
         Check("python", True, True, platform.python_version()),
         _package("torch", "torch", needed=True, advice="pip install torch"),
         _package("faiss", _faiss_package(), needed=True, advice="pip install 'hopgate[cpu]'"),
+        _package("tantivy", "tantivy", needed=True, advice="pip install tantivy"),
         _attempt("encoder minilm", _encoder, needed=True),
         _attempt("router", _router, needed=True),
         _attempt("sample index", _sample, needed=True),
         *_models(),
         *(
-            _package(f"documents ({kind})", package, advice="pip install 'hopgate[documents]'")
-            for kind, package in (
-                (".pdf", "pypdf"),
-                (".html", "beautifulsoup4"),
-                (".docx", "mammoth"),
-            )
+            _package(name, package, advice="pip install 'hopgate[documents]'")
+            for name, package in DOCUMENT_PACKAGES.items()
         ),
         _package("langgraph dev", "langgraph-api", advice="pip install 'langgraph-cli[inmem]'"),
     ]

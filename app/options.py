@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-FILE = click.Path(path_type=Path)
+
+class _File(click.Path):
+    """The path of a file or folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty path, which would mean the current folder."""
+        if not str(value):
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(path_type=Path)
 ANSWERING = (
     "model", "layout", "mode", "where", "rerank", "top_k", "max_evidence_tokens", "hop_k",
     "max_hops", "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",

@@ -1,9 +1,12 @@
 """Printing answers, decisions and progress with rich."""
 
+import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +29,20 @@ if TYPE_CHECKING:
     from hopgate.diagnosis import Check
     from hopgate.retrievers.base import Hit
     from hopgate.retrievers.building import BuildReport
+    from hopgate.retrievers.loaders import SkippedFile
+    from hopgate.retrievers.manifest import Manifest
     from hopgate.retrievers.verifying import VerifyReport
 
 _out = Console(highlight=False, emoji=False)
 _err = Console(stderr=True, highlight=False, emoji=False)
 
-LINE_SECONDS = 60.0
+FIRST_SECONDS = 1.0
+LINE_SECONDS = 5.0
+MAX_LINE_SECONDS = 60.0
+LINES_PER_DOUBLING = 10
+"""How often progress is printed where there is no terminal."""
+SKIPPED_SHOWN = 20
+REPEATS_SHOWN = 5
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
 
 
@@ -55,7 +66,7 @@ def status(doing: str, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _bar() -> Progress:
+def _bar(*, transient: bool) -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -63,53 +74,100 @@ def _bar() -> Progress:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=_err,
-        disable=not _err.is_terminal,
+        transient=transient,
         speed_estimate_period=3600,  # a slow model answers once a minute
     )
 
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr; yields a callback of the number done and the total."""
-    with _bar() as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    """Show the progress of one stage on a terminal; yields a callback of done and total."""
+    if not _err.is_terminal:
+        yield lambda done, total: None
+        return
+    with stages() as update:
+        yield partial(update, doing)
 
 
 @contextmanager
-def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar for each stage on stderr; yields a callback of stage, done and total.
+def stages(*, brief: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of each stage on stderr; yields a callback of stage, done and total.
 
-    If stderr is not a terminal, print a line every `LINE_SECONDS` instead.
+    A terminal gets a bar for each stage, anything else a line now and then, see `_Lines`.
+
+    Args:
+        brief: For work that is usually over at once: leave no bars behind, and print no lines
+            in the first seconds.
     """
     if not _err.is_terminal:
-        yield _lines()
+        lines = _Lines(LINE_SECONDS if brief else FIRST_SECONDS)
+        try:
+            yield lines.update
+        finally:
+            lines.close()
         return
-    with _bar() as bar:
+    with _bar(transient=brief) as bar:
         tasks: dict[str, Any] = {}
+        starting = bar.add_task("starting", total=None)
 
         def update(stage: str, done: int, total: int) -> None:
+            bar.update(starting, visible=False)
             if stage not in tasks:  # a new bar, so that earlier work does not distort the estimate
                 tasks[stage] = bar.add_task(stage, total=total, completed=done)
             bar.update(tasks[stage], completed=done, total=total)
 
         yield update
+        bar.update(starting, visible=False)
 
 
-def _lines() -> Callable[[str, int, int], None]:
-    started: dict[str, tuple[float, int]] = {}
-    printed = time.monotonic()
+class _Lines:
+    """Progress as lines of text, for a log.
 
-    def update(stage: str, done: int, total: int) -> None:
-        nonlocal printed
+    The first comes after a second, then one at the start of each stage and every few seconds, and
+    in long work every minute. Work that is over within the first second prints nothing.
+    """
+
+    def __init__(self, quiet_seconds: float) -> None:
+        self._lock = threading.Lock()
+        self._started = self._printed = time.monotonic()
+        self._quiet_seconds = quiet_seconds
+        self._stage, self._stage_started, self._before = "starting", self._started, 0
+        self._done, self._total = 0, 0
+        self._timer = threading.Timer(quiet_seconds, self._print)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def update(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
-        start, before = started.setdefault(stage, (now, done))
-        if done > before and now - printed >= LINE_SECONDS:
-            printed = now
-            left = timedelta(seconds=round((now - start) / (done - before) * (total - done)))
-            _err.print(f"{escape(stage)}: {done} of {total}, {left} left", soft_wrap=True)
+        new = stage != self._stage
+        if new:
+            self._stage, self._stage_started, self._before = stage, now, done
+        self._done, self._total = done, total
+        long = (now - self._started) / LINES_PER_DOUBLING
+        due = now - self._printed >= min(max(LINE_SECONDS, long), MAX_LINE_SECONDS)
+        if now - self._started >= self._quiet_seconds and (new or due):
+            self._print()
 
-    return update
+    def _print(self) -> None:
+        with self._lock:
+            self._printed = now = time.monotonic()
+            line = self._stage
+            if self._total:
+                line += f": {self._done:,} of {self._total:,}"
+            seconds, did = now - self._stage_started, self._done - self._before
+            if did > 0 and seconds > 0 and self._done < self._total:
+                left = timedelta(seconds=round(seconds / did * (self._total - self._done)))
+                line += f" ({_rate(did / seconds)}, {left} left)"
+            _err.print(escape(line), soft_wrap=True)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+def _rate(per_second: float) -> str:
+    if per_second >= 1:
+        return f"{per_second:,.0f} a second"
+    return f"{per_second * 60:,.1f} a minute"
 
 
 def answer(result: dict[str, Any]) -> None:
@@ -192,33 +250,162 @@ def note(text: str) -> None:
 
 def built(report: "BuildReport") -> None:
     """Print what a change did to an index, and what was skipped."""
-    for skipped in report.skipped:
-        _err.print(
-            f"[yellow]skipped[/] {escape(skipped.path)}: {escape(skipped.reason)}", soft_wrap=True
-        )
-    did = f"{report.added} added, {report.removed} removed, {report.encoded} encoded"
+    _skipped(report)
+    path = escape(report.path)
     _out.print(
-        f"{report.passages} passages → {escape(report.path)}, version {report.version} "
-        f"({did if report.changed else 'nothing changed'})",
+        f"{_count(report.passages, 'passage')} → {path}, version {report.version} "
+        f"({_difference(report)})",
         soft_wrap=True,
     )
+    if documents := _documents(report):
+        _out.print(documents)
+    if report.duplicates:
+        _repeats(report)
+    reason = f" ({escape(report.mode_reason)})" if report.mode_reason else ""
     _out.print(
-        f"{report.files} files read, {report.duplicates} duplicates left out; encoder "
+        f"language {escape(report.language)}, mode {report.mode}{reason}, encoder "
         f"{escape(report.encoder)}, factory {escape(report.factory)}",
         soft_wrap=True,
     )
-    _out.print(f'Ask it: hopgate ask "…" --index {escape(report.path)}', soft_wrap=True)
+    _out.print(
+        f'Ask it: hopgate ask "…" --index {escape(shlex.quote(report.path))}', soft_wrap=True
+    )
 
 
-def manifest(document: dict[str, Any], path: Path) -> None:
-    """Print an index's manifest."""
-    table = Table(title=escape(str(path)), show_header=False)
-    for key, value in document.items():
-        shown = (
-            ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+def synced(report: "BuildReport", at: str, skipped: "Sequence[SkippedFile]") -> None:
+    """Print one round of `hopgate index sync --watch` as a line, and what it skipped."""
+    _skipped_list([f"{at} [yellow]skipped[/] {_reason(each)}" for each in skipped])
+    did = _difference(report)
+    if report.changed and (documents := _documents(report)):
+        did = f"{documents}; passages: {did}"
+    _out.print(f"{at} {did}; {_count(report.passages, 'passage')}", soft_wrap=True)
+
+
+def compacted(report: "BuildReport", before: int, after: int) -> None:
+    """Print what compacting an index freed."""
+    _out.print(
+        f"{_count(report.passages, 'passage')} → {escape(report.path)}, version {report.version} "
+        f"({_bytes(before)} before, {_bytes(after)} now)",
+        soft_wrap=True,
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _bytes(number: float) -> str:
+    """Return a size as people read it."""
+    for unit in ("bytes", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
+
+
+def _difference(report: "BuildReport") -> str:
+    counts = {"added": report.added, "removed": report.removed, "encoded": report.encoded}
+    did = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    return did or "passages as before" if report.changed else "nothing changed"
+
+
+def _documents(report: "BuildReport") -> str:
+    """Return what was read, and what became of the documents as far as the change knows."""
+    counts = {
+        "new": report.new,
+        "changed": report.updated,
+        "gone": report.gone,
+        "unchanged": report.unchanged,
+    }
+    parts = [f"{number:,} {what}" for what, number in counts.items() if number]
+    if parts:
+        return f"documents: {', '.join(parts)}"
+    return f"{_count(report.files, 'file')} read" if report.files else ""
+
+
+def _repeats(report: "BuildReport") -> None:
+    _out.print(f"{_count(report.duplicates, 'duplicate')} left out")
+    for repeat in report.repeats[:REPEATS_SHOWN]:
+        is_are = "is" if repeat.passages == 1 else "are"
+        _out.print(
+            f"  {_count(repeat.passages, 'passage')} of {escape(repeat.source)} {is_are} in "
+            f"{escape(repeat.of)} too",
+            soft_wrap=True,
         )
-        table.add_row(key, escape(str(shown)))
+
+
+def _skipped(report: "BuildReport") -> None:
+    from hopgate.retrievers.loaders import ignored_summary
+
+    _skipped_list([f"[yellow]skipped[/] {_reason(each)}" for each in report.skipped])
+    if summary := ignored_summary(report.ignored):
+        _err.print(f"[yellow]skipped[/] {escape(summary)}", soft_wrap=True)
+
+
+def _skipped_list(lines: Sequence[str]) -> None:
+    for line in lines[:SKIPPED_SHOWN]:
+        _err.print(line, soft_wrap=True)
+    if (more := len(lines) - SKIPPED_SHOWN) > 0:
+        _err.print(f"[yellow]skipped[/] {more:,} more; --json lists them all", soft_wrap=True)
+
+
+def _reason(skipped: "SkippedFile") -> str:
+    return f"{escape(skipped.path)}: {escape(skipped.reason)}"
+
+
+def manifest(document: "Manifest", path: Path) -> None:
+    """Print a page about an index."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in _page(document, path).items():
+        table.add_row(f"[bold]{name}[/]", escape(value))
+    _out.print(f"[bold]{escape(str(path))}[/]", soft_wrap=True)
     _out.print(table)
+
+
+def _page(document: "Manifest", path: Path) -> dict[str, str]:
+    from hopgate.retrievers.manifest import size
+
+    encoder, reason = document["encoder"], document["mode_reason"]
+    return {
+        "passages": f"{document['passages']:,} of {_count(document['sources'], 'document')}",
+        "language": document["language"],
+        "mode": document["mode"] + (f": {reason}" if reason else ""),
+        "encoder": f"{encoder['name']}, {encoder['dimension']} dimensions",
+        "factory": _factory(document),
+        "segments": _segments(document, path),
+        "size": _bytes(size(document)),
+        "folders": "\n".join(document["roots"]) or "none: only files were indexed",
+        "last change": f"{_local(document['created'])}, version {document['version']}",
+    }
+
+
+def _factory(document: "Manifest") -> str:
+    chosen = "chosen for the collection" if document["auto"] else "as given to `index build`"
+    recalls = [each["search"].get("recall") for each in document["segments"]]
+    measured = [recall for recall in recalls if recall is not None]
+    found = f"recall@10 {min(measured):.3f}" if measured else "exact"
+    return f"{document['factory']} ({chosen}; {found})"
+
+
+def _segments(document: "Manifest", path: Path) -> str:
+    """Say how many segments there are, and what `compact` would free."""
+    from hopgate.retrievers.manifest import reclaimable, size
+
+    vectors, words = len(document["segments"]), len(document["words"].get("segments", ()))
+    counts = f"{vectors} of vectors, {words} of words; "
+    if not (freed := reclaimable(document)):
+        return counts + "nothing is left of deleted passages"
+    return counts + (
+        f"{freed / size(document):.0%} of the size is deleted passages: `hopgate index compact "
+        f"{shlex.quote(str(path))}` frees it"
+    )
+
+
+def _local(time_in_utc: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(time_in_utc).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return time_in_utc
 
 
 def verified(report: "VerifyReport") -> None:
@@ -227,8 +414,9 @@ def verified(report: "VerifyReport") -> None:
         _err.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
     if not report.problems:
         _out.print(
-            f"[green]✓[/] {escape(report.path)}, version {report.version}: {report.files} files, "
-            f"{report.passages} passages; {report.sampled} encoded again",
+            f"[green]✓[/] {escape(report.path)}, version {report.version}: "
+            f"{_count(report.files, 'file')} and {_count(report.passages, 'passage')} are as "
+            f"written; {_count(report.sampled, 'passage')} encoded again for comparison",
             soft_wrap=True,
         )
 

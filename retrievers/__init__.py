@@ -6,7 +6,8 @@ hits. Import what you need from its module:
 - `base`: `Retriever`, `Passage`, `Hit`, `make_passage`, `LangChainRetriever`.
 - `sources`: `open_source` opens whatever a request names; `sample_path`.
 - `index`: `load_index` opens an index on disk, once per process; `check_index`.
-- `building`: `build_index`, `build_from_passages`, `add`, `add_passages`, `delete`.
+- `building`: `build_index`, `build_from_passages`, `add`, `add_passages`, `sync`, `delete`,
+  `compact`. `watching`: `watch`.
 - `loaders`: `load_documents` turns files into passages.
 - `encoders`: `load_encoder`. `rerank`: `load_reranker`. `vectorstores`: `fill_store`.
 - `manifest`: `info`. `verifying`: `verify`.

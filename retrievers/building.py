@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.change import BuildProgress, Change, Current, Outcome, Request
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from hopgate.retrievers.factory import Announce, load_faiss
+from hopgate.retrievers.factory import Announce, given, load_faiss
 from hopgate.retrievers.incoming import Incoming
 from hopgate.retrievers.index import Index, matching_encoder
 from hopgate.retrievers.loaders import (
@@ -40,6 +43,12 @@ from hopgate.retrievers.manifest import (
 from hopgate.retrievers.writing import Writer, writing
 
 _REPEATS_REPORTED = 10
+_ROOT_MISSING = (
+    "this folder of the index is missing, so no document was removed: bring it back, or run "
+    "`hopgate index build` without it"
+)
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
+"""A byte of a file's name that is not UTF-8, as `readable` writes it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,11 @@ class BuildReport:
         factory: FAISS's factory string.
         language: The language whose words BM25 knows.
         mode: The default mode.
+        mode_reason: Why it is the default.
         files: Files that gave passages.
+        new: Documents that were not there before; counted by `add` and `sync` only, like the next.
+        updated: Documents that were there before and were read again.
+        gone: Documents that `sync` removed, because their files are gone.
         unchanged: Files that `sync` did not read again.
         passages: Passages in the index.
         added: Passages that were not there before.
@@ -88,7 +101,11 @@ class BuildReport:
     factory: str
     language: str
     mode: str
+    mode_reason: str
     files: int
+    new: int
+    updated: int
+    gone: int
     unchanged: int
     passages: int
     added: int
@@ -143,7 +160,7 @@ def build_index(
     found = find_files(paths)
     roots = _roots(paths)
     with writing(folder, "index build") as writer:
-        job = _Job.build(writer, encoder, progress, announce, replace)
+        job = _Job.build(writer, encoder, progress, announce, factory, replace)
         report = ReadReport()
         with job.incoming() as incoming:
             job.read(found, roots, incoming, report)
@@ -184,7 +201,7 @@ def build_from_passages(
     if not first:
         raise ValueError(f"no passages given: nothing to index in {out}")
     with writing(_target(out), "index build") as writer:
-        job = _Job.build(writer, encoder, progress, announce, replace)
+        job = _Job.build(writer, encoder, progress, announce, factory, replace)
         with job.incoming() as incoming:
             incoming.put(chain(first, rest))
             return job.build_from(incoming, ReadReport(), factory, language, [])
@@ -260,7 +277,8 @@ def sync(
     """Make an index follow a folder: add its new files, replace changed ones, remove those gone.
 
     A file whose size and time are those of last time is not read. Documents that were added from
-    elsewhere stay. A file that cannot be read is reported, and its old passages stay.
+    elsewhere stay. A file that cannot be read is reported, and its old passages stay. While another
+    folder of the index is missing (a disk that is not mounted, say), no document is removed.
 
     Args:
         folder: The folder; if it was not indexed before, all of it is added.
@@ -273,20 +291,32 @@ def sync(
         ValueError: There is no such index or folder, or no file of a known kind is left in it.
         RuntimeError: See `build_index`.
     """
-    target, top = _existing(index), Path(folder)
-    if not top.is_dir():
-        raise ValueError(f"{folder} is not a folder: give the folder that the index follows")
-    _check_apart(target, [top])
+    top, target = check_followed(folder, index)
     found = find_files([top])
     with writing(target, "index sync") as writer:
         job = _Job.change(writer, encoder, progress, announce)
-        report, roots = ReadReport(), sorted({*job.roots, str(top.resolve())})
-        gone = job.gone(roots)
+        report, roots = ReadReport(), sorted({*job.roots, str(top)})
+        missing = [root for root in roots if not Path(root).is_dir()]
+        report.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
+        gone = set() if missing else job.gone(found, roots)
         fresh = job.changed(found, roots)
         with job.incoming() as incoming:
             sources = job.read(fresh, roots, incoming, report)
             unchanged = len(found.files) - len(fresh.files)
-            return job.replace(incoming, sources | gone, report, roots, unchanged)
+            return job.replace(incoming, sources, report, roots, gone, unchanged)
+
+
+def check_followed(folder: Path | str, index: Path | str) -> tuple[Path, Path]:
+    """Resolve a folder and the index that follows it.
+
+    Raises:
+        ValueError: There is no such folder or index, or the index is or contains the folder.
+    """
+    top, target = Path(folder), _existing(index)
+    if not top.is_dir():
+        raise ValueError(f"{folder} is not a folder: give the folder that the index follows")
+    _check_apart(target, [top])
+    return top.resolve(), target
 
 
 def delete(
@@ -335,6 +365,18 @@ def compact(
             return job.report(job.run(incoming, request), len(incoming), ReadReport())
 
 
+class _Counts(NamedTuple):
+    """Counts of documents, see `BuildReport`."""
+
+    new: int = 0
+    updated: int = 0
+    gone: int = 0
+    unchanged: int = 0
+
+
+_UNCOUNTED = _Counts()
+
+
 class _Job:
     """One change of an index: what the functions above have in common."""
 
@@ -360,21 +402,27 @@ class _Job:
         encoder: str | Encoder | None,
         progress: BuildProgress | None,
         announce: Announce | None,
+        factory: str | None,
         replace: bool,
     ) -> _Job:
         current = _current(writer.folder, whole=True)
-        if encoder is None:
-            encoder = current.manifest["encoder"]["name"] if current else DEFAULT_ENCODER
         load_faiss()
-        loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+        if isinstance(encoder, Encoder):
+            loaded = encoder
+        elif encoder is None and current:
+            loaded = matching_encoder(writer.folder, current.manifest, None)
+        else:
+            loaded = load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
+        if factory:
+            given(factory, 1, loaded.dimension)  # before anything is encoded
         described = describe(loaded)
         if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
             before = current.manifest["encoder"]["name"]
             if not replace:
                 raise ValueError(
                     f"the index at {writer.folder} was built with encoder {before}, and this build "
-                    f"uses {loaded.name} with other weights or settings: leave out --encoder, or "
-                    "add --replace to encode everything again"
+                    f"uses {loaded.name} with other weights or prefixes: leave out --encoder and "
+                    "the prefixes, or add --replace to encode everything again"
                 )
             current = None
         job = cls(writer, current, described, lambda: loaded, progress, announce)
@@ -413,14 +461,16 @@ class _Job:
     def read(
         self, found: Found, roots: Sequence[str], incoming: Incoming, report: ReadReport
     ) -> set[str]:
-        """Read files; return the sources that were read."""
+        """Read files; return the sources that were read, also those that now have no text."""
         sources = set()
+        known = set(self._current.words.sources()) if self._current else set()
         named = Found([_known(*each, roots) for each in found.files], found.skipped, found.ignored)
         for file in read_files(named, report, self._change.stage("reading files")):
             followed = any(file.file.resolve().is_relative_to(root) for root in roots)
             stamp = _stamp(file.stamp) if followed else ""
             incoming.put(file.passages, stamp)
-            if file.skipped is None or file.skipped.reason == NO_TEXT:
+            emptied = file.skipped and file.skipped.reason == NO_TEXT
+            if file.skipped is None or (emptied and file.source in known):
                 sources.add(file.source)
         return sources
 
@@ -435,14 +485,15 @@ class _Job:
         ]
         return Found(files, found.skipped, found.ignored)
 
-    def gone(self, roots: Sequence[str]) -> set[str]:
+    def gone(self, found: Found, roots: Sequence[str]) -> set[str]:
         """Return the documents whose files no indexed folder has any more."""
         assert self._current is not None
         words = self._current.words
+        there = {_known(*each, roots)[1] for each in found.files}
         return {
             source
-            for source in words.sources()
-            if not any(Path(root, source).exists() for root in roots) and words.stamp(source)
+            for source in set(words.sources()) - there
+            if not any(_exists(root, source) for root in roots) and words.stamp(source)
         }
 
     def build_from(
@@ -470,13 +521,20 @@ class _Job:
         sources: set[str],
         read: ReadReport,
         roots: list[str],
+        gone: Set[str] = frozenset(),
         unchanged: int = 0,
     ) -> BuildReport:
-        """Put passages in the place of those of some documents."""
+        """Put passages in the place of those of some documents, and remove those that are gone."""
         assert self._current is not None
-        leaving = self._current.words.of("source", sorted(sources))
-        request = Request(leaving=leaving, replaced=sources.__contains__, roots=roots)
-        return self.report(self.run(incoming, request), len(incoming), read, unchanged)
+        words, leaving = self._current.words, sources | gone
+        updated = len(sources.intersection(words.sources()))
+        counts = _Counts(len(sources) - updated, updated, len(gone), unchanged)
+        request = Request(
+            leaving=words.of("source", sorted(leaving)),
+            replaced=leaving.__contains__,
+            roots=roots,
+        )
+        return self.report(self.run(incoming, request), len(incoming), read, counts)
 
     def delete(self, patterns: Sequence[str], ids: Sequence[str]) -> BuildReport:
         assert self._current is not None
@@ -506,7 +564,7 @@ class _Job:
         return self._change.run(incoming, request.kept(self._current.manifest))
 
     def report(
-        self, outcome: Outcome, given: int, read: ReadReport, unchanged: int = 0
+        self, outcome: Outcome, given: int, read: ReadReport, documents: _Counts = _UNCOUNTED
     ) -> BuildReport:
         manifest, difference = outcome.manifest, outcome.difference
         return BuildReport(
@@ -517,8 +575,12 @@ class _Job:
             factory=manifest["factory"],
             language=manifest["language"],
             mode=manifest["mode"],
+            mode_reason=manifest["mode_reason"],
             files=read.files,
-            unchanged=unchanged,
+            new=documents.new,
+            updated=documents.updated,
+            gone=documents.gone,
+            unchanged=documents.unchanged,
             passages=manifest["passages"],
             added=len(difference.added),
             removed=len(difference.removed),
@@ -569,6 +631,12 @@ def _known(file: Path, source: str, roots: Sequence[str]) -> tuple[Path, str]:
         with suppress(ValueError):
             return file, readable(file.resolve().relative_to(root))
     return file, source
+
+
+def _exists(root: str, source: str) -> bool:
+    """Return whether a folder has the file of a source, see `readable`."""
+    name = _ESCAPED.sub(lambda byte: bytes.fromhex(byte[1].decode()), source.encode())
+    return Path(root, source).exists() or Path(root, os.fsdecode(name)).exists()
 
 
 def _stamp(stamp: Stamp | None) -> str:

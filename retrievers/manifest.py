@@ -217,7 +217,12 @@ def _rebuild(folder: Path, manifest: dict[str, Any]) -> str:
 
     roots = manifest.get("roots")
     known = roots if isinstance(roots, list) and all(isinstance(r, str) for r in roots) else []
-    return f"hopgate index build {shlex.join(known) or 'FOLDER'} --out {shlex.quote(str(folder))}"
+    parts = ["--out", str(folder)]
+    encoder = manifest.get("encoder")
+    name = encoder.get("name") if isinstance(encoder, dict) else None
+    if isinstance(name, str) and name != "minilm":
+        parts += ["--encoder", name]
+    return f"hopgate index build {shlex.join(known) or 'FOLDER'} {shlex.join(parts)}"
 
 
 def check_not_newer(folder: Path, version: int) -> None:
@@ -261,6 +266,24 @@ def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None =
     """Return the files of an index, or only some, that changed since they were written."""
     names = manifest["files"] if only is None else only
     return [n for n in names if sha256(folder / n) != manifest["files"][n]["sha256"]]
+
+
+def size(manifest: Manifest) -> int:
+    """Return the size of an index's files in bytes."""
+    return sum(each["bytes"] for each in manifest["files"].values())
+
+
+def reclaimable(manifest: Manifest) -> int:
+    """Estimate the bytes of deleted passages, which `compact` frees."""
+    found = manifest["words"].get("segments")
+    documents = [each["max_doc"] for each in found] if isinstance(found, list) else []
+    freed = 0.0
+    for kind, rows in ((VECTORS, [s["rows"] for s in manifest["segments"]]), (WORDS, documents)):
+        files = [each for name, each in manifest["files"].items() if name.startswith(f"{kind}/")]
+        if sum(rows) > manifest["passages"]:
+            gone = 1 - manifest["passages"] / sum(rows)
+            freed += gone * sum(each["bytes"] for each in files)
+    return round(freed)
 
 
 def looks_like_one(folder: Path) -> bool | None:

@@ -108,6 +108,7 @@ SLOW = (
     "auth",
     "training",
     "cli",
+    "cli_index",
     "label",
     "live",
     "demo",

@@ -50,7 +50,8 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     code = (
         "import sys, hopgate.cli; "
         "print(sorted({m.partition('.')[0] for m in sys.modules} & "
-        "{'torch', 'transformers', 'langgraph', 'langchain_core', 'openai', 'faiss', 'numpy'}))"
+        "{'torch', 'transformers', 'langgraph', 'langchain_core', 'openai', 'faiss', 'numpy', "
+        "'tantivy', 'watchfiles'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -370,9 +371,6 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["route", "x", "--input", "a.jsonl", "--output", "b.jsonl"], ["--input"]),
     (["route", "--input", "a.jsonl"], ["--output"]),
     (["route", "--input", "a.jsonl", "--output", "b.jsonl"], ["a.jsonl", "does not exist"]),
-    (["index", "build", "nowhere", "--out", "o"], ["nowhere"]),
-    (["index", "build", "--out", "o"], ["PATHS"]),
-    (["index", "info", "nowhere"], ["nowhere"]),
 ]
 
 
@@ -401,8 +399,8 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_a_half_written_index_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
     half = shutil.copytree(sample_path(), tmp_path / "half")
-    (half / "v000001" / "faiss.index").unlink()
-    one_line(run("search", "x", "--index", half), 2, str(half), "faiss.index is missing")
+    (half / "vectors" / "1.faiss").unlink()
+    one_line(run("search", "x", "--index", half), 2, str(half), "1.faiss is missing")
 
 
 def test_an_index_of_another_encoder_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
@@ -418,9 +416,10 @@ def test_ask_refuses_a_half_written_index_too(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, strategy: str
 ) -> None:
     half = shutil.copytree(sample_path(), tmp_path / "half")
-    (half / "v000001" / "passages.sqlite").write_bytes(b"")
+    (store,) = (half / "words").glob("*.store")
+    store.write_bytes(b"")
     ran = run("ask", QUESTION, "--index", half, "--strategy", strategy, "--json")
-    one_line(ran, 2, str(half), "passages.sqlite")
+    one_line(ran, 2, str(half), store.name)
 
 
 def test_a_wrong_base_url_is_exit_code_1(
@@ -526,102 +525,6 @@ def test_search_can_be_filtered(run: Callable[..., Ran]) -> None:
         2,
         "not available with web",
     )
-
-
-# Indexes
-
-
-@pytest.fixture
-def documents(tmp_path: Path) -> Path:
-    folder = tmp_path / "documents"
-    folder.mkdir()
-    (folder / "bakery.md").write_text("# Harbour bakery\n\nBread is baked before dawn.\n")
-    (folder / "mill.txt").write_text("The tidal mill grinds barley, never wheat.\n")
-    (folder / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
-    return folder
-
-
-def test_own_documents_are_indexed_and_asked_about_in_two_commands(
-    run: Callable[..., Ran], fake: FakeOpenAI, documents: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "index"
-    built = run("index", "build", documents, "--out", out, "--json")
-    assert built.code == 0, built.err
-    report = json.loads(built.out)
-    assert (report["files"], report["passages"], report["path"]) == (2, 2, str(out))
-    (skipped,) = report["skipped"]
-    assert skipped["path"].endswith("broken.pdf")
-    assert skipped["reason"]
-
-    fake.answers(by_task(answer="Barley [1]"))
-    asked = run(
-        "ask", "What does the mill grind?", "--index", out, "--strategy", "single", "--json"
-    )
-    (citation,) = json.loads(asked.out)["citations"]
-    assert citation["quote"] == "The tidal mill grinds barley, never wheat."
-
-    info = run("index", "info", out, "--json")
-    assert info.code == 0
-    manifest = json.loads(info.out)
-    assert manifest["passages"] == 2
-    assert manifest["encoder"]["name"] == "minilm"
-
-
-def test_index_build_names_the_broken_file_to_people_too(
-    run: Callable[..., Ran], documents: Path, tmp_path: Path
-) -> None:
-    ran = run("index", "build", documents, "--out", tmp_path / "index")
-    assert ran.code == 0
-    assert "broken.pdf" in ran.err
-    assert "2 passages → " in ran.out
-    assert "2 files read" in ran.out
-    assert "minilm" in run("index", "info", tmp_path / "index").out
-
-
-def test_prefixes_are_kept_with_the_index(
-    run: Callable[..., Ran], documents: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "index"
-    assert run("index", "build", documents, "--out", out, "--query-prefix", "query: ").code == 0
-    encoder = json.loads(run("index", "info", out, "--json").out)["encoder"]
-    assert (encoder["query_prefix"], encoder["passage_prefix"]) == ("query: ", "")
-    assert run("search", "barley", "--index", out).code == 0
-    assert run("index", "verify", out).code == 0
-
-
-def test_a_folder_of_broken_files_leaves_no_index(
-    run: Callable[..., Ran], documents: Path, tmp_path: Path
-) -> None:
-    ran = run("index", "build", documents / "broken.pdf", "--out", tmp_path / "index")
-    assert ran.code == 2
-    assert ran.out == ""
-    assert "broken.pdf" in ran.err
-    assert not (tmp_path / "index").exists()
-
-
-def test_an_index_is_changed_and_verified_from_the_command_line(
-    run: Callable[..., Ran], tmp_path: Path
-) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "index"
-    docs.mkdir()
-    (docs / "mill.txt").write_text("The mill grinds barley.")
-    assert run("index", "build", docs, "--out", out).code == 0
-    assert "nothing changed" in run("index", "build", docs, "--out", out).out
-    (docs / "mill.txt").write_text("The mill grinds oats.")
-    (docs / "ferry.txt").write_text("The ferry is red.")
-    added = json.loads(run("index", "add", docs, "--index", out, "--json").out)
-    assert (added["version"], added["added"], added["removed"]) == (2, 2, 1)
-    deleted = json.loads(run("index", "delete", "ferry*", "--index", out, "--json").out)
-    assert (deleted["version"], deleted["removed"], deleted["passages"]) == (3, 1, 1)
-    assert "oats" in run("search", "mill", "--index", out).out
-    one_line(run("index", "delete", "ferry*", "--index", out), 2, str(out), "'ferry*'")
-    assert json.loads(run("index", "verify", out, "--json").out)["problems"] == []
-    with (out / "v000003" / "faiss.index").open("r+b") as file:
-        file.seek(60)
-        file.write(b"x")
-    ran = run("index", "verify", out)
-    assert (ran.code, ran.out) == (1, "")
-    assert "v000003/faiss.index has changed" in ran.err
 
 
 # Routing

@@ -1,0 +1,502 @@
+"""`hopgate index`: its commands, their reports, and one line for every error."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from commands import Ran, one_line, started
+from doubles import by_task
+from fake_openai import FakeOpenAI
+
+from hopgate import render
+from hopgate.retrievers import watching
+from hopgate.retrievers.building import build_index, sync
+from hopgate.retrievers.index import Index
+from hopgate.retrievers.manifest import info
+from hopgate.retrievers.sources import sample_path
+from hopgate.retrievers.writing import writing
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "bakery.md").write_text("# Harbour bakery\n\nBread is baked before dawn.\n")
+    (folder / "mill.txt").write_text("The tidal mill grinds barley, never wheat.\n")
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
+    return folder
+
+
+def test_own_documents_are_indexed_and_asked_about_in_two_commands(
+    run: Callable[..., Ran], fake: FakeOpenAI, documents: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    built = run("index", "build", documents, "--out", out, "--json")
+    assert built.code == 0, built.err
+    report = json.loads(built.out)
+    assert (report["files"], report["passages"], report["path"]) == (2, 2, str(out))
+    (skipped,) = report["skipped"]
+    assert skipped["path"].endswith("broken.pdf")
+    assert skipped["reason"]
+
+    fake.answers(by_task(answer="Barley [1]"))
+    asked = run(
+        "ask", "What does the mill grind?", "--index", out, "--strategy", "single", "--json"
+    )
+    (citation,) = json.loads(asked.out)["citations"]
+    assert citation["quote"] == "The tidal mill grinds barley, never wheat."
+
+    info = run("index", "info", out, "--json")
+    assert info.code == 0
+    manifest = json.loads(info.out)
+    assert manifest["passages"] == 2
+    assert manifest["encoder"]["name"] == "minilm"
+
+
+def test_index_build_names_the_broken_file_to_people_too(
+    run: Callable[..., Ran], documents: Path, tmp_path: Path
+) -> None:
+    ran = run("index", "build", documents, "--out", tmp_path / "index")
+    assert ran.code == 0
+    assert "broken.pdf" in ran.err
+    assert "2 passages → " in ran.out
+    assert "2 files read" in ran.out
+    assert "minilm" in run("index", "info", tmp_path / "index").out
+
+
+def test_prefixes_are_kept_with_the_index(
+    run: Callable[..., Ran], documents: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    assert run("index", "build", documents, "--out", out, "--query-prefix", "query: ").code == 0
+    encoder = json.loads(run("index", "info", out, "--json").out)["encoder"]
+    assert (encoder["query_prefix"], encoder["passage_prefix"]) == ("query: ", "")
+    assert run("search", "barley", "--index", out).code == 0
+    assert run("index", "verify", out).code == 0
+
+
+def test_a_folder_of_broken_files_leaves_no_index(
+    run: Callable[..., Ran], documents: Path, tmp_path: Path
+) -> None:
+    ran = run("index", "build", documents / "broken.pdf", "--out", tmp_path / "index")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "broken.pdf" in ran.err
+    assert not (tmp_path / "index").exists()
+
+
+def test_an_index_is_changed_and_verified_from_the_command_line(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "index"
+    docs.mkdir()
+    (docs / "mill.txt").write_text("The mill grinds barley.")
+    assert run("index", "build", docs, "--out", out).code == 0
+    assert "nothing changed" in run("index", "build", docs, "--out", out).out
+    (docs / "mill.txt").write_text("The mill grinds oats.")
+    (docs / "ferry.txt").write_text("The ferry is red.")
+    added = json.loads(run("index", "add", docs, "--index", out, "--json").out)
+    assert (added["version"], added["added"], added["removed"]) == (2, 2, 1)
+    deleted = json.loads(run("index", "delete", "ferry*", "--index", out, "--json").out)
+    assert (deleted["version"], deleted["removed"], deleted["passages"]) == (3, 1, 1)
+    assert "oats" in run("search", "mill", "--index", out).out
+    one_line(run("index", "delete", "ferry*", "--index", out), 2, str(out), "'ferry*'")
+    assert json.loads(run("index", "verify", out, "--json").out)["problems"] == []
+    (vectors,) = (out / "vectors").glob("*.faiss")
+    with vectors.open("r+b") as file:
+        file.seek(60)
+        file.write(b"x")
+    ran = run("index", "verify", out)
+    assert (ran.code, ran.out) == (1, "")
+    assert f"vectors/{vectors.name} has changed" in ran.err
+
+
+# Bad input
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of things that are no index or no document; it is the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    Path("docs/mill.txt").write_text("The mill grinds barley.")
+    for name in ("empty", "pipes", "only", "plain"):
+        Path(name).mkdir()
+    os.mkfifo("pipe.txt")
+    os.mkfifo("pipes/pipe.txt")
+    Path("only/a.bin").write_text("x")
+    Path("plain/x").write_text("x")
+    Path("nothing.txt").write_text("")
+    Path("loop").symlink_to("loop")
+    for name, manifest in {"junk": "{", "deep": "[" * 100_000, "new": NEWER, "old": OLDER}.items():
+        shutil.copytree(sample_path(), name)
+        (Path(name) / "manifest.json").write_text(manifest)
+    shutil.copytree(sample_path(), "fifo")
+    Path("fifo/manifest.json").unlink()
+    os.mkfifo("fifo/manifest.json")
+    shutil.copytree(sample_path(), "idx")
+    return tmp_path
+
+
+NEWER = '{"format_version": 9, "encoder": {}}'
+OLDER = '{"format_version": 2, "encoder": {"name": "contriever"}, "roots": ["/my docs"]}'
+REBUILD = "hopgate index build '/my docs' --out old --encoder contriever"
+
+BAD_USAGE: dict[str, list[str]] = {
+    "build": ["PATHS"],
+    "build docs": ["--out"],
+    "build nowhere --out o": ["nowhere does not exist"],
+    "build empty --out o": ["empty contains no file of a known kind"],
+    "build only --out o": ["only contains no file of a known kind"],
+    "build pipe.txt --out o": ["pipe.txt is not a regular file"],
+    "build pipes --out o": ["pipes contains no file"],
+    "build nothing.txt --out o": ["nothing.txt: it contains no text"],
+    "build @ --out o": ["the path is empty"],
+    "build docs --out @": ["the path is empty"],
+    "build docs --out docs": ["which is being indexed"],
+    "build docs --out .": ["which is being indexed"],
+    "build docs --out nothing.txt": ["nothing.txt is a file"],
+    "build docs --out nothing.txt/x": ["is a file or lies under one"],
+    "build docs --out plain": ["contains other files and no index"],
+    "build docs --out fifo": ["manifest.json is a link or of another kind"],
+    "build docs --out new": ["format version 9"],
+    "build docs --out \udcff": ["not UTF-8"],
+    "build docs --out o --language klingon": ["'klingon'", "'en'"],
+    "build docs --out o --factory Nonsense": ["'Nonsense'", "Flat"],
+    "build docs --out o --encoder nowhere": ["'nowhere'", "minilm"],
+    "build docs --out o --encoder @": ["encoder"],
+    "build docs --out idx": ["remove 76 of the 76", "--replace"],
+    "build docs --out idx --query-prefix q": ["encoder minilm", "--replace"],
+    "info": ["name one index"],
+    "info idx --index idx": ["name one index"],
+    "info a b": ["(b)"],
+    "info nowhere": ["no index at nowhere"],
+    "info @": ["the path is empty"],
+    "info nothing.txt": ["no index at nothing.txt"],
+    "info junk": ["junk is damaged"],
+    "info deep": ["deep is damaged"],
+    "info fifo": ["not a regular file"],
+    "info new": ["format version 9"],
+    "info old": [REBUILD],
+    "verify old": [REBUILD],
+    "verify --index plain": ["no manifest.json"],
+    "compact": ["name one index"],
+    "compact --index old": [REBUILD],
+    "add docs": ["--index"],
+    "add docs --index nowhere": ["no index at nowhere"],
+    "add docs --index old": [REBUILD],
+    "add nothing.txt --index idx": ["it contains no text"],
+    "add idx --index idx": ["idx contains no file"],
+    "delete --index idx": ["SOURCES", "--id"],
+    "delete x --index idx": ["no source 'x'"],
+    "delete @ --index idx": ["no source ''"],
+    "delete [ --index idx": ["no source '['"],
+    "delete --id zz --index idx": ["'zz'"],
+    "delete * --index idx": ["delete the folder instead"],
+    "sync docs": ["--index"],
+    "sync nowhere --index idx": ["nowhere is not a folder"],
+    "sync loop --index idx": ["loop is not a folder"],
+    "sync pipe.txt --index idx": ["pipe.txt is not a folder"],
+    "sync empty --index idx": ["empty contains no file"],
+    "sync idx --index idx": ["is or contains idx"],
+    "sync nowhere --index idx --watch": ["nowhere is not a folder"],
+    "sync idx --index idx --watch": ["is or contains idx"],
+    "sync docs --index old --watch": [REBUILD],
+}
+
+
+def test_bad_input_is_one_line_and_changes_nothing(
+    run: Callable[..., Ran], odd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "FIRST_SECONDS", 600)  # no progress, however slow the machine
+    manifest = (odd / "idx" / "manifest.json").read_bytes()
+    (odd / "idx" / ".lock").touch()  # stays in an index that someone tried to change
+    before = sorted(odd.rglob("*"))
+    for line, parts in BAD_USAGE.items():
+        arguments = ["" if each == "@" else each for each in line.split(" ")]
+        one_line(run("index", *arguments), 2, *parts)
+        assert sorted(odd.rglob("*")) == before, line
+    assert (odd / "idx" / "manifest.json").read_bytes() == manifest
+
+
+def test_verify_does_not_wait_for_a_pipe(run: Callable[..., Ran], odd: Path) -> None:
+    ran = run("index", "verify", "fifo")
+    assert (ran.code, ran.out) == (1, "")
+    assert "not a regular file" in ran.err
+
+
+def test_two_changes_at_once_are_refused(run: Callable[..., Ran], odd: Path) -> None:
+    with writing(odd / "idx", "index add"):
+        for line in ("sync docs --index idx", "compact idx", "build docs --out idx"):
+            one_line(run("index", *line.split()), 1, "`index add`", "wait until it is done")
+
+
+def test_an_index_of_format_2_is_built_again_in_its_place(
+    run: Callable[..., Ran], odd: Path
+) -> None:
+    old = odd / "old"
+    shutil.rmtree(old / "words")
+    shutil.rmtree(old / "vectors")
+    (old / "v000001").mkdir()
+    (old / "v000001" / "faiss.index").write_text("x")
+    one_line(run("search", "x", "--index", "old"), 2, REBUILD)
+    assert run("index", "build", "docs", "--out", "old").code == 0
+    assert not (old / "v000001").exists()
+    assert run("index", "verify", "old").code == 0
+
+
+# Building
+
+
+def test_an_index_keeps_its_encoder_prefixes_and_language(
+    run: Callable[..., Ran], odd: Path
+) -> None:
+    build = ("index", "build", "docs", "--out", "o")
+    assert run(*build, "--query-prefix", "query: ", "--language", "DE").code == 0
+    assert "nothing changed" in run(*build).out
+    manifest = info("o")
+    assert (manifest["language"], manifest["encoder"]["query_prefix"]) == ("de", "query: ")
+    one_line(run(*build, "--passage-prefix", "p: "), 2, "the prefixes", "--replace")
+    assert run(*build, "--passage-prefix", "p: ", "--replace").code == 0
+    assert info("o")["encoder"]["passage_prefix"] == "p: "
+
+
+def test_a_build_that_removes_most_of_an_index_needs_replace(
+    run: Callable[..., Ran], odd: Path
+) -> None:
+    assert run("index", "build", "docs", "--index", "idx", "--replace").code == 0
+    assert info("idx")["passages"] == 1
+
+
+def test_a_report_names_what_was_skipped_and_repeated(run: Callable[..., Ran], odd: Path) -> None:
+    docs = odd / "docs"
+    for name in ("ferry.md", "twin.md"):
+        (docs / name).write_text("# Ferry\n\nThe ferry is red.")
+    (docs / "picture.png").write_bytes(b"x")
+    for number in range(25):
+        (docs / f"{number}.txt").write_text("")
+    ran = run("index", "build", docs, "--out", "o")
+    skipped = [line for line in ran.err.splitlines() if line.startswith("skipped")]
+    assert len(skipped) == render.SKIPPED_SHOWN + 2
+    assert skipped[-2] == "skipped 5 more; --json lists them all"
+    assert skipped[-1] == "skipped 1 file skipped by type: .png 1 (for example picture.png)"
+    assert "2 passages → " in ran.out
+    assert "3 files read" in ran.out
+    assert "1 duplicate left out\n  1 passage of twin.md is in ferry.md too\n" in ran.out
+    report = json.loads(run("index", "build", docs, "--out", "o", "--json").out)
+    assert len(report["skipped"]) == 25
+    assert report["repeats"] == [{"source": "twin.md", "of": "ferry.md", "passages": 1}]
+
+
+def test_progress_is_printed_where_there_is_no_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(render, "LINE_SECONDS", 0.1)
+    with render.stages() as update:
+        time.sleep(0.08)
+        for done in range(4):
+            update("encoding passages", done * 100, 2000)
+            time.sleep(0.07)
+    out, err = capfd.readouterr()
+    first, second, third, *_ = err.splitlines()
+    assert out == ""
+    assert (first, second) == ("starting", "encoding passages: 0 of 2,000")
+    assert third.startswith("encoding passages: 200 of 2,000 (")
+    assert " a second, 0:00:0" in third
+
+
+def test_work_that_is_over_at_once_prints_no_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    with render.stages() as update:
+        update("encoding passages", 0, 1)
+        update("encoding passages", 1, 1)
+    assert capfd.readouterr() == ("", "")
+
+
+# Describing
+
+
+def test_info_reads_like_a_page(run: Callable[..., Ran], odd: Path) -> None:
+    (odd / "docs" / "ferry.txt").write_text("The ferry is red.")
+    assert run("index", "build", "docs", "--out", "o").code == 0
+    ran = run("index", "info", "--index", "o")
+    lines = dict(line.split("  ", 1) for line in ran.out.splitlines()[1:])
+    shown = {name: " ".join(text.split()) for name, text in lines.items()}
+    assert shown["passages"] == "2 of 2 documents"
+    assert shown["encoder"] == "minilm, 384 dimensions"
+    assert shown["factory"] == "Flat (chosen for the collection; exact)"
+    assert shown["folders"] == str(odd / "docs")
+    assert "nothing is left of deleted" in shown["segments"]
+    assert "sha256" not in ran.out
+    assert "sha256" in run("index", "info", "o", "--json").out
+    assert run("index", "delete", "ferry.txt", "--index", "o").code == 0
+    assert "`hopgate index compact o` frees it" in run("index", "info", "o").out
+    ran = run("index", "compact", "o")
+    assert (ran.code, "1 passage → " in ran.out, " before, " in ran.out) == (0, True, True)
+    assert "nothing is left of deleted" in run("index", "info", "o").out
+
+
+# Following a folder
+
+
+def test_sync_adds_what_is_new_and_removes_what_is_gone(run: Callable[..., Ran], odd: Path) -> None:
+    docs = odd / "docs"
+    (docs / os.fsdecode(b"caf\xe9.txt")).write_text("The café is at the port.")
+    (docs / "ferry.txt").write_text("The ferry is red.")
+    assert run("index", "build", "docs", "--out", "o").code == 0
+    (docs / "mill.txt").unlink()
+    (docs / "ferry.txt").write_text("The ferry is blue now.")
+    (docs / "new.md").write_text("# Lamp\n\nThe lamp burns oil.")
+    (docs / "empty.txt").write_text("")
+    report = json.loads(run("index", "sync", "docs", "--index", "o", "--json").out)
+    counts = {name: report[name] for name in ("new", "updated", "gone", "unchanged", "passages")}
+    assert counts == {"new": 1, "updated": 1, "gone": 1, "unchanged": 1, "passages": 3}
+    ran = run("index", "sync", "docs", "--index", "o")
+    assert "nothing changed" in ran.out
+    assert "documents: 3 unchanged" in ran.out
+
+
+def test_sync_removes_nothing_while_a_folder_of_the_index_is_missing(
+    run: Callable[..., Ran], odd: Path
+) -> None:
+    (odd / "more").mkdir()
+    (odd / "more" / "ferry.txt").write_text("The ferry is red.")
+    assert run("index", "build", "docs", "more", "--out", "o").code == 0
+    (odd / "more").rename(odd / "away")
+    ran = run("index", "sync", "docs", "--index", "o")
+    assert (ran.code, info("o")["passages"]) == (0, 2)
+    assert f"{odd / 'more'}: this folder of the index is missing" in ran.err
+
+
+class Rounds:
+    """Runs `watch` in a thread and counts its calls."""
+
+    def __init__(self, folder: Path, index: Path) -> None:
+        self.calls = 0
+        self.succeed = True
+        self.stop = threading.Event()
+        self._arguments = (folder, index)
+        self._thread = threading.Thread(
+            target=watching.watch, args=(folder, index, self._update, self.stop), daemon=True
+        )
+        self._thread.start()
+
+    def _update(self) -> bool:
+        try:
+            if self.succeed:
+                sync(*self._arguments)
+            return self.succeed
+        except (ValueError, RuntimeError, OSError):  # the folder is gone
+            return False
+        finally:
+            self.calls += 1
+
+    def wait(self, calls: int) -> None:
+        limit = time.monotonic() + 60
+        while self.calls < calls:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def rounds(odd: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
+    """A watch of a folder with the index hidden in it."""
+    monkeypatch.setattr(watching, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(watching, "_POLL_MS", 100)
+    monkeypatch.setattr(watching, "_DEBOUNCE_MS", 200)
+    build_index(["docs"], "docs/.index")
+    rounds = Rounds(odd / "docs", odd / "docs" / ".index")
+    rounds.wait(1)
+    yield rounds
+    rounds.end()
+
+
+def test_a_watch_follows_changes_and_not_its_own_writes(rounds: Rounds, odd: Path) -> None:
+    (odd / "docs" / "ferry.txt").write_text("The ferry is red.")
+    rounds.wait(2)
+    (odd / "docs" / "other.bin").write_text("x")
+    (odd / "docs" / ".hidden.txt").write_text("x")
+    time.sleep(1)
+    assert rounds.calls <= 3  # writing a file may be seen as two changes
+    assert info(odd / "docs" / ".index")["passages"] == 2
+
+
+def test_a_watch_tries_again_after_an_error(rounds: Rounds, odd: Path) -> None:
+    rounds.succeed = False
+    (odd / "docs" / "ferry.txt").write_text("The ferry is red.")
+    rounds.wait(4)
+    rounds.succeed = True
+    rounds.wait(rounds.calls + 1)
+    time.sleep(0.5)
+    assert len(Index.open(odd / "docs" / ".index")) == 2
+
+
+def test_a_watch_waits_for_a_folder_that_goes_away(rounds: Rounds, odd: Path) -> None:
+    rounds.succeed = False
+    (odd / "docs").rename(odd / "away")
+    rounds.wait(3)
+    (odd / "away").rename(odd / "docs")
+    rounds.succeed = True
+    rounds.wait(rounds.calls + 1)
+    calls = rounds.calls
+    (odd / "docs" / "ferry.txt").write_text("The ferry is red.")
+    rounds.wait(calls + 1)
+
+
+def test_watching_without_its_library_is_refused(
+    run: Callable[..., Ran], odd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    ran = run("index", "sync", "docs", "--index", "idx", "--watch")
+    one_line(ran, 1, "watchfiles", "hopgate[documents]")
+
+
+def test_ctrl_c_ends_a_watch_and_leaves_the_index_whole(run: Callable[..., Ran], odd: Path) -> None:
+    (odd / "docs" / "broken.pdf").write_text("no pdf")
+    assert run("index", "build", "docs", "--out", "o").code == 0
+    (odd / "docs" / "ferry.txt").write_text("The ferry is red.")
+    watch = ("index", "sync", "docs", "--index", "o", "--watch", "--json")
+    process = started(watch, lambda: info("o")["version"] == 2)
+    with writing_when_free(odd / "o"):
+        (odd / "docs" / "lamp.txt").write_text("The lamp burns oil.")
+        assert process.stderr
+        assert any("not updated, trying again: " in line for line in process.stderr)
+    limit = time.monotonic() + 60
+    while info("o")["version"] < 3:
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (process.returncode, "Traceback" in err) == (0, False)
+    assert [(row["new"], row["unchanged"]) for row in rows] == [(1, 1), (1, 2)][: len(rows)]
+    assert all(row["time"] and len(row["skipped"]) == 1 for row in rows)
+    assert run("index", "verify", "o").code == 0
+
+
+@contextmanager
+def writing_when_free(index: Path) -> Iterator[None]:
+    """Hold the lock of an index as soon as no one else does."""
+    limit = time.monotonic() + 60
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(writing(index, "index add"))
+                break
+            except RuntimeError:
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+        yield
