@@ -329,13 +329,14 @@ def test_a_reader_keeps_its_version_whatever_follows(index: Path, encoder: HashE
         assert sorted(of(hits)) == [f"stamp 0 of document {n}" for n in range(5)]
 
 
-def test_words_are_searched_alike_whether_they_were_read_again_or_kept(
+def test_words_are_scored_alike_in_a_compacted_index_and_in_a_new_one(
     tmp_path: Path, index: Path, encoder: HashEncoder
 ) -> None:
     add_passages([make_passage("New", "a stamp of lighthouses", "new.txt")], index, encoder)
     delete(index, ["2.txt"])
     rest = [*stamped(0)[:2], *stamped(0)[3:], make_passage("New", "a stamp of lighthouses")]
     build_from_passages(rest, tmp_path / "fresh", encoder)
+    compact(index)
     found, expected = (
         Index.open(path, encoder).search(["stamp document", "lighthouse", "2"], 9, "bm25")
         for path in (index, tmp_path / "fresh")
