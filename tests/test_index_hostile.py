@@ -408,7 +408,11 @@ def test_crafted_files_are_damage_or_do_no_harm(tmp_path: Path, factory: str, pa
     ]
     build_from_passages(passages, tmp_path / "index", HashEncoder(), factory=factory)
     outcomes = attack(tmp_path / "index", pattern, WIDE or 25)
-    bad = [each for each in outcomes if each not in ("fine", "damaged") and "NaN" not in each]
+    bad = [
+        each
+        for each in outcomes
+        if each not in ("fine", "damaged") and "a vector has NaN" not in each
+    ]
     assert bad == []
     assert outcomes["damaged"] > 5
 
