@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hopgate.retrievers.base import Passage
+from hopgate.retrievers.base import Passage, encodable
 from hopgate.retrievers.change import BuildProgress, Change, Current, Outcome, Request
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from hopgate.retrievers.factory import Announce, load_faiss
@@ -244,7 +244,7 @@ def add_passages(
         job = _Job.change(writer, encoder, progress, announce)
         with job.incoming() as incoming:
             incoming.put(passages)
-            sources = {passage["source"] for passage in passages} - {""}
+            sources = {encodable(passage["source"]) for passage in passages} - {""}
             return job.replace(incoming, sources, ReadReport(), job.roots)
 
 
@@ -258,7 +258,8 @@ def sync(
     """Make an index follow a folder: add its new files, replace changed ones, remove those gone.
 
     A file whose size and time are those of last time is not read. Documents that were added from
-    elsewhere stay. A file that cannot be read is reported, and its old passages stay.
+    elsewhere stay. A file that cannot be read is reported, and its old passages stay. While one of
+    several folders that were indexed is missing, nothing is removed.
 
     Args:
         folder: The folder; if it was not indexed before, all of it is added.
@@ -434,8 +435,13 @@ class _Job:
         return Found(files, found.skipped, found.ignored)
 
     def gone(self, roots: Sequence[str]) -> set[str]:
-        """Return the documents whose files no indexed folder has any more."""
+        """Return the documents whose files no indexed folder has any more.
+
+        None are, while a folder is missing: it may be a disk that is not mounted.
+        """
         assert self._current is not None
+        if not all(Path(root).is_dir() for root in roots):
+            return set()
         words = self._current.words
         return {
             source
