@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopgate.retrievers.base import Passage
+from hopgate.retrievers.base import Passage, encodable
 from hopgate.retrievers.change import BuildProgress, Change, Current, Outcome, Request
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from hopgate.retrievers.factory import Announce, given, load_faiss
@@ -263,7 +263,7 @@ def add_passages(
         job = _Job.change(writer, encoder, progress, announce)
         with job.incoming() as incoming:
             incoming.put(passages)
-            sources = {passage["source"] for passage in passages} - {""}
+            sources = {encodable(passage["source"]) for passage in passages} - {""}
             return job.replace(incoming, sources, ReadReport(), job.roots)
 
 

@@ -210,6 +210,8 @@ class Change:
             ValueError: No passage would be left, or a file of the index is damaged.
         """
         current = self.current
+        if request.factory:  # a wrong one is refused before anything is encoded
+            given(request.factory, 1, self._described["dimension"])
         before = current.manifest["language"] if current else ""
         language = request.language or before or _detected(incoming)
         new_language = current is not None and language != before

@@ -50,6 +50,9 @@ _GATHER_UP_TO = 50_000
 """Filters that match up to this many passages are searched exactly, whatever the factory."""
 _SCORED_AT_A_TIME = 64
 _READ_BYTES = 1 << 22
+_LARGEST = 1e15
+"""Bound of a vector's values: inner products of larger ones overflow, and FAISS, when it clusters
+vectors whose distances are NaN, ends the process."""
 _FLAT_HEADER_BYTES = 45
 
 Announce = Callable[[str], None]
@@ -234,10 +237,10 @@ def _stored(file: Path, blocks: Iterable[Vectors], shape: tuple[int, int]) -> Ve
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(handle, header)
         for block in blocks:
-            if not np.isfinite(block).all():
+            if not (np.abs(block) < _LARGEST).all():
                 raise RuntimeError(
-                    "a vector has NaN or infinite values, from the encoder or a damaged file: "
-                    "nothing was changed"
+                    "a vector has NaN, infinite or huge values, from the encoder or a damaged "
+                    "file: nothing was changed"
                 )
             handle.write(block.astype("<f4", copy=False).tobytes())
     return _mapped(file)

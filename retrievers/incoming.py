@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hopgate.retrievers.base import Passage, passage_id
-from hopgate.retrievers.words import Place, Stored, decode, encode, key_of
+from hopgate.common.files import shown
+from hopgate.retrievers.base import Passage, encodable, passage_id
+from hopgate.retrievers.words import MAX_SOURCE_BYTES, Place, Stored, decode, encode, key_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Incoming:
             How many they were.
 
         Raises:
-            ValueError: One does not have the id of its content.
+            ValueError: One does not have the id of its content, or its source is too long.
         """
         before = len(self._keys)
         for passage in passages:
@@ -52,7 +53,12 @@ class Incoming:
                     f"the id of passage {passage['id']!r} does not match its content: create "
                     "passages with make_passage"
                 )
-            place = Place(passage["source"], passage.get("page"), passage.get("section", ""), stamp)
+            source, section = encodable(passage["source"]), encodable(passage.get("section", ""))
+            if len(source.encode()) > MAX_SOURCE_BYTES:
+                raise ValueError(
+                    f"source {shown(source)} has over {MAX_SOURCE_BYTES:,} bytes: use a shorter one"
+                )
+            place = Place(source, passage.get("page"), section, stamp)
             self._file.write(encode(Stored(title, text, (place,))) + b"\n")
             self._keys.append(key_of(passage["id"]))
         return len(self._keys) - before

@@ -35,6 +35,8 @@ VECTORS = "vectors"
 METRIC: Literal["inner_product"] = "inner_product"
 
 MAX_MANIFEST_BYTES = 16 << 20
+_MAX_REASON_CHARS = 300
+"""Tantivy repeats its whole description in some errors."""
 HASH_AT_OPEN_BYTES = 8 << 20
 """Files up to this size are hashed whenever an index is opened (some 20 ms); larger ones only
 have their size checked, until `verify`."""
@@ -140,7 +142,8 @@ class DamagedError(ValueError):
 
 def damaged(folder: Path, what: str) -> DamagedError:
     """Return the error for a damaged index."""
-    return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
+    short = what if len(what) <= _MAX_REASON_CHARS else f"{what[: _MAX_REASON_CHARS - 1]}…"
+    return DamagedError(f"the index at {folder} is damaged or incomplete: {short}; build it again")
 
 
 def info(path: Path | str) -> Manifest:

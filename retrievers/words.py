@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _PLACE_FIELDS = ("source", "page", "section")
 _LONGEST_TERM = 1_000
 """Bytes of a title or section from which its hash is indexed: Tantivy drops terms over 64 KB."""
+MAX_SOURCE_BYTES = 16_384
+"""Longest source, by which documents are found and deleted: Tantivy drops terms over 64 KB."""
 _SMALL_CHANGE = 20_000
 """Passages that one thread indexes into one segment; more are spread over all cores."""
 _HEAP_BYTES = 64 << 20

@@ -317,7 +317,10 @@ def attack(index: Path, pattern: str, count: int) -> Counter[str]:
     """Count what comes of crafted files; a process that dies is started again after the file."""
     outcomes: Counter[str] = Counter()
     number = 0
+    whole = files(index)
     while number < count:
+        for name, content in whole.items():  # a process that died left its last file
+            write_atomic(index / name, content)
         process, told = start(keep_attacking, index, pattern, number, count)
         current = None
         while True:
