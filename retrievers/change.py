@@ -24,7 +24,15 @@ import numpy as np
 
 from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.encoders import Encoder, first_line
-from hopgate.retrievers.factory import FLAT, FLAT_UP_TO, Announce, IndexLayout, choose, given
+from hopgate.retrievers.factory import (
+    FLAT,
+    FLAT_UP_TO,
+    Announce,
+    IndexLayout,
+    UntrainableError,
+    choose,
+    given,
+)
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.incoming import Incoming
 from hopgate.retrievers.language import detect
@@ -346,7 +354,8 @@ class Change:
             return {}
         known = np.array(keys, dtype=np.uint64)
         known = known[among(known, self._held)]
-        return dict(zip(known.tolist(), self.current.words.read(known.tolist()), strict=True))
+        stored = self.current.words.read(known.tolist(), checked=True)
+        return dict(zip(known.tolist(), stored, strict=True))
 
     # Vectors
 
@@ -365,7 +374,7 @@ class Change:
         parts = [Segment(folder, each, dead) for each in described]
         fresh = np.array(added, dtype=np.uint64)
         fresh = fresh[~among(fresh, held)]
-        vectors, encoded = self._encode(incoming, fresh)
+        fresh, vectors, encoded = self._encode(incoming, fresh)
         merged = parts
         if not (request.rewrite or self._other_factory(request)):
             merged = to_merge(parts, len(fresh), FLAT_UP_TO if not request.factory else math.inf)
@@ -373,17 +382,20 @@ class Change:
         segments = [part.described for part in staying]
         if rows := len(fresh) + sum(part.living for part in merged):
             layout = self._layout(request.factory, rows, whole=not staying)
-            segments.append(
-                write_segment(
-                    self.writer.work / VECTORS / self._name(),
-                    layout,
-                    merged,
-                    (fresh, vectors),
-                    self._described["dimension"],
-                    self.stage("indexing vectors"),
-                )
+            stem, dimension = (
+                self.writer.work / VECTORS / self._name(),
+                self._described["dimension"],
             )
-            self._warn(segments[-1])
+            stage = self.stage("indexing vectors")
+            try:
+                new = write_segment(stem, layout, merged, (fresh, vectors), dimension, stage)
+            except UntrainableError:
+                if request.leaving is None:  # a build, which can be asked for another factory
+                    raise
+                layout = given(FLAT, rows, dimension)
+                new = write_segment(stem, layout, merged, (fresh, vectors), dimension, stage)
+            segments.append(new)
+            self._warn(new)
         gone = [part.keys[~part.alive] for part in staying]
         return segments, self._write_dead(np.sort(np.concatenate([held[:0], *gone]))), encoded
 
@@ -432,8 +444,13 @@ class Change:
 
     def _encode(
         self, incoming: Incoming, fresh: Keys
-    ) -> tuple[Callable[[slice], NDArray[np.float32]], int]:
-        """Encode passages, saving each batch; return what reads a slice of their vectors."""
+    ) -> tuple[Keys, Callable[[slice], NDArray[np.float32]], int]:
+        """Encode passages, saving each batch.
+
+        Returns:
+            Their keys in the order of the vectors, what reads a slice of the vectors, and how many
+            were encoded just now.
+        """
         cache = _Encoded(self.writer, self._described)
         waiting = fresh[~cache.has(fresh)]
         stage, done = self.stage("encoding passages"), len(fresh) - len(waiting)
@@ -447,8 +464,8 @@ class Change:
                 done += len(batch)
                 if stage:
                     stage(done, len(fresh))
-        rows, vectors = cache.rows(fresh), cache.vectors
-        return lambda part: vectors[rows[part]], len(waiting)
+        fresh, vectors = cache.ordered(fresh)
+        return fresh, vectors, len(waiting)
 
     # The whole
 
@@ -521,7 +538,7 @@ class _Pen:
         expected = len(current.keys) + self._fresh
         writer = WordsWriter(self._folder, self._language, expected=expected)
         for keys in _chunks(current.keys.tolist(), _AT_A_TIME):
-            writer.put(zip(keys, current.words.read(keys), strict=True))
+            writer.put(zip(keys, current.words.read(keys, checked=True), strict=True))
         return writer
 
 
@@ -561,19 +578,25 @@ class _Encoded:
         with self._file.open("ab", buffering=0) as file:
             file.write(rows.tobytes())
 
-    @property
-    def vectors(self) -> NDArray[np.float32]:
-        """The vectors, memory-mapped, in the order in which they were encoded."""
-        vectors: NDArray[np.float32] = self._table()["vector"]
-        return vectors
-
-    def rows(self, keys: Keys) -> NDArray[np.int64]:
-        """Find the rows of passages, all of which have been encoded."""
-        if not len(keys):
-            return np.empty(0, dtype=np.int64)
-        held = np.asarray(self._table()["key"])
+    def ordered(self, keys: Keys) -> tuple[Keys, Callable[[slice], NDArray[np.float32]]]:
+        """Return encoded passages in the order of the file, and what reads a slice of vectors."""
+        held = np.array(self._table()["key"])
         order = np.argsort(held)
-        return np.asarray(order[np.searchsorted(held, keys, sorter=order)], dtype=np.int64)
+        rows = np.sort(order[np.searchsorted(held, keys, sorter=order)])
+
+        def read(part: slice) -> NDArray[np.float32]:
+            wanted = rows[part]
+            first = int(wanted[0])
+            block = np.fromfile(
+                self._file,
+                self._row,
+                count=int(wanted[-1]) - first + 1,
+                offset=first * self._row.itemsize,
+            )
+            vectors: NDArray[np.float32] = block["vector"][wanted - first]
+            return vectors
+
+        return held[rows], read
 
 
 def _detected(incoming: Incoming) -> str:

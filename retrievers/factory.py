@@ -58,6 +58,10 @@ _FLAT_HEADER_BYTES = 45
 Announce = Callable[[str], None]
 
 
+class UntrainableError(ValueError):
+    """There are too few vectors for an index that must be trained."""
+
+
 @dataclass(frozen=True)
 class IndexLayout:
     """The FAISS index to build for a collection.
@@ -195,7 +199,7 @@ def write(
         Settings for searches, see `tune`.
 
     Raises:
-        ValueError: There are too few vectors to train such an index.
+        UntrainableError: There are too few vectors to train such an index.
         RuntimeError: A vector is not finite.
     """
     beside = stem.with_suffix(EXACT)
@@ -252,7 +256,7 @@ def _train(index: faiss.Index, layout: IndexLayout, exact: Vectors) -> None:
     try:
         index.train(np.ascontiguousarray(exact[_spread(len(exact), wanted)]))
     except RuntimeError as error:
-        raise ValueError(
+        raise UntrainableError(
             f"factory {layout.factory} cannot be trained on {len(exact):,} vectors: use one with "
             "fewer lists, or leave it out"
         ) from error

@@ -128,7 +128,10 @@ def _strangers(
     """Yield a line for each sampled passage whose vector is not that of its content."""
     positions = np.unique(np.linspace(0, len(keys) - 1, min(SAMPLE, len(keys))).astype(np.int64))
     sample = keys[positions].tolist()
-    passages = [stored.passage(key) for key, stored in zip(sample, words.read(sample), strict=True)]
+    passages = [
+        stored.passage(key)
+        for key, stored in zip(sample, words.read(sample, checked=True), strict=True)
+    ]
     again = encoder.encode_passages(passages)
     apart = np.abs(again - vectors.vectors(sample)).max(axis=1)
     far = apart > TOLERANCE * np.linalg.norm(again, axis=1)

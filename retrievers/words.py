@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +44,9 @@ MAX_SOURCE_BYTES = 16_384
 _SMALL_CHANGE = 20_000
 """Passages that one thread indexes into one segment; more are spread over all cores."""
 _HEAP_BYTES = 64 << 20
-"""Memory of each indexing thread; Tantivy starts a new segment when it is full."""
+_LARGE_HEAP_BYTES = 512 << 20
+"""Memory for indexing a small change, and a large one; Tantivy starts a new segment when a
+thread's share is full, and few segments are faster to write and to search."""
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
 _READ_AT_A_TIME = 64
@@ -51,6 +54,9 @@ _STORE = {"docstore_compression": "lz4", "docstore_blocksize": 4_096}
 """Passages are read one by one at random, so small blocks halve the time of Tantivy's 16 KB and
 take 6% more space."""
 _META = "meta.json"
+_TAIL = struct.Struct("<II")
+_STORE_FOOTER = struct.Struct("<IQ")
+_STORE_FOOTER_BYTES = 28
 _TANTIVY_FILE = re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+")
 
 
@@ -189,8 +195,8 @@ class Words:
         found = np.fromiter((key for key, _ in hits), dtype=np.uint64, count=len(hits))
         return found[::-1].copy()
 
-    def read(self, keys: Iterable[int]) -> Iterator[Stored]:
-        """Read passages, in the order given.
+    def read(self, keys: Iterable[int], *, checked: bool = False) -> Iterator[Stored]:
+        """Read passages, in the order given; `checked` compares their content with their ids.
 
         Raises:
             ValueError: There is no passage with such a key, or it is damaged.
@@ -213,7 +219,7 @@ class Words:
                     if key not in addresses:
                         raise UnreadableError(f"passage {identity(key)} is missing")
                     document = self._searcher.doc(addresses[key])
-                    yield _stored(key, document.get_first("passage") or b"")
+                    yield _stored(key, document.get_first("passage"), checked=checked)
 
     def sources(self, prefix: str = "") -> list[str]:
         """List the documents whose source starts with a prefix."""
@@ -311,7 +317,8 @@ class WordsWriter:
         """Link the current files and start a writer."""
         import tantivy
 
-        threads = 1 if expected <= _SMALL_CHANGE else (os.cpu_count() or 1)
+        small = expected <= _SMALL_CHANGE
+        threads = 1 if small else min(4, os.cpu_count() or 1)
         self._folder, self._language = folder, language
         with tantivy_faults():
             if meta is not None:
@@ -321,7 +328,7 @@ class WordsWriter:
                 index = _create(folder)
             index.register_tokenizer("words", analyzer(language))
             self._schema = index.schema
-            self._writer = index.writer(_HEAP_BYTES * threads, threads)
+            self._writer = index.writer(_HEAP_BYTES if small else _LARGE_HEAP_BYTES, threads)
 
     def put(self, passages: Iterable[tuple[int, Stored]], replace: Sequence[int] = ()) -> None:
         """Add passages; `replace` names those of them that are there already."""
@@ -390,11 +397,40 @@ def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
     for file in files:
         if not _TANTIVY_FILE.fullmatch(file.name):
             raise ValueError(f"{file.name} is not a file of Tantivy")
+        if file.suffix == ".store":
+            _check_store(file)
         try:
             (folder / file.name).symlink_to(file.resolve())
         except OSError:  # a system without links, or without the right to make them
             shutil.copyfile(file, folder / file.name)
     (folder / _META).write_text(json.dumps(meta), encoding="utf-8")
+
+
+def _check_store(file: Path) -> None:
+    """Check the one length in a file that Tantivy allocates memory for without looking.
+
+    At the end of a file stand its footer, the footer's length and a magic number; before them, the
+    footer of the store with the offset of its skip index, which begins with how many layers it has.
+
+    Raises:
+        ValueError: The skip index has more layers than the file has bytes.
+    """
+    with file.open("rb") as handle:
+        size = handle.seek(0, os.SEEK_END)
+        handle.seek(max(0, size - _TAIL.size))
+        (footer, _) = _TAIL.unpack(handle.read(_TAIL.size).rjust(_TAIL.size, b"\0"))
+        end = size - _TAIL.size - footer - _STORE_FOOTER_BYTES
+        handle.seek(max(0, end))
+        (_, offset) = _STORE_FOOTER.unpack(handle.read(_STORE_FOOTER.size).rjust(12, b"\0"))
+        handle.seek(min(offset, size))
+        layers, shift = 0, 0
+        for byte in handle.read(10):
+            layers |= (byte & 127) << shift
+            shift += 7
+            if byte & 128:
+                break
+    if layers > size:
+        raise ValueError(f"{file.name} is damaged")
 
 
 @contextmanager
@@ -464,11 +500,10 @@ def _term(value: str) -> str:
     return value if len(encoded) <= _LONGEST_TERM else hashlib.sha256(encoded).hexdigest()
 
 
-def _stored(key: int, found: bytes) -> Stored:
-    """Read a stored passage; its id is the hash of its content, so that damage is noticed."""
+def _stored(key: int, found: Any, *, checked: bool) -> Stored:
     try:
         stored = decode(found)
-        if passage_id(stored.title, stored.text) != identity(key):
+        if checked and passage_id(stored.title, stored.text) != identity(key):
             raise ValueError
     except (TypeError, ValueError, RecursionError) as error:
         raise UnreadableError(f"passage {identity(key)} is damaged") from error

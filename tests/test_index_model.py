@@ -177,7 +177,9 @@ class Changes(RuleBasedStateMachine):
         assert {name: (each.title, each.text) for name, each in stored.items()} == {
             name: self.content[name] for name in self.places
         }
-        assert {name: {p[:2] for p in each.places} for name, each in stored.items()} == self.places
+        assert {
+            name: {(p.source, p.page) for p in each.places} for name, each in stored.items()
+        } == self.places
         self._dense(opened)
         self._bm25(opened)
         self._filters(opened)

@@ -150,7 +150,7 @@ def test_a_passage_that_is_not_its_id_is_refused(tmp_path: Path) -> None:
     words, _ = writer.commit()
     for each in (5, key("no document")):
         with pytest.raises(UnreadableError, match="is damaged"):
-            list(words.read([each]))
+            list(words.read([each], checked=True))
     with pytest.raises(UnreadableError, match="passage 0000000000000007 is missing"):
         list(words.read([7]))
 
@@ -222,3 +222,19 @@ def test_fusion_gives_each_passage_once_best_first(rankings: list[list[int]]) ->
 
 def test_fusion_of_one_ranking_keeps_it() -> None:
     assert [position for position, _ in fuse([[5, 3, 8]], k=3)] == [5, 3, 8]
+
+
+def test_a_store_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:
+    """Tantivy would allocate what is claimed, which ends the process."""
+    writer = WordsWriter(tmp_path, "en")
+    writer.put([(key("text"), Stored("", "text", (Place("a.txt"),)))])
+    _, meta = writer.commit()
+    files = files_of(meta, tmp_path)
+    (store,) = [file for file in files if file.suffix == ".store"]
+    content = bytearray(store.read_bytes())
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little") - 28
+    skip_index = int.from_bytes(content[end + 4 : end + 12], "little")
+    content[skip_index : skip_index + 9] = b"\x7f" * 8 + b"\xff"
+    store.write_bytes(content)
+    with pytest.raises(ValueError, match=r"\.store is damaged"):
+        Words(files, meta, "en")
