@@ -463,16 +463,18 @@ class _Job:
     ) -> set[str]:
         """Read files; return the sources that were read, also those that now have no text."""
         sources = set()
-        known = set(self._current.words.sources()) if self._current else set()
         named = Found([_known(*each, roots) for each in found.files], found.skipped, found.ignored)
         for file in read_files(named, report, self._change.stage("reading files")):
             followed = any(file.file.resolve().is_relative_to(root) for root in roots)
             stamp = _stamp(file.stamp) if followed else ""
             incoming.put(file.passages, stamp)
             emptied = file.skipped and file.skipped.reason == NO_TEXT
-            if file.skipped is None or (emptied and file.source in known):
+            if file.skipped is None or (emptied and self._has(file.source)):
                 sources.add(file.source)
         return sources
+
+    def _has(self, source: str) -> bool:
+        return self._current is not None and self._current.words.has(source)
 
     def changed(self, found: Found, roots: Sequence[str]) -> Found:
         """Return the files that are new, or not as they were when they were read."""
@@ -527,7 +529,7 @@ class _Job:
         """Put passages in the place of those of some documents, and remove those that are gone."""
         assert self._current is not None
         words, leaving = self._current.words, sources | gone
-        updated = len(sources.intersection(words.sources()))
+        updated = sum(map(words.has, sources))
         counts = _Counts(len(sources) - updated, updated, len(gone), unchanged)
         request = Request(
             leaving=words.of("source", sorted(leaving)),

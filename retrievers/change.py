@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from hopgate.retrievers.manifest import (
     EncoderInfo,
     Manifest,
     SegmentInfo,
+    WordsMeta,
     changed_files,
     damaged,
 )
@@ -52,6 +53,7 @@ from hopgate.retrievers.segments import (
     KEYS,
     Segment,
     among,
+    merged_keys,
     read_keys,
     to_merge,
     write_keys,
@@ -104,6 +106,7 @@ class Difference:
         added: Keys of passages that were not there, in the order they came.
         removed: Keys of passages that are gone.
         moved: How many passages stay and get other documents.
+        sources: The documents of all of these, in a change that names its documents.
         given: How many passages were given that no other document has.
         repeats: How many passages of one document another has too: (document, other) → count.
     """
@@ -111,6 +114,7 @@ class Difference:
     added: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     moved: int = 0
+    sources: set[str] = field(default_factory=set)
     given: int = 0
     repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -232,7 +236,7 @@ class Change:
         words, meta = pen.writer.commit()
         removed = np.sort(np.array(found.removed, dtype=np.uint64))
         keys = self._held[~among(self._held, removed)]
-        keys = np.sort(np.concatenate([keys, np.array(found.added, dtype=np.uint64)]))
+        keys = merged_keys(keys, np.array(found.added, dtype=np.uint64))
         if not len(keys):
             raise ValueError(
                 f"this would delete every passage of {self.writer.folder}: delete the folder "
@@ -251,17 +255,25 @@ class Change:
             mode=mode,
             mode_reason=reason,
             passages=len(keys),
-            sources=len([source for source in words.sources() if source]),
+            sources=self._count_sources(words, found, request),
             roots=request.roots,
             segments=segments,
             dead=dead,
-            words=meta,
+            words=cast(WordsMeta, meta),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             files=current.manifest["files"] if current else {},
             checksum="",
         )
         self._publish(manifest)
         return Outcome(manifest, found, encoded, changed=True)
+
+    def _count_sources(self, words: Words, found: Difference, request: Request) -> int:
+        """Count the documents; after a small change only those that it touched."""
+        current = self.current
+        if current is None or request.leaving is None or len(found.sources) > _AT_A_TIME:
+            return len(words.sources())
+        came = sum(map(words.has, found.sources)) - sum(map(current.words.has, found.sources))
+        return current.manifest["sources"] + came
 
     def _check_shrinks(self, found: Difference, request: Request) -> None:
         held = len(self._held)
@@ -323,6 +335,7 @@ class Change:
             if set(places) == set(had):
                 continue
             put.append((key, with_places(stored, places)))
+            found.sources.update(place.source for place in (*had, *places))
             if key not in before:
                 found.added.append(key)
         found.moved += sum(key in before for key, _ in put)
@@ -337,6 +350,7 @@ class Change:
             return
         put, gone = [], []
         for key, stored in self._before(keys).items():
+            found.sources.update(place.source for place in stored.places)
             rest = tuple(place for place in stored.places if not request.replaced(place.source))
             if rest and key not in request.forgotten:
                 put.append((key, with_places(stored, rest)))
@@ -368,8 +382,9 @@ class Change:
             The segments, the file of deleted vectors, and how many passages were encoded.
         """
         folder, described = self.writer.folder / VECTORS, self._segments()
-        stored = [read_keys(folder / f"{each['name']}.keys") for each in described]
-        held = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *stored]))
+        held = self._held
+        if self.current and self.current.manifest["dead"]:
+            held = merged_keys(held, read_keys(self.current.folder / self.current.manifest["dead"]))
         dead = held[~among(held, keys)]
         parts = [Segment(folder, each, dead) for each in described]
         fresh = np.array(added, dtype=np.uint64)
@@ -397,7 +412,7 @@ class Change:
             segments.append(new)
             self._warn(new)
         gone = [part.keys[~part.alive] for part in staying]
-        return segments, self._write_dead(np.sort(np.concatenate([held[:0], *gone]))), encoded
+        return segments, self._write_dead(merged_keys(*gone)), encoded
 
     def _segments(self) -> list[SegmentInfo]:
         return self.current.manifest["segments"] if self.current else []
@@ -532,7 +547,7 @@ class _Pen:
         if current is None:
             return WordsWriter(self._folder, self._language, expected=self._fresh)
         meta = current.manifest["words"]
-        if not (self._anew or _worn(meta)):
+        if not (self._anew or _worn(current.manifest)):
             files = current.files(WORDS)
             return WordsWriter(self._folder, self._language, files, meta, self._fresh)
         expected = len(current.keys) + self._fresh
@@ -603,10 +618,10 @@ def _detected(incoming: Incoming) -> str:
     return detect(f"{stored.title} {stored.text}" for stored in incoming.sample(_SAMPLE))
 
 
-def _worn(meta: dict[str, Any]) -> bool:
+def _worn(manifest: Manifest) -> bool:
     """Return whether many of Tantivy's documents are deleted ones."""
-    gone = sum((each.get("deletes") or {}).get("num_deleted_docs", 0) for each in meta["segments"])
-    return bool(gone > DEAD_SHARE * sum(each["max_doc"] for each in meta["segments"]))
+    documents = sum(each["max_doc"] for each in manifest["words"]["segments"])
+    return manifest["passages"] < (1 - DEAD_SHARE) * documents
 
 
 Item = TypeVar("Item")

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from hopgate.common.cache import Cache
@@ -85,6 +85,21 @@ class SegmentInfo(TypedDict):
     search: SearchSettings
 
 
+@with_config(ConfigDict(extra="allow"))
+class WordsSegment(TypedDict):
+    """The part of a segment in Tantivy's `meta.json` that hopgate reads."""
+
+    segment_id: Annotated[str, Field(pattern="^[0-9a-f-]{32,36}$")]
+    max_doc: Count
+
+
+@with_config(ConfigDict(extra="allow"))
+class WordsMeta(TypedDict):
+    """The part of Tantivy's `meta.json` that hopgate reads; the rest is passed on."""
+
+    segments: list[WordsSegment]
+
+
 class FileInfo(TypedDict):
     """Size and hash of a file."""
 
@@ -130,7 +145,7 @@ class Manifest(TypedDict):
     roots: list[str]
     segments: list[SegmentInfo]
     dead: str
-    words: dict[str, Any]
+    words: WordsMeta
     created: str
     files: dict[str, FileInfo]
     checksum: str
@@ -278,8 +293,7 @@ def size(manifest: Manifest) -> int:
 
 def reclaimable(manifest: Manifest) -> int:
     """Estimate the bytes of deleted passages, which `compact` frees."""
-    found = manifest["words"].get("segments")
-    documents = [each["max_doc"] for each in found] if isinstance(found, list) else []
+    documents = [each["max_doc"] for each in manifest["words"]["segments"]]
     freed = 0.0
     for kind, rows in ((VECTORS, [s["rows"] for s in manifest["segments"]]), (WORDS, documents)):
         files = [each for name, each in manifest["files"].items() if name.startswith(f"{kind}/")]

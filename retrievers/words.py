@@ -230,6 +230,16 @@ class Words:
             found = self._searcher.terms_with_prefix("source", prefix, every)
         return [source for source, _ in found]
 
+    def has(self, source: str) -> bool:
+        """Return whether there is a document with this source."""
+        import tantivy
+
+        if not source:
+            return False
+        found = tantivy.Query.term_query(self._schema, "source", source, "basic")
+        with tantivy_faults():
+            return bool(self._searcher.search(found, 1, count=False).hits)
+
     def stamp(self, source: str) -> str:
         """Return the stamp of a document's file; empty if there is none, or no such document."""
         import tantivy
