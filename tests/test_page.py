@@ -138,10 +138,22 @@ def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
         assert control["description"] == field["description"]
         assert control["options"] == field.get("enum", [])
         default = field["default"]
-        shown_as = default if isinstance(default, bool) else str("" if default is None else default)
+        if not isinstance(shown_as := default, bool):
+            shown_as = "" if default in (None, {}) else str(default)
         assert control["value"] == shown_as
     shown.page.locator("[name=gate]").focus()
     expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])
+
+
+def test_a_filter_is_written_as_json(shown: Shown) -> None:
+    where = shown.page.locator("[name=where]")
+    changes = shown.page.locator("#settings .chosen")
+    shown.page.locator("#settings .more summary").click()
+    where.fill('{"source": "nowhere/*"}')
+    expect(changes).to_have_text("1 change")
+    shown.page.get_by_role("button", name="Back to defaults").click()
+    expect(where).to_have_value("")
+    expect(changes).to_have_text("defaults")
 
 
 def test_a_preset_sets_its_settings(shown: Shown) -> None:

@@ -99,7 +99,7 @@ def resume(run: Callable[..., Ran], fake: FakeOpenAI, command: Command) -> None:
     fake.requests.clear()
     fake.answers(command.model)
     ran = run(*command.arguments)
-    assert (ran.code, ran.err) == (0, "")
+    assert ran.code == 0, ran.err
     after = command.rows()
     assert [row for row in after if row in before] == before
     assert len(after) == command.total

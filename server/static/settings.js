@@ -101,7 +101,7 @@ export class Settings {
 /** Whether a message begins a line or clause with a setting's name, or quotes what was typed. */
 function isAbout(message, { name, input, read, default: initial }) {
   const typed = input.type === "text" && read() !== initial ? read() : null;
-  return new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message) || (typed && message.includes(typed));
+  return new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message) || (typed && message.includes(input.value.trim()));
 }
 
 /** Make the control of a setting, with functions that read and write it. */
@@ -129,10 +129,27 @@ function control(kind, initial, nullable) {
     return { input, read: () => input.checked, write: (value) => (input.checked = value) };
   }
   if (kind.type === "number" || kind.type === "integer") return numeric(kind, id, initial, nullable);
+  if (kind.type === "object") return json(id, initial);
   const placeholder = initial || "none";
   const input = el("input", { id, type: "text", maxlength: kind.maxLength, placeholder, spellcheck: "false" });
   const read = () => input.value.trim() || (nullable ? null : initial);
   return { input, read, write: (value) => (input.value = value ?? "") };
+}
+
+/** A text in JSON; what is not JSON is sent as it is, so that the server says what it wants. */
+function json(id, initial) {
+  const input = el("input", { id, type: "text", placeholder: '{"source": "handbook/*"}', spellcheck: "false" });
+  const read = () => {
+    const text = input.value.trim();
+    if (!text) return initial;
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  };
+  const write = (value) => (input.value = value === initial ? "" : JSON.stringify(value));
+  return { input, read, write };
 }
 
 function numeric(kind, id, initial, nullable) {
