@@ -145,7 +145,7 @@ class _Lines:
         self._done, self._total = done, total
         long = (now - self._started) / LINES_PER_DOUBLING
         due = now - self._printed >= min(max(LINE_SECONDS, long), MAX_LINE_SECONDS)
-        if now - self._started >= self._quiet_seconds and (new or due):
+        if now - self._started >= self._quiet_seconds and (new or due or done == total):
             self._print()
 
     def _print(self) -> None:

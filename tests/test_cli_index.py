@@ -216,7 +216,6 @@ BAD_USAGE: dict[str, list[str]] = {
 def test_bad_input_is_one_line_and_changes_nothing(
     run: Callable[..., Ran], odd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "FIRST_SECONDS", 600)  # no progress, however slow the machine
     manifest = (odd / "idx" / "manifest.json").read_bytes()
     (odd / "idx" / ".lock").touch()  # stays in an index that someone tried to change
     before = sorted(odd.rglob("*"))

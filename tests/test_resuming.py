@@ -149,7 +149,8 @@ def test_a_killed_command_resumes(
     saved = command.saved()
     if how is signal.SIGINT:
         message = f"interrupted; {saved} of 6 answers are saved in"
-        one_line(Ran(process.returncode, stdout, stderr), 1, message, "to resume")
+        after_progress = stderr.splitlines(keepends=True)[-1]
+        one_line(Ran(process.returncode, stdout, after_progress), 1, message, "to resume")
     else:
         with command.journals[0].open("a") as file:
             file.write('{"id": "cut sh')  # what a kill in the middle of a write leaves
