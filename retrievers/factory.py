@@ -183,7 +183,7 @@ def write(
     blocks: Iterable[Vectors],
     count: int,
     dimension: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Build a FAISS index and write it, with the vectors beside it unless it contains them.
 
@@ -214,8 +214,7 @@ def write(
             _train(index, layout, exact)
         for at in range(0, count, _BLOCK):
             index.add(np.ascontiguousarray(exact[at : at + _BLOCK]))
-            if progress:
-                progress(index.ntotal, count)
+            progress(index.ntotal, count)
         settings = tune(index, exact)
     write_index(index, stem.with_suffix(FAISS))
     return settings

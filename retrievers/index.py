@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
-from hopgate.common.cache import Cache
+from hopgate.common.cache import Cache, file_stamp
 from hopgate.retrievers.base import Hit, Passage, check_k, encodable
 from hopgate.retrievers.encoders import (
     Encoder,
@@ -39,54 +38,15 @@ _OPENING_TRIES = 10
 """How often an index is opened anew when a writer changed it just then."""
 
 
-class Index:
-    """An index opened for searching, from any number of threads. Open one with `load_index`.
+class Parts(NamedTuple):
+    """The parts of an index, opened; all of it but the encoder."""
 
-    It stays as it was when it was opened, whatever becomes of the folder.
-
-    Attributes:
-        path: Its folder.
-        manifest: What `info` gives.
-        encoder: The encoder of its vectors, which encodes queries too.
-    """
-
-    def __init__(
-        self, path: Path, manifest: Manifest, words: Words, vectors: Segments, encoder: Encoder
-    ) -> None:
-        """Keep parts that were opened and checked, see `Index.open`."""
-        self.path = path
-        self.manifest = manifest
-        self.encoder = encoder
-        self._words = words
-        self._vectors = vectors
+    manifest: Manifest
+    words: Words
+    vectors: Segments
 
     @classmethod
-    def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
-        """Open an index as it is now, and load its encoder.
-
-        Args:
-            path: The folder of the index.
-            encoder: The encoder to use in place of the one that the manifest names, by name or
-                loaded; it must be the same model (for one that has moved, say).
-
-        Raises:
-            ValueError: The folder is missing, is no index, is damaged, is of another format
-                version, or was built with another encoder.
-            RuntimeError: FAISS or the encoder is missing.
-        """
-        folder = Path(path).expanduser()
-        return while_it_changes(folder, lambda: cls._open(folder, encoder))
-
-    @classmethod
-    def _open(cls, folder: Path, encoder: str | Encoder | None) -> Index:
-        manifest = info(folder)
-        check_hashes(folder, manifest)
-        load_faiss()
-        loaded = matching_encoder(folder, manifest, encoder)
-        return cls(folder, manifest, *cls.parts(folder, manifest), loaded)
-
-    @staticmethod
-    def parts(folder: Path, manifest: Manifest) -> tuple[Words, Segments]:
+    def open(cls, folder: Path, manifest: Manifest) -> Parts:
         """Open the words and the vectors of an index.
 
         Raises:
@@ -104,7 +64,49 @@ class Index:
             raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
         if {len(words), len(vectors)} != {manifest["passages"]}:
             raise damaged(folder, "its vectors and its passages are not equally many")
-        return words, vectors
+        return cls(manifest, words, vectors)
+
+
+class Index:
+    """An index opened for searching, from any number of threads. Open one with `load_index`.
+
+    It stays as it was when it was opened, whatever becomes of the folder.
+
+    Attributes:
+        path: Its folder.
+        manifest: What `info` gives.
+        encoder: The encoder of its vectors, which encodes queries too.
+    """
+
+    def __init__(self, path: Path, parts: Parts, encoder: Encoder) -> None:
+        """Keep parts that were opened and checked, see `Index.open`."""
+        self.path, self.encoder = path, encoder
+        self.manifest, self._words, self._vectors = parts
+
+    @classmethod
+    def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
+        """Open an index as it is now, and load its encoder.
+
+        Args:
+            path: The folder of the index.
+            encoder: The encoder to use in place of the one that the manifest names, by name or
+                loaded; it must be the same model (for one that has moved, say).
+
+        Raises:
+            ValueError: The folder is missing, is no index, is damaged, is of another format
+                version, or was built with another encoder.
+            RuntimeError: FAISS or the encoder is missing.
+        """
+        folder = Path(path).expanduser()
+
+        def look() -> Index:
+            manifest = info(folder)
+            check_hashes(folder, manifest)
+            load_faiss()
+            loaded = matching_encoder(folder, manifest, encoder)
+            return cls(folder, Parts.open(folder, manifest), loaded)
+
+        return while_it_changes(folder, look)
 
     def __len__(self) -> int:
         """Count the passages."""
@@ -140,8 +142,10 @@ class Index:
         if mode not in get_args(Mode):
             raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
         rank = {"dense": self._dense, "bm25": self._bm25, "hybrid": self._hybrid}[mode]
-        with _read_faults(self.path):
+        try:
             return [self._hits(ranking, wanted) for ranking in rank(queries, k, wanted)]
+        except UnreadableError as error:
+            raise damaged(self.path, str(error)) from error
 
     def _dense(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
         if not queries:
@@ -166,23 +170,10 @@ class Index:
         ]
 
 
-@contextmanager
-def _read_faults(folder: Path) -> Iterator[None]:
-    """Name the index in the error about a passage that cannot be read."""
-    try:
-        yield
-    except UnreadableError as error:
-        raise damaged(folder, str(error)) from error
-
-
 def _hit(passage: Passage, score: float) -> Hit:
-    hit = Hit(id=passage["id"], title=passage["title"], text=passage["text"], score=score)
-    if passage["source"]:
-        hit["source"] = passage["source"]
-    if "page" in passage:
-        hit["page"] = passage["page"]
-    if "section" in passage:
-        hit["section"] = passage["section"]
+    hit: Hit = {**passage, "score": score}
+    if not passage["source"]:
+        del hit["source"]
     return hit
 
 
@@ -192,11 +183,11 @@ _Opened = TypeVar("_Opened")
 def while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
     """Run `look`, and again whenever a writer replaced the version it was reading."""
     for _ in range(_OPENING_TRIES):
-        before = _stat(folder / MANIFEST)
+        before = file_stamp(folder / MANIFEST)
         try:
             return look()
         except (ValueError, OSError, RuntimeError):
-            if _stat(folder / MANIFEST) == before:
+            if file_stamp(folder / MANIFEST) == before:
                 raise
     return look()
 
@@ -215,25 +206,16 @@ def check_index(path: Path | str) -> Manifest:
         RuntimeError: FAISS or the encoder is missing or damaged.
     """
     folder = Path(path).expanduser().resolve()
-    return while_it_changes(folder, lambda: _check(path))
 
+    def check() -> Manifest:
+        manifest = info(path)
+        check_hashes(folder, manifest)
+        load_faiss()
+        source = own_encoder(folder, manifest)
+        _check_fingerprint(folder, manifest, source.name, source.fingerprint)
+        return manifest
 
-def _check(path: Path | str) -> Manifest:
-    folder = Path(path).expanduser().resolve()
-    manifest = info(path)
-    check_hashes(folder, manifest)
-    load_faiss()
-    source = own_encoder(folder, manifest)
-    _check_fingerprint(folder, manifest, source.name, source.fingerprint)
-    return manifest
-
-
-def _stat(file: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+    return while_it_changes(folder, check)
 
 
 def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | None) -> Encoder:
@@ -306,10 +288,10 @@ def load_index(path: Path | str, encoder: str | None = None) -> Index:
     Arguments and errors are those of `Index.open`.
     """
     folder = Path(path).expanduser().resolve()
-    return while_it_changes(folder, lambda: _load(folder, encoder))
 
+    def look() -> Index:
+        source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
+        files = [folder / MANIFEST, *model_files(source.folder)]
+        return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)
 
-def _load(folder: Path, encoder: str | None) -> Index:
-    source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
-    files = [folder / MANIFEST, *model_files(source.folder)]
-    return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)
+    return while_it_changes(folder, look)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.index import Index, matching_encoder, while_it_changes
+from hopgate.retrievers.index import Parts, matching_encoder, while_it_changes
 from hopgate.retrievers.manifest import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -111,7 +111,7 @@ def _of_manifest(folder: Path) -> list[str]:
 
 
 def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> Iterator[str]:
-    words, vectors = Index.parts(folder, manifest)
+    _, words, vectors = Parts.open(folder, manifest)
     keys = words.keys()
     if not np.array_equal(keys, vectors.keys()):
         yield f"{MANIFEST} lists words and vectors of different passages"
