@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 
 from hopgate.retrievers.base import Passage, encodable
@@ -114,13 +113,11 @@ def build_from_passages(
             contains something else.
         RuntimeError: See `build_index`.
     """
-    rest = iter(passages)
-    first = list(islice(rest, 1))
-    if not first:
-        raise ValueError(f"no passages given: nothing to index in {out}")
     folder = _target(out)
     with _building(folder, encoder, progress, factory, announce, language, replace) as change:
-        change.incoming.put(chain(first, rest))
+        change.incoming.put(passages)
+        if not len(change.incoming):
+            raise ValueError(f"no passages given: nothing to index in {out}")
         return change.run()
 
 
@@ -213,7 +210,11 @@ def sync(
         change.reading.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
         named = _named(found, change.roots)
         gone = set() if missing else _gone(change, named)
-        fresh = [each for each in named.files if _is_changed(change, *each)]
+        fresh = [
+            (file, source)
+            for file, source in named.files
+            if change.words.stamp(source) != _stamp(stamp_of(file))
+        ]
         change.unchanged = len(named.files) - len(fresh)
         sources = _read(change, replace(named, files=fresh))
         change.replace_documents(sources, gone)
@@ -376,11 +377,6 @@ def _source(file: Path, roots: Sequence[str]) -> str:
         with suppress(ValueError):
             return readable(file.resolve().relative_to(root))
     return ""
-
-
-def _is_changed(change: Change, file: Path, source: str) -> bool:
-    """Return whether a file is new, or not as it was when it was read."""
-    return change.words.stamp(source) != _stamp(stamp_of(file))
 
 
 def _gone(change: Change, found: Found) -> set[str]:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -237,7 +237,7 @@ class Change:
     def stage(self, name: str) -> Callable[[int, int], None]:
         """Return the callback of one stage."""
         progress = self._progress
-        return (lambda done, total: progress(name, done, total)) if progress else _ignore
+        return partial(progress, name) if progress else lambda done, total: None
 
     def run(self) -> BuildReport:
         """Make the change and publish it, unless nothing changes.
@@ -247,7 +247,7 @@ class Change:
         """
         before = self._manifest
         if not self.language:
-            self.language = before["language"] if before else _detected(self.incoming)
+            self.language = before["language"] if before else self._detected_language()
         self._compare()
         self._check_shrinks()
         differs = self._added or self._removed or self._moved
@@ -296,6 +296,10 @@ class Change:
     def _new_factory(self) -> bool:
         before = self._manifest
         return before is not None and self.factory != ("" if before["auto"] else before["factory"])
+
+    def _detected_language(self) -> str:
+        sample = self.incoming.sample(_SAMPLE)
+        return detect(f"{stored.title} {stored.text}" for stored in sample)
 
     def _check_shrinks(self) -> None:
         held, removed = len(self._held), len(self._removed)
@@ -589,14 +593,6 @@ class _Encoded:
             return vectors
 
         return held[rows], read
-
-
-def _detected(incoming: Incoming) -> str:
-    return detect(f"{stored.title} {stored.text}" for stored in incoming.sample(_SAMPLE))
-
-
-def _ignore(*_: object) -> None:
-    pass
 
 
 Item = TypeVar("Item")

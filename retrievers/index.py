@@ -57,7 +57,9 @@ class Parts(NamedTuple):
         try:
             words = Words(files, manifest["words"], manifest["language"])
             vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
-            vectors.check_dimension(manifest["encoder"]["dimension"])
+            dimension = manifest["encoder"]["dimension"]
+            if any(part.exact.shape[1] != dimension for part in vectors.parts):
+                raise ValueError(f"its vectors do not have {dimension} dimensions")
         except TemporaryFolderError:
             raise
         except Exception as error:  # a stranger's files can fail in any way

@@ -146,25 +146,12 @@ class Segments:
         self.dead = read_keys(dead) if dead else np.empty(0, dtype=np.uint64)
         self.parts = [Segment(folder, each, self.dead) for each in described]
         self._select = select
-        self._allowed: OrderedDict[Filter, list[Allowed]] = OrderedDict()
+        self._remembered: OrderedDict[Filter, list[Allowed]] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
         """Count the vectors that were not deleted."""
         return sum(part.live for part in self.parts)
-
-    def check_dimension(self, dimension: int) -> None:
-        """Check that the vectors are as long as those of the encoder.
-
-        Raises:
-            ValueError: They are not.
-        """
-        for part in self.parts:
-            if part.exact.shape[1] != dimension:
-                raise ValueError(
-                    f"segment {part.described['name']} has vectors of {part.exact.shape[1]} "
-                    f"dimensions, not {dimension}"
-                )
 
     def keys(self) -> Keys:
         """Return the keys of all vectors that were not deleted, ascending."""
@@ -176,11 +163,11 @@ class Segments:
         """Return the keys of the vectors with the highest inner products, best first.
 
         Args:
-            queries: shape (m, dimension).
+            queries: Shape (m, dimension).
             k: At least 1.
             wanted: What the passages must fulfil.
         """
-        allowed = self._for(wanted) if wanted else [None] * len(self.parts)
+        allowed = self._allow(wanted) if wanted else [None] * len(self.parts)
         found = [
             part.search(queries, k, only)
             for part, only in zip(self.parts, allowed, strict=True)
@@ -197,29 +184,28 @@ class Segments:
         Raises:
             ValueError: There is no vector with such a key.
         """
-        wanted = np.asarray(keys, dtype=np.uint64)
-        rows = np.zeros((len(keys), self.parts[0].exact.shape[1]), dtype=np.float32)
-        missing = np.ones(len(keys), dtype=bool)
-        for part in self.parts:
-            for at in np.flatnonzero(missing & np.isin(wanted, part.keys[part.alive])):
-                rows[at] = part.exact[np.flatnonzero(part.keys == wanted[at])[0]]
-                missing[at] = False
-        if missing.any():
-            raise ValueError(f"the vector of passage {wanted[missing][0]:016x} is missing")
-        return rows
+        found = {
+            int(part.keys[at]): part.exact[at]
+            for part in self.parts
+            for at in np.flatnonzero(part.alive & np.isin(part.keys, np.array(keys, np.uint64)))
+        }
+        try:
+            return np.array([found[key] for key in keys], dtype=np.float32)
+        except KeyError as error:
+            raise ValueError(f"the vector of passage {error.args[0]:016x} is missing") from None
 
-    def _for(self, wanted: Filter) -> list[Allowed]:
+    def _allow(self, wanted: Filter) -> list[Allowed]:
         """Return what a filter allows in each segment."""
         with self._lock:
-            if wanted in self._allowed:
-                self._allowed.move_to_end(wanted)
-                return self._allowed[wanted]
+            if wanted in self._remembered:
+                self._remembered.move_to_end(wanted)
+                return self._remembered[wanted]
         keys = self._select(wanted)
         found = [Allowed(part.alive & is_in(part.keys, keys)) for part in self.parts]
         with self._lock:
-            self._allowed[wanted] = found
-            while len(self._allowed) > _FILTERS_REMEMBERED:
-                self._allowed.popitem(last=False)
+            self._remembered[wanted] = found
+            while len(self._remembered) > _FILTERS_REMEMBERED:
+                self._remembered.popitem(last=False)
         return found
 
 

@@ -187,7 +187,8 @@ class Words:
         """Return keys and addresses, the largest keys first."""
         with tantivy_faults():
             found = self._searcher.search(query, max(1, k), count=False, order_by_field="id")
-        return list(found.hits)
+        hits: list[tuple[int, tantivy.DocAddress]] = found.hits
+        return hits
 
     def read(self, keys: Iterable[int], *, checked: bool = False) -> Iterator[Stored]:
         """Read passages, in the order given; `checked` compares their content with their ids.
@@ -288,11 +289,7 @@ class WordsWriter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        language: str,
-        current: Words | None = None,
-        expected: int = 0,
+        self, folder: Path, language: str, current: Words | None = None, expected: int = 0
     ) -> None:
         """Link the current files and start a writer."""
         small = expected <= _SMALL_CHANGE
@@ -317,14 +314,15 @@ class WordsWriter:
                 document.add_unsigned("id", key)
                 document.add_text("words", spaced(f"{stored.title} {stored.text}"))
                 document.add_bytes("passage", encode(stored))
-                texts = [("title", _term(stored.title))]
+                if stored.title:
+                    document.add_text("title", _term(stored.title))
                 for place in stored.places:
-                    page = "" if place.page is None else str(place.page)
-                    texts += [("source", place.source), ("page", page)]
-                    texts.append(("section", _term(place.section)))
-                for field, text in texts:
-                    if text:
-                        document.add_text(field, text)
+                    if place.source:
+                        document.add_text("source", place.source)
+                    if place.page is not None:
+                        document.add_text("page", str(place.page))
+                    if place.section:
+                        document.add_text("section", _term(place.section))
                 if len(stored.places) > 1:
                     document.add_unsigned("several", 1)
                 self._writer.add_document(document)
