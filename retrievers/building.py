@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from hopgate.retrievers.loaders import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.manifest import changed_files, check_hashes, describe, info
+from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
 from hopgate.retrievers.writing import writing
 
 _ROOT_MISSING = (
@@ -216,7 +216,7 @@ def sync(
             if change.words.stamp(source) != _stamp(stamp_of(file))
         ]
         change.unchanged = len(named.files) - len(fresh)
-        sources = _read(change, replace(named, files=fresh))
+        sources = _read(change, dataclasses.replace(named, files=fresh))
         change.replace_documents(sources, gone)
         return change.run()
 
@@ -302,7 +302,7 @@ def _building(
         current = None
         with suppress(ValueError):  # it is missing or damaged
             if not changed_files(folder, info(folder)):
-                current = _current(folder)
+                current = Parts.open(folder, checked_info(folder))
         load_faiss()
         if isinstance(encoder, Encoder):
             loaded = encoder
@@ -339,19 +339,13 @@ def _changing(
 ) -> Iterator[Change]:
     """Prepare a change of an index; its encoder is loaded when it is needed."""
     with writing(folder, doing) as writer:
-        current = _current(folder)
+        current = Parts.open(folder, checked_info(folder))
         load = partial(matching_encoder, folder, current.manifest, encoder)
         if encoder is not None:
             load()
         described = current.manifest["encoder"]
         with closing(Change(writer, current, described, load, progress, announce)) as change:
             yield change
-
-
-def _current(folder: Path) -> Parts:
-    manifest = info(folder)
-    check_hashes(folder, manifest)
-    return Parts.open(folder, manifest)
 
 
 def _read(change: Change, found: Found) -> set[str]:
@@ -369,7 +363,7 @@ def _read(change: Change, found: Found) -> set[str]:
 def _named(found: Found, roots: Sequence[str]) -> Found:
     """Name files by the folder that was indexed, so that a document keeps its source."""
     files = [(file, _source(file, roots) or source) for file, source in found.files]
-    return replace(found, files=files)
+    return dataclasses.replace(found, files=files)
 
 
 def _source(file: Path, roots: Sequence[str]) -> str:

@@ -28,7 +28,6 @@ from hopgate.retrievers.factory import (
     FLAT,
     FLAT_UP_TO,
     Announce,
-    IndexLayout,
     UntrainableError,
     choose,
     given,
@@ -285,7 +284,7 @@ class Change:
         )
         names = [f"{WORDS}/{file.name}" for file in words.files]
         names += [f"{VECTORS}/{name}" for each in segments for name in file_names(each)]
-        self._writer.publish(manifest, [*names, dead])
+        self._writer.publish(manifest, [*names, dead] if dead else names)
         return self._report(manifest, changed=True)
 
     @property
@@ -400,7 +399,8 @@ class Change:
             self._remove(keys)
 
     def _put(self, batch: Sequence[tuple[int, Stored]]) -> None:
-        before = self._read([key for key, _ in batch])
+        """Add passages, and those that the index has to other documents."""
+        before = self._read_held([key for key, _ in batch])
         put: list[tuple[int, Stored]] = []
         for key, stored in batch:
             had = before[key].places if key in before else ()
@@ -419,9 +419,13 @@ class Change:
 
     def _remove(self, keys: list[int]) -> None:
         """Take from passages the documents that are replaced; those without any are gone."""
+        if self._rebuild:
+            self._words_writer.remove(keys)
+            self._removed += keys
+            return
         put: list[tuple[int, Stored]] = []
-        gone = list(keys) if self._rebuild else []
-        for key, stored in {} if self._rebuild else self._read(keys).items():
+        gone: list[int] = []
+        for key, stored in self._read_held(keys).items():
             self._touched.update(place.source for place in stored.places)
             rest = self._staying(stored.places)
             if rest and key not in self._forgotten:
@@ -439,7 +443,7 @@ class Change:
             return ()
         return tuple(place for place in places if place.source not in self._replaced)
 
-    def _read(self, keys: list[int]) -> dict[int, Stored]:
+    def _read_held(self, keys: list[int]) -> dict[int, Stored]:
         """Read those of the passages that the index has."""
         if self._current is None or not keys:
             return {}
@@ -476,9 +480,8 @@ class Change:
         staying = [part for part in parts if part not in merged and part.live]
         segments = [part.described for part in staying]
         name = self._unused_name()
-        if rows := len(fresh) + sum(part.live for part in merged):
-            layout = self._layout(rows, whole=not staying)
-            segments.append(self._write_segment(name, layout, merged, fresh, read, rows))
+        if len(fresh) or any(part.live for part in merged):
+            segments.append(self._write_segment(name, merged, fresh, read, whole=not staying))
         dead = merged_keys(*(part.keys[~part.alive] for part in staying))
         if not len(dead):
             return segments, ""
@@ -488,35 +491,32 @@ class Change:
     def _write_segment(
         self,
         name: str,
-        layout: IndexLayout,
         old: Sequence[Segment],
         fresh: Keys,
         read: Callable[[slice], Vectors],
-        rows: int,
+        *,
+        whole: bool,
     ) -> SegmentInfo:
+        """Write the segment of this change, which has `whole` of the index or a part of it."""
         stem, dimension = self._writer.work / VECTORS / name, self._described["dimension"]
-        stage = self.stage("indexing vectors")
+        stage, announce = self.stage("indexing vectors"), self._announce or (lambda _: None)
+        rows = len(fresh) + sum(part.live for part in old)
+        if self.factory:
+            layout = given(self.factory if whole or rows > FLAT_UP_TO else FLAT, rows, dimension)
+        else:
+            layout = choose(rows, dimension)
+        if whole or layout.factory != FLAT:
+            announce(str(layout))
         try:
             new = write_segment(stem, layout, old, fresh, read, dimension, stage)
         except UntrainableError:
             if self._rebuild:  # it can be asked for another factory
                 raise
-            exact = given(FLAT, rows, dimension)
-            new = write_segment(stem, exact, old, fresh, read, dimension, stage)
-        recall = new["search"].get("recall", 1)
-        if recall < 0.95 and self._announce:
-            self._announce(f"recall@10 is only {recall:.3f}: use another factory")
+            layout = given(FLAT, rows, dimension)
+            new = write_segment(stem, layout, old, fresh, read, dimension, stage)
+        if (recall := new["search"].get("recall", 1)) < 0.95:
+            announce(f"recall@10 is only {recall:.3f}: use another factory")
         return new
-
-    def _layout(self, rows: int, *, whole: bool) -> IndexLayout:
-        dimension = self._described["dimension"]
-        if not self.factory:
-            layout = choose(rows, dimension)
-        else:
-            layout = given(self.factory if whole or rows > FLAT_UP_TO else FLAT, rows, dimension)
-        if self._announce and (whole or layout.factory != FLAT):
-            self._announce(str(layout))
-        return layout
 
     def _unused_name(self) -> str:
         """Return a name for the new segment that no file has."""

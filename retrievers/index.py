@@ -24,7 +24,7 @@ from hopgate.retrievers.manifest import (
     VECTORS,
     WORDS,
     Manifest,
-    check_hashes,
+    checked_info,
     damaged,
     describe,
     info,
@@ -102,8 +102,7 @@ class Index:
         folder = Path(path).expanduser()
 
         def look() -> Index:
-            manifest = info(folder)
-            check_hashes(folder, manifest)
+            manifest = checked_info(folder)
             load_faiss()
             loaded = matching_encoder(folder, manifest, encoder)
             return cls(folder, Parts.open(folder, manifest), loaded)
@@ -210,11 +209,9 @@ def check_index(path: Path | str) -> Manifest:
     folder = Path(path).expanduser().resolve()
 
     def check() -> Manifest:
-        manifest = info(path)
-        check_hashes(folder, manifest)
+        manifest = checked_info(path)
         load_faiss()
-        source = own_encoder(folder, manifest)
-        _check_fingerprint(folder, manifest, source.name, source.fingerprint)
+        _check_fingerprint(folder, manifest, own_encoder(folder, manifest))
         return manifest
 
     return while_it_changes(folder, check)
@@ -229,18 +226,18 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
     """
     built_with = manifest["encoder"]
     if isinstance(encoder, Encoder):
-        loaded, name = encoder, encoder.name
-        _check_fingerprint(folder, manifest, name, encoder.fingerprint)
+        _check_fingerprint(folder, manifest, encoder)
+        loaded = encoder
     else:
         source = resolve_encoder(encoder) if encoder else own_encoder(folder, manifest)
-        name = source.name
-        _check_fingerprint(folder, manifest, name, source.fingerprint)
-        loaded = load_encoder(name, built_with["query_prefix"], built_with["passage_prefix"])
+        _check_fingerprint(folder, manifest, source)
+        prefixes = built_with["query_prefix"], built_with["passage_prefix"]
+        loaded = load_encoder(source.name, *prefixes)
     for key, value in describe(loaded).items():
         if key != "name" and value != built_with.get(key):
             raise ValueError(
                 f"the index at {folder} was built with {key} {built_with.get(key)!r}, and encoder "
-                f"{name} has {value!r}: build the index again"
+                f"{loaded.name} has {value!r}: build the index again"
             )
     return loaded
 
@@ -272,12 +269,13 @@ def own_encoder(folder: Path, manifest: Manifest) -> EncoderSource:
     )
 
 
-def _check_fingerprint(folder: Path, manifest: Manifest, name: str, fingerprint: str) -> None:
+def _check_fingerprint(folder: Path, manifest: Manifest, encoder: Encoder | EncoderSource) -> None:
     built_with = manifest["encoder"]
-    if fingerprint != built_with["fingerprint"]:
+    if encoder.fingerprint != built_with["fingerprint"]:
         raise ValueError(
-            f"the index at {folder} was built with encoder {built_with['name']}, and {name} has "
-            "different weights: use the encoder it was built with, or build it again"
+            f"the index at {folder} was built with encoder {built_with['name']}, and "
+            f"{encoder.name} has different weights: use the encoder it was built with, or build it "
+            "again"
         )
 
 

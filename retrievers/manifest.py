@@ -261,18 +261,21 @@ def check_not_newer(folder: Path, version: int) -> None:
 _hashes: Cache[str] = Cache()
 
 
-def check_hashes(folder: Path, manifest: Manifest) -> None:
-    """Hash the small files of an index, see `HASH_AT_OPEN_BYTES`; each once per process.
+def checked_info(path: Path | str) -> Manifest:
+    """Read the manifest, see `info`, and hash the small files, each once per process.
 
     Raises:
-        ValueError: One has changed since it was written.
+        ValueError: See `info`, or a file up to `HASH_AT_OPEN_BYTES` has changed since it was
+            written.
     """
+    manifest, folder = info(path), Path(path).expanduser().absolute()
     for name, entry in manifest["files"].items():
-        file = (folder / name).absolute()
+        file = folder / name
         if entry["bytes"] > HASH_AT_OPEN_BYTES:
             continue
         if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
-            raise damaged(folder, f"{name} has changed since it was written")
+            raise damaged(Path(path).expanduser(), f"{name} has changed since it was written")
+    return manifest
 
 
 def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None = None) -> list[str]:
