@@ -34,14 +34,15 @@ class Cache(Generic[Value]):
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            stamp = tuple(map(_stamp, files))
+            stamp = tuple(map(file_stamp, files))
             held = self._values.get(key)
             if held is None or held[0] != stamp:
                 held = self._values[key] = (stamp, load())
             return held[1]
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return modification time, size and inode of a file; None if there is none."""
     try:
         found = path.stat()
     except OSError:

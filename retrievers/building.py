@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from hopgate.retrievers.base import Passage, encodable
-from hopgate.retrievers.change import BuildProgress, Change, Current, Outcome, Request
+from hopgate.retrievers.change import BuildProgress, Change
+from hopgate.retrievers.change import BuildReport as BuildReport
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from hopgate.retrievers.factory import Announce, given, load_faiss
-from hopgate.retrievers.incoming import Incoming
-from hopgate.retrievers.index import Index, matching_encoder
+from hopgate.retrievers.index import Parts, matching_encoder
 from hopgate.retrievers.loaders import (
     NO_TEXT,
     Found,
-    IgnoredFiles,
-    ReadReport,
     SkippedFile,
     Stamp,
     find_files,
@@ -32,89 +27,15 @@ from hopgate.retrievers.loaders import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.manifest import (
-    EncoderInfo,
-    changed_files,
-    check_hashes,
-    damaged,
-    describe,
-    info,
-)
-from hopgate.retrievers.writing import Writer, writing
+from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
+from hopgate.retrievers.writing import writing
 
-_REPEATS_REPORTED = 10
 _ROOT_MISSING = (
     "this folder of the index is missing, so no document was removed: bring it back, or run "
     "`hopgate index build` without it"
 )
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 """A byte of a file's name that is not UTF-8, as `readable` writes it."""
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """Passages that two documents have in common.
-
-    Attributes:
-        source: The document that repeats them.
-        of: The one that had them first.
-        passages: How many they are.
-    """
-
-    source: str
-    of: str
-    passages: int
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """The result of a change.
-
-    Attributes:
-        path: The folder of the index.
-        version: Its version now.
-        changed: Whether there was anything to change.
-        encoder: Name of the encoder.
-        factory: FAISS's factory string.
-        language: The language whose words BM25 knows.
-        mode: The default mode.
-        mode_reason: Why it is the default.
-        files: Files that gave passages.
-        new: Documents that were not there before; counted by `add` and `sync` only, like the next.
-        updated: Documents that were there before and were read again.
-        gone: Documents that `sync` removed, because their files are gone.
-        unchanged: Files that `sync` did not read again.
-        passages: Passages in the index.
-        added: Passages that were not there before.
-        removed: Passages that were there before.
-        encoded: Passages that were encoded; the rest had their vectors from before.
-        duplicates: Passages given that had the same title and text as another.
-        repeats: Of which documents, the most frequent first; at most ten.
-        skipped: Files and rows that could not be read, and why.
-        ignored: Files of unknown kinds, by suffix.
-    """
-
-    path: str
-    version: int
-    changed: bool
-    encoder: str
-    factory: str
-    language: str
-    mode: str
-    mode_reason: str
-    files: int
-    new: int
-    updated: int
-    gone: int
-    unchanged: int
-    passages: int
-    added: int
-    removed: int
-    encoded: int
-    duplicates: int
-    repeats: list[Repeat] = field(default_factory=list)
-    skipped: list[SkippedFile] = field(default_factory=list)
-    ignored: list[IgnoredFiles] = field(default_factory=list)
 
 
 def build_index(
@@ -156,16 +77,12 @@ def build_index(
         RuntimeError: An extra or the encoder is missing, the disk is full, or another process is
             changing the index.
     """
-    folder = _target(out, paths)
-    found = find_files(paths)
-    roots = _roots(paths)
-    with writing(folder, "index build") as writer:
-        job = _Job.build(writer, encoder, progress, announce, factory, replace)
-        report = ReadReport()
-        with job.incoming() as incoming:
-            job.read(found, roots, incoming, report)
-            report.check()
-            return job.build_from(incoming, report, factory, language, roots)
+    folder, found = _target(out, paths), find_files(paths)
+    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+        change.roots = _roots(paths)
+        _read(change, _named(found, change.roots))
+        change.reading.check()
+        return change.run()
 
 
 def build_from_passages(
@@ -196,15 +113,12 @@ def build_from_passages(
             contains something else.
         RuntimeError: See `build_index`.
     """
-    rest = iter(passages)
-    first = list(islice(rest, 1))
-    if not first:
-        raise ValueError(f"no passages given: nothing to index in {out}")
-    with writing(_target(out), "index build") as writer:
-        job = _Job.build(writer, encoder, progress, announce, factory, replace)
-        with job.incoming() as incoming:
-            incoming.put(chain(first, rest))
-            return job.build_from(incoming, ReadReport(), factory, language, [])
+    folder = _target(out)
+    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+        change.incoming.put(passages)
+        if not len(change.incoming):
+            raise ValueError(f"no passages given: nothing to index in {out}")
+        return change.run()
 
 
 def add(
@@ -230,15 +144,13 @@ def add(
         ValueError: There is no such index or path, or nothing could be read.
         RuntimeError: See `build_index`.
     """
-    folder = _existing(index)
-    found = find_files(paths)
-    with writing(folder, "index add") as writer:
-        job = _Job.change(writer, encoder, progress, announce)
-        report, roots = ReadReport(), sorted({*job.roots, *_roots(paths)})
-        with job.incoming() as incoming:
-            sources = job.read(found, roots, incoming, report)
-            report.check()
-            return job.replace(incoming, sources, report, roots)
+    folder, found = _existing(index), find_files(paths)
+    with _changing(folder, "index add", encoder, progress, announce) as change:
+        change.roots = sorted({*change.roots, *_roots(paths)})
+        sources = _read(change, _named(found, change.roots))
+        change.reading.check()
+        change.replace_documents(sources)
+        return change.run()
 
 
 def add_passages(
@@ -259,12 +171,11 @@ def add_passages(
     passages = list(passages)
     if not passages:
         raise ValueError(f"no passages given: nothing to add to {index}")
-    with writing(_existing(index), "index add") as writer:
-        job = _Job.change(writer, encoder, progress, announce)
-        with job.incoming() as incoming:
-            incoming.put(passages)
-            sources = {encodable(passage["source"]) for passage in passages} - {""}
-            return job.replace(incoming, sources, ReadReport(), job.roots)
+    with _changing(_existing(index), "index add", encoder, progress, announce) as change:
+        change.incoming.put(passages)
+        sources = {encodable(passage["source"]) for passage in passages}
+        change.replace_documents(sources - {""})
+        return change.run()
 
 
 def sync(
@@ -293,17 +204,21 @@ def sync(
     """
     top, target = check_followed(folder, index)
     found = find_files([top])
-    with writing(target, "index sync") as writer:
-        job = _Job.change(writer, encoder, progress, announce)
-        report, roots = ReadReport(), sorted({*job.roots, str(top)})
-        missing = [root for root in roots if not Path(root).is_dir()]
-        report.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
-        gone = set() if missing else job.gone(found, roots)
-        fresh = job.changed(found, roots)
-        with job.incoming() as incoming:
-            sources = job.read(fresh, roots, incoming, report)
-            unchanged = len(found.files) - len(fresh.files)
-            return job.replace(incoming, sources, report, roots, gone, unchanged)
+    with _changing(target, "index sync", encoder, progress, announce) as change:
+        change.roots = sorted({*change.roots, str(top)})
+        missing = [root for root in change.roots if not Path(root).is_dir()]
+        change.reading.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
+        named = _named(found, change.roots)
+        gone = set() if missing else _gone(change, named)
+        fresh = [
+            (file, source)
+            for file, source in named.files
+            if change.words.stamp(source) != _stamp(stamp_of(file))
+        ]
+        change.unchanged = len(named.files) - len(fresh)
+        sources = _read(change, dataclasses.replace(named, files=fresh))
+        change.replace_documents(sources, gone)
+        return change.run()
 
 
 def check_followed(folder: Path | str, index: Path | str) -> tuple[Path, Path]:
@@ -342,9 +257,20 @@ def delete(
     """
     if not sources and not ids:
         raise ValueError("nothing to delete: give sources or ids")
-    with writing(_existing(index), "index delete") as writer:
-        job = _Job.change(writer, None, progress, None)
-        return job.delete(sources, ids)
+    folder = _existing(index)
+    with _changing(folder, "index delete", progress=progress) as change:
+        every = change.words.sources() if sources else []
+        gone: set[str] = set()
+        for pattern in sources:
+            found = {each for each in every if each == pattern or fnmatchcase(each, pattern)}
+            if not found:
+                raise ValueError(f"the index at {folder} has no source {pattern!r}")
+            gone |= found
+        for each in ids:
+            if not len(change.words.of("id", [each])):
+                raise ValueError(f"the index at {folder} has no passage with the id {each!r}")
+        change.delete(gone, ids)
+        return change.run()
 
 
 def compact(
@@ -356,265 +282,105 @@ def compact(
         ValueError: There is no such index, or it is damaged.
         RuntimeError: The disk is full, or another process is changing the index.
     """
-    with writing(_existing(index), "index compact") as writer:
-        job = _Job.change(writer, None, progress, announce)
-        with job.incoming() as incoming:
-            request = Request(
-                leaving=np.empty(0, dtype=np.uint64), replaced=lambda _: False, rewrite=True
-            )
-            return job.report(job.run(incoming, request), len(incoming), ReadReport())
+    with _changing(_existing(index), "index compact", None, progress, announce) as change:
+        change.rewrite = True
+        return change.run()
 
 
-class _Counts(NamedTuple):
-    """Counts of documents, see `BuildReport`."""
-
-    new: int = 0
-    updated: int = 0
-    gone: int = 0
-    unchanged: int = 0
-
-
-_UNCOUNTED = _Counts()
-
-
-class _Job:
-    """One change of an index: what the functions above have in common."""
-
-    def __init__(
-        self,
-        writer: Writer,
-        current: Current | None,
-        described: EncoderInfo,
-        encoder: Callable[[], Encoder],
-        progress: BuildProgress | None,
-        announce: Announce | None,
-    ) -> None:
-        self._writer = writer
-        self._current = current
-        self._progress = progress
-        self._change = Change(writer, current, described, encoder, progress, announce)
-        self._may_shrink = True
-
-    @classmethod
-    def build(
-        cls,
-        writer: Writer,
-        encoder: str | Encoder | None,
-        progress: BuildProgress | None,
-        announce: Announce | None,
-        factory: str | None,
-        replace: bool,
-    ) -> _Job:
-        current = _current(writer.folder, whole=True)
+@contextmanager
+def _building(
+    folder: Path,
+    encoder: str | Encoder | None,
+    progress: BuildProgress | None,
+    factory: str | None,
+    announce: Announce | None,
+    language: str,
+    replace: bool,
+) -> Iterator[Change]:
+    """Prepare a change that replaces all passages of an index, if there is one that is whole."""
+    with writing(folder, "index build") as writer:
+        current = None
+        with suppress(ValueError):  # it is missing or damaged
+            if not changed_files(folder, info(folder)):
+                current = Parts.open(folder, checked_info(folder))
         load_faiss()
         if isinstance(encoder, Encoder):
             loaded = encoder
         elif encoder is None and current:
-            loaded = matching_encoder(writer.folder, current.manifest, None)
+            loaded = matching_encoder(folder, current.manifest, None)
         else:
             loaded = load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
         if factory:
             given(factory, 1, loaded.dimension)  # before anything is encoded
         described = describe(loaded)
         if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
-            before = current.manifest["encoder"]["name"]
             if not replace:
                 raise ValueError(
-                    f"the index at {writer.folder} was built with encoder {before}, and this build "
-                    f"uses {loaded.name} with other weights or prefixes: leave out --encoder and "
-                    "the prefixes, or add --replace to encode everything again"
+                    f"the index at {folder} was built with encoder "
+                    f"{current.manifest['encoder']['name']}, and this build uses {loaded.name} "
+                    "with other weights or prefixes: leave out --encoder and the prefixes, or add "
+                    "--replace to encode everything again"
                 )
             current = None
-        job = cls(writer, current, described, lambda: loaded, progress, announce)
-        job._may_shrink = replace
-        return job
+        change = Change(writer, current, described, lambda: loaded, progress, announce)
+        with closing(change):
+            change.replace_all(may_shrink=replace)
+            change.factory, change.language, change.roots = factory or "", language, []
+            yield change
 
-    @classmethod
-    def change(
-        cls,
-        writer: Writer,
-        encoder: str | Encoder | None,
-        progress: BuildProgress | None,
-        announce: Announce | None,
-    ) -> _Job:
-        current = _current(writer.folder)
-        assert current is not None
-        folder, manifest = writer.folder, current.manifest
+
+@contextmanager
+def _changing(
+    folder: Path,
+    doing: str,
+    encoder: str | Encoder | None = None,
+    progress: BuildProgress | None = None,
+    announce: Announce | None = None,
+) -> Iterator[Change]:
+    """Prepare a change of an index; its encoder is loaded when it is needed."""
+    with writing(folder, doing) as writer:
+        current = Parts.open(folder, checked_info(folder))
+        load = partial(matching_encoder, folder, current.manifest, encoder)
         if encoder is not None:
-            matching_encoder(folder, manifest, encoder)
-
-        def load() -> Encoder:
-            return matching_encoder(folder, manifest, encoder)
-
-        return cls(writer, current, manifest["encoder"], load, progress, announce)
-
-    @property
-    def roots(self) -> list[str]:
-        """Return the folders that were indexed before."""
-        return self._current.manifest["roots"] if self._current else []
-
-    @contextmanager
-    def incoming(self) -> Iterator[Incoming]:
-        with closing(Incoming(self._writer.work / "incoming.jsonl")) as incoming:
-            yield incoming
-
-    def read(
-        self, found: Found, roots: Sequence[str], incoming: Incoming, report: ReadReport
-    ) -> set[str]:
-        """Read files; return the sources that were read, also those that now have no text."""
-        sources = set()
-        named = Found([_known(*each, roots) for each in found.files], found.skipped, found.ignored)
-        for file in read_files(named, report, self._change.stage("reading files")):
-            followed = any(file.file.resolve().is_relative_to(root) for root in roots)
-            stamp = _stamp(file.stamp) if followed else ""
-            incoming.put(file.passages, stamp)
-            emptied = file.skipped and file.skipped.reason == NO_TEXT
-            if file.skipped is None or (emptied and self._has(file.source)):
-                sources.add(file.source)
-        return sources
-
-    def _has(self, source: str) -> bool:
-        return self._current is not None and self._current.words.has(source)
-
-    def changed(self, found: Found, roots: Sequence[str]) -> Found:
-        """Return the files that are new, or not as they were when they were read."""
-        assert self._current is not None
-        words = self._current.words
-        files = [
-            (file, source)
-            for file, source in found.files
-            if words.stamp(_known(file, source, roots)[1]) != _stamp(stamp_of(file))
-        ]
-        return Found(files, found.skipped, found.ignored)
-
-    def gone(self, found: Found, roots: Sequence[str]) -> set[str]:
-        """Return the documents whose files no indexed folder has any more."""
-        assert self._current is not None
-        words = self._current.words
-        there = {_known(*each, roots)[1] for each in found.files}
-        return {
-            source
-            for source in set(words.sources()) - there
-            if not any(_exists(root, source) for root in roots) and words.stamp(source)
-        }
-
-    def build_from(
-        self,
-        incoming: Incoming,
-        read: ReadReport,
-        factory: str | None,
-        language: str,
-        roots: list[str],
-    ) -> BuildReport:
-        """Make the index hold these passages and no others."""
-        request = Request(
-            leaving=None,
-            replaced=lambda _: True,
-            factory=factory or "",
-            language=language,
-            roots=roots,
-            may_shrink=self._may_shrink,
-        )
-        return self.report(self._change.run(incoming, request), len(incoming), read)
-
-    def replace(
-        self,
-        incoming: Incoming,
-        sources: set[str],
-        read: ReadReport,
-        roots: list[str],
-        gone: Set[str] = frozenset(),
-        unchanged: int = 0,
-    ) -> BuildReport:
-        """Put passages in the place of those of some documents, and remove those that are gone."""
-        assert self._current is not None
-        words, leaving = self._current.words, sources | gone
-        updated = sum(map(words.has, sources))
-        counts = _Counts(len(sources) - updated, updated, len(gone), unchanged)
-        request = Request(
-            leaving=words.of("source", sorted(leaving)),
-            replaced=leaving.__contains__,
-            roots=roots,
-        )
-        return self.report(self.run(incoming, request), len(incoming), read, counts)
-
-    def delete(self, patterns: Sequence[str], ids: Sequence[str]) -> BuildReport:
-        assert self._current is not None
-        words, folder = self._current.words, self._writer.folder
-        sources: set[str] = set()
-        every = words.sources() if patterns else []
-        for pattern in patterns:
-            found = {each for each in every if each == pattern or fnmatchcase(each, pattern)}
-            if not found:
-                raise ValueError(f"the index at {folder} has no source {pattern!r}")
-            sources |= found
-        for each in ids:
-            if not len(words.of("id", [each])):
-                raise ValueError(f"the index at {folder} has no passage with the id {each!r}")
-        forgotten = words.of("id", ids)
-        request = Request(
-            leaving=np.union1d(words.of("source", sorted(sources)), forgotten),
-            replaced=sources.__contains__,
-            forgotten=frozenset(forgotten.tolist()),
-        )
-        with self.incoming() as incoming:
-            return self.report(self.run(incoming, request), 0, ReadReport())
-
-    def run(self, incoming: Incoming, request: Request) -> Outcome:
-        """Run a change that keeps the factory and, unless it names some, the folders."""
-        assert self._current is not None
-        return self._change.run(incoming, request.kept(self._current.manifest))
-
-    def report(
-        self, outcome: Outcome, given: int, read: ReadReport, documents: _Counts = _UNCOUNTED
-    ) -> BuildReport:
-        manifest, difference = outcome.manifest, outcome.difference
-        return BuildReport(
-            path=str(self._writer.folder),
-            version=manifest["version"],
-            changed=outcome.changed,
-            encoder=manifest["encoder"]["name"],
-            factory=manifest["factory"],
-            language=manifest["language"],
-            mode=manifest["mode"],
-            mode_reason=manifest["mode_reason"],
-            files=read.files,
-            new=documents.new,
-            updated=documents.updated,
-            gone=documents.gone,
-            unchanged=documents.unchanged,
-            passages=manifest["passages"],
-            added=len(difference.added),
-            removed=len(difference.removed),
-            encoded=outcome.encoded,
-            duplicates=given - difference.given,
-            repeats=[
-                Repeat(source, of, count)
-                for (source, of), count in difference.repeats.most_common(_REPEATS_REPORTED)
-            ],
-            skipped=read.skipped,
-            ignored=read.ignored,
-        )
+            load()
+        described = current.manifest["encoder"]
+        with closing(Change(writer, current, described, load, progress, announce)) as change:
+            yield change
 
 
-def _current(folder: Path, *, whole: bool = False) -> Current | None:
-    """Open the index that is there.
+def _read(change: Change, found: Found) -> set[str]:
+    """Read files; return the sources that were read, also those that now have no text."""
+    sources = set()
+    for file in read_files(found, change.reading, change.stage("reading files")):
+        followed = any(file.file.resolve().is_relative_to(root) for root in change.roots)
+        change.incoming.put(file.passages, _stamp(file.stamp) if followed else "")
+        emptied = file.skipped and file.skipped.reason == NO_TEXT
+        if file.skipped is None or (emptied and change.has(file.source)):
+            sources.add(file.source)
+    return sources
 
-    Args:
-        folder: Its folder.
-        whole: Check every byte, and return None for one that is missing or damaged.
-    """
-    try:
-        manifest = info(folder)
-        check_hashes(folder, manifest)
-        if whole and (wrong := changed_files(folder, manifest)):
-            raise damaged(folder, f"{wrong[0]} has changed since it was written")
-        words, segments = Index.parts(folder, manifest)
-    except ValueError:
-        if whole:
-            return None
-        raise
-    return Current(folder, manifest, words, segments.keys())
+
+def _named(found: Found, roots: Sequence[str]) -> Found:
+    """Name files by the folder that was indexed, so that a document keeps its source."""
+    files = [(file, _source(file, roots) or source) for file, source in found.files]
+    return dataclasses.replace(found, files=files)
+
+
+def _source(file: Path, roots: Sequence[str]) -> str:
+    for root in roots:
+        with suppress(ValueError):
+            return readable(file.resolve().relative_to(root))
+    return ""
+
+
+def _gone(change: Change, found: Found) -> set[str]:
+    """Return the documents whose files no indexed folder has any more."""
+    there = {source for _, source in found.files}
+    return {
+        source
+        for source in set(change.words.sources()) - there
+        if not any(_exists(root, source) for root in change.roots) and change.words.stamp(source)
+    }
 
 
 def _existing(index: Path | str) -> Path:
@@ -625,14 +391,6 @@ def _existing(index: Path | str) -> Path:
 
 def _roots(paths: Sequence[Path | str]) -> list[str]:
     return sorted(str(Path(path).resolve()) for path in paths if Path(path).is_dir())
-
-
-def _known(file: Path, source: str, roots: Sequence[str]) -> tuple[Path, str]:
-    """Name a file by the folder that was indexed, so that a document keeps its source."""
-    for root in roots:
-        with suppress(ValueError):
-            return file, readable(file.resolve().relative_to(root))
-    return file, source
 
 
 def _exists(root: str, source: str) -> bool:

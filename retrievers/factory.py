@@ -89,9 +89,9 @@ def choose(count: int, dimension: int, free: int | None = None) -> IndexLayout:
     it anew.
 
     Args:
-        count: how many vectors.
-        dimension: their length.
-        free: bytes of memory that can be had; by default, what this machine has now.
+        count: How many vectors.
+        dimension: Their length.
+        free: Bytes of memory that can be had; by default, what this machine has now.
     """
     room = int((free_memory() if free is None else free) * MEMORY_SHARE)
     lists = 2 ** round(math.log2(4 * math.sqrt(count)))
@@ -154,7 +154,7 @@ def load_faiss() -> ModuleType:
     """Import faiss.
 
     Raises:
-        RuntimeError: it is not installed.
+        RuntimeError: It is not installed.
     """
     try:
         import faiss
@@ -183,7 +183,7 @@ def write(
     blocks: Iterable[Vectors],
     count: int,
     dimension: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Build a FAISS index and write it, with the vectors beside it unless it contains them.
 
@@ -214,8 +214,7 @@ def write(
             _train(index, layout, exact)
         for at in range(0, count, _BLOCK):
             index.add(np.ascontiguousarray(exact[at : at + _BLOCK]))
-            if progress:
-                progress(index.ntotal, count)
+            progress(index.ntotal, count)
         settings = tune(index, exact)
     write_index(index, stem.with_suffix(FAISS))
     return settings
@@ -225,7 +224,7 @@ def write_index(index: faiss.Index, file: Path) -> None:
     """Write the FAISS index through Python, since FAISS itself ignores a full disk.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: It cannot be written.
     """
     faiss = load_faiss()
     with file.open("wb") as handle:
@@ -274,8 +273,8 @@ def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
     The sample's queries are vectors of the collection; each is left out of its own neighbours.
 
     Args:
-        index: what was built.
-        exact: its vectors.
+        index: The FAISS index that was built.
+        exact: Its vectors.
 
     Returns:
         The setting (`nprobe` or `efSearch`) that reached `TUNED_RECALL`, else the largest;
@@ -326,9 +325,9 @@ def exact_search(vectors: Vectors, queries: Vectors, k: int) -> tuple[Positions,
     """Find the nearest by looking at every vector, in blocks.
 
     Args:
-        vectors: shape (n, dimension); may be memory-mapped.
-        queries: shape (m, dimension).
-        k: at most n.
+        vectors: Shape (n, dimension); may be memory-mapped.
+        queries: Shape (m, dimension).
+        k: At most n.
 
     Returns:
         Positions and inner products, each of shape (m, k), best first.
@@ -367,15 +366,14 @@ class Searcher:
 
     Args:
         index: FAISS's index.
-        exact: the vectors themselves.
+        exact: The vectors themselves, shape (n, dimension), memory-mapped.
         settings: `nprobe` or `efSearch`, and `oversample`; empty for exact search.
     """
 
     def __init__(self, index: faiss.Index, exact: Vectors, settings: Mapping[str, Any]) -> None:
         """Hold what was opened, see `open`."""
-        self._index = index
-        self._exact = exact
-        self._settings = settings
+        self.exact = exact
+        self._index, self._settings = index, settings
         self._gpu: faiss.Index | None = None
         self._one_at_a_time = Lock()
 
@@ -410,20 +408,15 @@ class Searcher:
         """Count the vectors."""
         return int(self._index.ntotal)
 
-    @property
-    def exact(self) -> Vectors:
-        """The vectors themselves, shape (n, dimension), memory-mapped."""
-        return self._exact
-
     def search(
         self, queries: Vectors, k: int, allowed: Allowed | None = None
     ) -> tuple[Positions, Vectors]:
         """Find the vectors of the highest inner product with each query.
 
         Args:
-            queries: shape (m, dimension).
-            k: at least 1.
-            allowed: what may be found; None for all.
+            queries: Shape (m, dimension).
+            k: At least 1.
+            allowed: What may be found; None for all.
 
         Returns:
             Positions and inner products, each of shape (m, min(k, vectors allowed)), best first.
@@ -442,20 +435,13 @@ class Searcher:
     ) -> tuple[Positions, Vectors]:
         """Search with the settings; position -1 stands for no neighbour."""
         wide = min(k * max(1, int(self._settings.get("oversample", 1))), len(self))
-        candidates, scores = self._candidates(queries, wide, allowed)
-        if self._settings:
-            return self._rescored(queries, candidates, k)
-        return candidates, scores
-
-    def _candidates(
-        self, queries: Vectors, k: int, allowed: Allowed | None
-    ) -> tuple[Positions, Vectors]:
+        parameters = self._parameters(wide, allowed)
         if self._gpu is not None and allowed is None:
             with self._one_at_a_time:
-                scores, near = self._gpu.search(queries, k, params=self._parameters(k, None))
+                scores, near = self._gpu.search(queries, wide, params=parameters)
         else:
-            scores, near = self._index.search(queries, k, params=self._parameters(k, allowed))
-        return near, scores
+            scores, near = self._index.search(queries, wide, params=parameters)
+        return self._rescored(queries, near, k) if self._settings else (near, scores)
 
     def _parameters(self, k: int, allowed: Allowed | None) -> Any:
         """Return the settings of one search; with a filter it looks at more of the index."""
@@ -488,7 +474,7 @@ class Searcher:
         for start in range(0, len(queries), _SCORED_AT_A_TIME):
             part = slice(start, start + _SCORED_AT_A_TIME)
             named = candidates[part]
-            scores = np.einsum("qd,qcd->qc", queries[part], self._exact[named])
+            scores = np.einsum("qd,qcd->qc", queries[part], self.exact[named])
             scores[named < 0] = -np.inf
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
             rows = np.arange(len(named))[:, None]
@@ -499,8 +485,8 @@ class Searcher:
         self, queries: Vectors, k: int, allowed: Allowed | None
     ) -> tuple[Positions, Vectors]:
         if allowed is None:
-            return exact_search(self._exact, queries, k)
-        near, scores = exact_search(self._exact[allowed.positions], queries, k)
+            return exact_search(self.exact, queries, k)
+        near, scores = exact_search(self.exact[allowed.positions], queries, k)
         return allowed.positions[near], scores
 
 

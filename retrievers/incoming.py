@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,24 +29,19 @@ class Incoming:
 
     def __init__(self, file: Path) -> None:
         """Create the file."""
-        self._file = file.open("xb")
-        self._path = file
+        self._path, self._file = file, file.open("xb")
         self._keys = array("Q")
 
-    def put(self, passages: Iterable[Passage], stamp: str = "") -> int:
+    def put(self, passages: Iterable[Passage], stamp: str = "") -> None:
         """Add passages.
 
         Args:
             passages: See `make_passage`.
             stamp: That of their file, see `Place`.
 
-        Returns:
-            How many they were.
-
         Raises:
             ValueError: One does not have the id of its content, or its source is too long.
         """
-        before = len(self._keys)
         for passage in passages:
             title, text = passage["title"], passage["text"]
             if passage["id"] != passage_id(title, text):
@@ -61,7 +57,6 @@ class Incoming:
             place = Place(source, passage.get("page"), section, stamp)
             self._file.write(encode(Stored(title, text, (place,))) + b"\n")
             self._keys.append(key_of(passage["id"]))
-        return len(self._keys) - before
 
     def __len__(self) -> int:
         """Count the passages."""
@@ -81,19 +76,15 @@ class Incoming:
 
     def only(self, keys: Keys) -> Iterator[tuple[int, Stored]]:
         """Read the passages with some keys, each once."""
-        wanted = np.sort(keys)
-        left = np.ones(len(wanted), dtype=bool)
-        places = np.minimum(np.searchsorted(wanted, self.keys), len(wanted) - 1)
-        known = wanted[places] == self.keys
-        for (key, stored), at, is_wanted in zip(self, places, known, strict=True):
-            if is_wanted and left[at]:
-                left[at] = False
-                yield key, stored
+        unique, first = np.unique(self.keys, return_index=True)
+        wanted = np.zeros(len(self), dtype=bool)
+        wanted[first[np.isin(unique, keys)]] = True
+        yield from compress(self, wanted)
 
     def sample(self, most: int) -> list[Stored]:
         """Read passages spread evenly over all."""
         step = max(1, len(self) // most)
-        return [stored for at, (_, stored) in enumerate(self) if at % step == 0][:most]
+        return [stored for _, stored in islice(self, 0, most * step, step)]
 
     def close(self) -> None:
         """Close the file."""

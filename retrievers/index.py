@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
-from hopgate.common.cache import Cache
+from hopgate.common.cache import Cache, file_stamp
 from hopgate.retrievers.base import Hit, Passage, check_k, encodable
 from hopgate.retrievers.encoders import (
     Encoder,
@@ -25,7 +24,7 @@ from hopgate.retrievers.manifest import (
     VECTORS,
     WORDS,
     Manifest,
-    check_hashes,
+    checked_info,
     damaged,
     describe,
     info,
@@ -39,6 +38,37 @@ _OPENING_TRIES = 10
 """How often an index is opened anew when a writer changed it just then."""
 
 
+class Parts(NamedTuple):
+    """The parts of an index, opened; all of it but the encoder."""
+
+    manifest: Manifest
+    words: Words
+    vectors: Segments
+
+    @classmethod
+    def open(cls, folder: Path, manifest: Manifest) -> Parts:
+        """Open the words and the vectors of an index.
+
+        Raises:
+            ValueError: They are damaged, or do not belong together.
+        """
+        files = [folder / name for name in manifest["files"] if name.startswith(f"{WORDS}/")]
+        dead = folder / manifest["dead"] if manifest["dead"] else None
+        try:
+            words = Words(files, manifest["words"], manifest["language"])
+            vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
+            dimension = manifest["encoder"]["dimension"]
+            if any(part.exact.shape[1] != dimension for part in vectors.parts):
+                raise ValueError(f"its vectors do not have {dimension} dimensions")
+        except TemporaryFolderError:
+            raise
+        except Exception as error:  # a stranger's files can fail in any way
+            raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
+        if {len(words), len(vectors)} != {manifest["passages"]}:
+            raise damaged(folder, "its vectors and its passages are not equally many")
+        return cls(manifest, words, vectors)
+
+
 class Index:
     """An index opened for searching, from any number of threads. Open one with `load_index`.
 
@@ -50,15 +80,10 @@ class Index:
         encoder: The encoder of its vectors, which encodes queries too.
     """
 
-    def __init__(
-        self, path: Path, manifest: Manifest, words: Words, vectors: Segments, encoder: Encoder
-    ) -> None:
+    def __init__(self, path: Path, parts: Parts, encoder: Encoder) -> None:
         """Keep parts that were opened and checked, see `Index.open`."""
-        self.path = path
-        self.manifest = manifest
-        self.encoder = encoder
-        self._words = words
-        self._vectors = vectors
+        self.path, self.encoder = path, encoder
+        self.manifest, self._words, self._vectors = parts
 
     @classmethod
     def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
@@ -75,36 +100,14 @@ class Index:
             RuntimeError: FAISS or the encoder is missing.
         """
         folder = Path(path).expanduser()
-        return while_it_changes(folder, lambda: cls._open(folder, encoder))
 
-    @classmethod
-    def _open(cls, folder: Path, encoder: str | Encoder | None) -> Index:
-        manifest = info(folder)
-        check_hashes(folder, manifest)
-        load_faiss()
-        loaded = matching_encoder(folder, manifest, encoder)
-        return cls(folder, manifest, *cls.parts(folder, manifest), loaded)
+        def look() -> Index:
+            manifest = checked_info(folder)
+            load_faiss()
+            loaded = matching_encoder(folder, manifest, encoder)
+            return cls(folder, Parts.open(folder, manifest), loaded)
 
-    @staticmethod
-    def parts(folder: Path, manifest: Manifest) -> tuple[Words, Segments]:
-        """Open the words and the vectors of an index.
-
-        Raises:
-            ValueError: They are damaged, or do not belong together.
-        """
-        files = [folder / name for name in manifest["files"] if name.startswith(f"{WORDS}/")]
-        dead = folder / manifest["dead"] if manifest["dead"] else None
-        try:
-            words = Words(files, manifest["words"], manifest["language"])
-            vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
-            vectors.check_dimension(manifest["encoder"]["dimension"])
-        except TemporaryFolderError:
-            raise
-        except Exception as error:  # a stranger's files can fail in any way
-            raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
-        if {len(words), len(vectors)} != {manifest["passages"]}:
-            raise damaged(folder, "its vectors and its passages are not equally many")
-        return words, vectors
+        return while_it_changes(folder, look)
 
     def __len__(self) -> int:
         """Count the passages."""
@@ -140,8 +143,10 @@ class Index:
         if mode not in get_args(Mode):
             raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
         rank = {"dense": self._dense, "bm25": self._bm25, "hybrid": self._hybrid}[mode]
-        with _read_faults(self.path):
+        try:
             return [self._hits(ranking, wanted) for ranking in rank(queries, k, wanted)]
+        except UnreadableError as error:
+            raise damaged(self.path, str(error)) from error
 
     def _dense(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
         if not queries:
@@ -166,23 +171,10 @@ class Index:
         ]
 
 
-@contextmanager
-def _read_faults(folder: Path) -> Iterator[None]:
-    """Name the index in the error about a passage that cannot be read."""
-    try:
-        yield
-    except UnreadableError as error:
-        raise damaged(folder, str(error)) from error
-
-
 def _hit(passage: Passage, score: float) -> Hit:
-    hit = Hit(id=passage["id"], title=passage["title"], text=passage["text"], score=score)
-    if passage["source"]:
-        hit["source"] = passage["source"]
-    if "page" in passage:
-        hit["page"] = passage["page"]
-    if "section" in passage:
-        hit["section"] = passage["section"]
+    hit: Hit = {**passage, "score": score}
+    if not passage["source"]:
+        del hit["source"]
     return hit
 
 
@@ -192,11 +184,11 @@ _Opened = TypeVar("_Opened")
 def while_it_changes(folder: Path, look: Callable[[], _Opened]) -> _Opened:
     """Run `look`, and again whenever a writer replaced the version it was reading."""
     for _ in range(_OPENING_TRIES):
-        before = _stat(folder / MANIFEST)
+        before = file_stamp(folder / MANIFEST)
         try:
             return look()
         except (ValueError, OSError, RuntimeError):
-            if _stat(folder / MANIFEST) == before:
+            if file_stamp(folder / MANIFEST) == before:
                 raise
     return look()
 
@@ -215,25 +207,14 @@ def check_index(path: Path | str) -> Manifest:
         RuntimeError: FAISS or the encoder is missing or damaged.
     """
     folder = Path(path).expanduser().resolve()
-    return while_it_changes(folder, lambda: _check(path))
 
+    def check() -> Manifest:
+        manifest = checked_info(path)
+        load_faiss()
+        _check_fingerprint(folder, manifest, own_encoder(folder, manifest))
+        return manifest
 
-def _check(path: Path | str) -> Manifest:
-    folder = Path(path).expanduser().resolve()
-    manifest = info(path)
-    check_hashes(folder, manifest)
-    load_faiss()
-    source = own_encoder(folder, manifest)
-    _check_fingerprint(folder, manifest, source.name, source.fingerprint)
-    return manifest
-
-
-def _stat(file: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+    return while_it_changes(folder, check)
 
 
 def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | None) -> Encoder:
@@ -245,18 +226,18 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
     """
     built_with = manifest["encoder"]
     if isinstance(encoder, Encoder):
-        loaded, name = encoder, encoder.name
-        _check_fingerprint(folder, manifest, name, encoder.fingerprint)
+        _check_fingerprint(folder, manifest, encoder)
+        loaded = encoder
     else:
         source = resolve_encoder(encoder) if encoder else own_encoder(folder, manifest)
-        name = source.name
-        _check_fingerprint(folder, manifest, name, source.fingerprint)
-        loaded = load_encoder(name, built_with["query_prefix"], built_with["passage_prefix"])
+        _check_fingerprint(folder, manifest, source)
+        prefixes = built_with["query_prefix"], built_with["passage_prefix"]
+        loaded = load_encoder(source.name, *prefixes)
     for key, value in describe(loaded).items():
         if key != "name" and value != built_with.get(key):
             raise ValueError(
                 f"the index at {folder} was built with {key} {built_with.get(key)!r}, and encoder "
-                f"{name} has {value!r}: build the index again"
+                f"{loaded.name} has {value!r}: build the index again"
             )
     return loaded
 
@@ -288,12 +269,13 @@ def own_encoder(folder: Path, manifest: Manifest) -> EncoderSource:
     )
 
 
-def _check_fingerprint(folder: Path, manifest: Manifest, name: str, fingerprint: str) -> None:
+def _check_fingerprint(folder: Path, manifest: Manifest, encoder: Encoder | EncoderSource) -> None:
     built_with = manifest["encoder"]
-    if fingerprint != built_with["fingerprint"]:
+    if encoder.fingerprint != built_with["fingerprint"]:
         raise ValueError(
-            f"the index at {folder} was built with encoder {built_with['name']}, and {name} has "
-            "different weights: use the encoder it was built with, or build it again"
+            f"the index at {folder} was built with encoder {built_with['name']}, and "
+            f"{encoder.name} has different weights: use the encoder it was built with, or build it "
+            "again"
         )
 
 
@@ -306,10 +288,10 @@ def load_index(path: Path | str, encoder: str | None = None) -> Index:
     Arguments and errors are those of `Index.open`.
     """
     folder = Path(path).expanduser().resolve()
-    return while_it_changes(folder, lambda: _load(folder, encoder))
 
+    def look() -> Index:
+        source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
+        files = [folder / MANIFEST, *model_files(source.folder)]
+        return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)
 
-def _load(folder: Path, encoder: str | None) -> Index:
-    source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
-    files = [folder / MANIFEST, *model_files(source.folder)]
-    return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)
+    return while_it_changes(folder, look)

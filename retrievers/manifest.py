@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -41,7 +41,10 @@ HASH_AT_OPEN_BYTES = 8 << 20
 """Files up to this size are hashed whenever an index is opened (some 20 ms); larger ones only
 have their size checked, until `verify`."""
 
-_FILE_NAME = re.compile(rf"({WORDS}|{VECTORS})/[A-Za-z0-9][A-Za-z0-9.-]*")
+FILE_NAME = re.compile(
+    rf"{WORDS}/[0-9a-f]{{32}}(\.\d+)?\.[a-z]+|{VECTORS}/(\d+\.(faiss|npy|keys)|dead-\d+\.keys)"
+)
+"""The files in the folders of an index."""
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -175,7 +178,14 @@ def info(path: Path | str) -> Manifest:
         raise ValueError(f"{path} is not an index: it has no {MANIFEST}")
     manifest = _read(folder)
     for name, entry in manifest["files"].items():
-        _check_size(folder, name, entry["bytes"])
+        try:
+            found = (folder / name).stat()
+        except OSError as error:
+            raise damaged(folder, f"{name} is missing") from error
+        if not stat.S_ISREG(found.st_mode):
+            raise damaged(folder, f"{name} is not a regular file")
+        if found.st_size != entry["bytes"]:
+            raise damaged(folder, f"{name} has {found.st_size} bytes, not {entry['bytes']}")
     return manifest
 
 
@@ -194,10 +204,14 @@ def _read(folder: Path) -> Manifest:
             )
     try:
         manifest = _ADAPTER.validate_python(found, strict=True)
-    except (ValidationError, RecursionError) as error:
-        raise damaged(folder, _fault(error)) from None
+    except RecursionError:
+        raise damaged(folder, f"{MANIFEST} is nested too deeply") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))[:80] or "the whole"
+        raise damaged(folder, f"{field} of {MANIFEST}: {first['msg']}") from None
     for name in manifest["files"]:
-        if not _FILE_NAME.fullmatch(name):
+        if not FILE_NAME.fullmatch(name):
             raise damaged(folder, f"{MANIFEST} lists {name[:80]!r}, which is no file of an index")
     needed = [f"{VECTORS}/{each['name']}.keys" for each in manifest["segments"]]
     for name in [*needed, *filter(None, [manifest["dead"]])]:
@@ -219,14 +233,6 @@ def _parsed(folder: Path) -> Any:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
-
-
-def _fault(error: ValidationError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return f"{MANIFEST} is nested too deeply"
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(map(str, first["loc"]))[:80]
-    return f"{field or 'the whole'} of {MANIFEST}: {first['msg']}"
 
 
 def _rebuild(folder: Path, manifest: dict[str, Any]) -> str:
@@ -252,32 +258,24 @@ def check_not_newer(folder: Path, version: int) -> None:
         )
 
 
-def _check_size(folder: Path, name: str, expected: int) -> None:
-    try:
-        found = (folder / name).stat()
-    except OSError as error:
-        raise damaged(folder, f"{name} is missing") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise damaged(folder, f"{name} is not a regular file")
-    if found.st_size != expected:
-        raise damaged(folder, f"{name} has {found.st_size} bytes, not {expected}")
-
-
 _hashes: Cache[str] = Cache()
 
 
-def check_hashes(folder: Path, manifest: Manifest) -> None:
-    """Hash the small files of an index, see `HASH_AT_OPEN_BYTES`; each once per process.
+def checked_info(path: Path | str) -> Manifest:
+    """Read the manifest, see `info`, and hash the small files, each once per process.
 
     Raises:
-        ValueError: One has changed since it was written.
+        ValueError: See `info`, or a file up to `HASH_AT_OPEN_BYTES` has changed since it was
+            written.
     """
+    manifest, folder = info(path), Path(path).expanduser().absolute()
     for name, entry in manifest["files"].items():
-        file = (folder / name).absolute()
+        file = folder / name
         if entry["bytes"] > HASH_AT_OPEN_BYTES:
             continue
         if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
-            raise damaged(folder, f"{name} has changed since it was written")
+            raise damaged(Path(path).expanduser(), f"{name} has changed since it was written")
+    return manifest
 
 
 def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None = None) -> list[str]:
@@ -325,21 +323,8 @@ def looks_like_one(folder: Path) -> bool | None:
 
 def describe(encoder: Encoder) -> EncoderInfo:
     """Return what the manifest says about an encoder."""
-    return EncoderInfo(
-        name=encoder.name,
-        dimension=encoder.dimension,
-        pooling=encoder.pooling,
-        normalize=encoder.normalize,
-        max_tokens=encoder.max_tokens,
-        query_prefix=encoder.query_prefix,
-        passage_prefix=encoder.passage_prefix,
-        fingerprint=encoder.fingerprint,
-    )
-
-
-def describe_file(file: Path) -> FileInfo:
-    """Return the size and hash of a file."""
-    return FileInfo(bytes=file.stat().st_size, sha256=sha256(file))
+    found = {name: getattr(encoder, name) for name in EncoderInfo.__annotations__}
+    return cast(EncoderInfo, found)
 
 
 def to_bytes(manifest: Manifest) -> bytes:

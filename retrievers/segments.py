@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -46,20 +47,8 @@ _BLOCK = 16_384
 """Vectors handed on at a time."""
 
 
-class Found(NamedTuple):
-    """A search result, best first.
-
-    Attributes:
-        key: The key of a passage.
-        score: Inner product with the query.
-    """
-
-    key: int
-    score: float
-
-
-class _Mapped:
-    """The files of a segment, which never change."""
+class _Files:
+    """The files of a segment, mapped; they never change."""
 
     def __init__(self, folder: Path, described: SegmentInfo) -> None:
         self.keys = read_keys(folder / f"{described['name']}{KEYS}")
@@ -68,18 +57,9 @@ class _Mapped:
             raise ValueError(f"segment {described['name']} has vectors and keys of other lengths")
 
 
-_mapped: WeakValueDictionary[tuple[object, ...], _Mapped] = WeakValueDictionary()
+_open_files: WeakValueDictionary[tuple[object, ...], _Files] = WeakValueDictionary()
 """Segments in use, by folder, name, and inode and time of their keys: a changed index is opened
 again without reading those that it had before."""
-
-
-def _map(folder: Path, described: SegmentInfo) -> _Mapped:
-    found = (folder / f"{described['name']}{KEYS}").stat()
-    which = (folder, *map(str, described.items()), found.st_ino, found.st_mtime_ns)
-    mapped = _mapped.get(which)
-    if mapped is None:
-        mapped = _mapped[which] = _Mapped(folder, described)
-    return mapped
 
 
 class Segment:
@@ -90,6 +70,12 @@ class Segment:
         described: What the manifest says about it.
         dead: The keys of all deleted vectors, ascending.
 
+    Attributes:
+        keys: The keys of its vectors, deleted ones included, in the order of their positions.
+        exact: The vectors themselves, shape (n, dimension), memory-mapped.
+        alive: Which vectors were not deleted.
+        live: How many these are.
+
     Raises:
         RuntimeError: FAISS cannot read its file.
         ValueError: Its files do not belong together.
@@ -97,36 +83,32 @@ class Segment:
 
     def __init__(self, folder: Path, described: SegmentInfo, dead: Keys) -> None:
         """Map the files."""
-        self._files = _map(folder, described)
+        found = (folder / f"{described['name']}{KEYS}").stat()
+        which = (folder, *map(str, described.items()), found.st_ino, found.st_mtime_ns)
+        files = _open_files.get(which)
+        if files is None:
+            files = _open_files[which] = _Files(folder, described)
+        self._files = files
         self.described = described
-        self.alive = ~among(self.keys, dead)
-        self.living = int(self.alive.sum())
-        self._living: Allowed | None = None
-
-    @property
-    def keys(self) -> Keys:
-        """The keys of its vectors, deleted ones included, in the order of their positions."""
-        return self._files.keys
-
-    @property
-    def exact(self) -> Vectors:
-        """The vectors themselves, shape (n, dimension), memory-mapped."""
-        return self._files.searcher.exact
+        self.keys, self.exact = files.keys, files.searcher.exact
+        self.alive = ~is_in(self.keys, dead)
+        self.live = int(self.alive.sum())
+        self._allowed: Allowed | None = None
 
     def search(
         self, queries: Vectors, k: int, allowed: Allowed | None
     ) -> list[list[tuple[float, int]]]:
         """Return (score, key) of the best vectors for each query; None allows all that live."""
-        gone = len(self.keys) - self.living
+        gone = len(self.keys) - self.live
         if allowed is not None or not gone:
-            return self._searched(queries, k, allowed)
-        found = self._searched(queries, k + min(gone, k + _SPARE), None)
-        if min(map(len, found)) < min(k, self.living):
-            self._living = self._living or Allowed(self.alive)
-            found = self._searched(queries, k, self._living)
+            return self._search(queries, k, allowed)
+        found = self._search(queries, k + min(gone, k + _SPARE), None)
+        if min(map(len, found)) < min(k, self.live):
+            self._allowed = self._allowed or Allowed(self.alive)
+            found = self._search(queries, k, self._allowed)
         return [row[:k] for row in found]
 
-    def _searched(
+    def _search(
         self, queries: Vectors, k: int, allowed: Allowed | None
     ) -> list[list[tuple[float, int]]]:
         """Search, and leave out deleted vectors."""
@@ -164,46 +146,35 @@ class Segments:
         self.dead = read_keys(dead) if dead else np.empty(0, dtype=np.uint64)
         self.parts = [Segment(folder, each, self.dead) for each in described]
         self._select = select
-        self._allowed: OrderedDict[Filter, list[Allowed]] = OrderedDict()
+        self._remembered: OrderedDict[Filter, list[Allowed]] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
         """Count the vectors that were not deleted."""
-        return sum(part.living for part in self.parts)
-
-    def check_dimension(self, dimension: int) -> None:
-        """Check that the vectors are as long as those of the encoder.
-
-        Raises:
-            ValueError: They are not.
-        """
-        for part in self.parts:
-            if part.exact.shape[1] != dimension:
-                raise ValueError(
-                    f"segment {part.described['name']} has vectors of {part.exact.shape[1]} "
-                    f"dimensions, not {dimension}"
-                )
+        return sum(part.live for part in self.parts)
 
     def keys(self) -> Keys:
         """Return the keys of all vectors that were not deleted, ascending."""
         return merged_keys(*(part.keys[part.alive] for part in self.parts))
 
-    def search(self, queries: Vectors, k: int, wanted: Filter = ()) -> list[list[Found]]:
-        """Find the vectors of the highest inner product with each query.
+    def search(
+        self, queries: Vectors, k: int, wanted: Filter = ()
+    ) -> list[list[tuple[int, float]]]:
+        """Return the keys of the vectors with the highest inner products, best first.
 
         Args:
-            queries: shape (m, dimension).
+            queries: Shape (m, dimension).
             k: At least 1.
             wanted: What the passages must fulfil.
         """
-        allowed = self._for(wanted) if wanted else [None] * len(self.parts)
+        allowed = self._allow(wanted) if wanted else [None] * len(self.parts)
         found = [
             part.search(queries, k, only)
             for part, only in zip(self.parts, allowed, strict=True)
-            if part.living
+            if part.live
         ]
         return [
-            [Found(key, score) for score, key in sorted(_chain(rows), reverse=True)[:k]]
+            [(key, score) for score, key in sorted(chain(*rows), reverse=True)[:k]]
             for rows in zip(*found, strict=True)
         ]
 
@@ -213,29 +184,28 @@ class Segments:
         Raises:
             ValueError: There is no vector with such a key.
         """
-        wanted = np.asarray(keys, dtype=np.uint64)
-        rows = np.zeros((len(keys), self.parts[0].exact.shape[1]), dtype=np.float32)
-        missing = np.ones(len(keys), dtype=bool)
-        for part in self.parts:
-            for at in np.flatnonzero(missing & np.isin(wanted, part.keys[part.alive])):
-                rows[at] = part.exact[np.flatnonzero(part.keys == wanted[at])[0]]
-                missing[at] = False
-        if missing.any():
-            raise ValueError(f"the vector of passage {wanted[missing][0]:016x} is missing")
-        return rows
+        found = {
+            int(part.keys[at]): part.exact[at]
+            for part in self.parts
+            for at in np.flatnonzero(part.alive & np.isin(part.keys, np.array(keys, np.uint64)))
+        }
+        try:
+            return np.array([found[key] for key in keys], dtype=np.float32)
+        except KeyError as error:
+            raise ValueError(f"the vector of passage {error.args[0]:016x} is missing") from None
 
-    def _for(self, wanted: Filter) -> list[Allowed]:
+    def _allow(self, wanted: Filter) -> list[Allowed]:
         """Return what a filter allows in each segment."""
         with self._lock:
-            if wanted in self._allowed:
-                self._allowed.move_to_end(wanted)
-                return self._allowed[wanted]
+            if wanted in self._remembered:
+                self._remembered.move_to_end(wanted)
+                return self._remembered[wanted]
         keys = self._select(wanted)
-        found = [Allowed(part.alive & among(part.keys, keys)) for part in self.parts]
+        found = [Allowed(part.alive & is_in(part.keys, keys)) for part in self.parts]
         with self._lock:
-            self._allowed[wanted] = found
-            while len(self._allowed) > _FILTERS_REMEMBERED:
-                self._allowed.popitem(last=False)
+            self._remembered[wanted] = found
+            while len(self._remembered) > _FILTERS_REMEMBERED:
+                self._remembered.popitem(last=False)
         return found
 
 
@@ -243,9 +213,10 @@ def write_segment(
     stem: Path,
     layout: IndexLayout,
     old: Sequence[Segment],
-    fresh: tuple[Keys, Callable[[slice], Vectors]],
+    fresh: Keys,
+    read: Callable[[slice], Vectors],
     dimension: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None],
 ) -> SegmentInfo:
     """Write a segment from the living vectors of others and from new ones.
 
@@ -253,12 +224,12 @@ def write_segment(
         stem: Where to write, without the suffix; its name is that of the segment.
         layout: The FAISS index to build.
         old: Segments that are merged into it.
-        fresh: The keys of new vectors, and what reads a slice of the vectors.
+        fresh: The keys of new vectors.
+        read: Reads a slice of these vectors.
         dimension: Length of the vectors.
         progress: Called with the vectors indexed so far and their total.
     """
-    new_keys, read = fresh
-    keys = np.concatenate([*(part.keys[part.alive] for part in old), new_keys])
+    keys = np.concatenate([*(part.keys[part.alive] for part in old), fresh])
     write_keys(stem.with_suffix(KEYS), keys)
 
     def blocks() -> Iterator[Vectors]:
@@ -266,7 +237,7 @@ def write_segment(
             rows = np.flatnonzero(part.alive)
             for start in range(0, len(rows), _BLOCK):
                 yield part.exact[rows[start : start + _BLOCK]]
-        for start in range(0, len(new_keys), _BLOCK):
+        for start in range(0, len(fresh), _BLOCK):
             yield read(slice(start, start + _BLOCK))
 
     settings = write(stem, layout, blocks(), len(keys), dimension, progress)
@@ -290,21 +261,20 @@ def to_merge(parts: Sequence[Segment], fresh: int, exact_up_to: float) -> list[S
         exact_up_to: How many vectors may be searched exactly.
     """
     exact = [part for part in parts if part.described["factory"] == FLAT]
-    size = fresh + sum(part.living for part in exact)
+    size = fresh + sum(part.live for part in exact)
     chosen = exact if size > exact_up_to else []
     size = size if chosen else fresh
-    for part in sorted(parts, key=lambda each: each.living):
-        worn = len(part.keys) - part.living > DEAD_SHARE * len(part.keys)
-        if part not in chosen and (worn or part.living <= size):
+    for part in sorted(parts, key=lambda each: each.live):
+        worn = len(part.keys) - part.live > DEAD_SHARE * len(part.keys)
+        if part not in chosen and (worn or part.live <= size):
             chosen = [*chosen, part]
-            size += part.living
+            size += part.live
     return chosen
 
 
-def files_of(described: SegmentInfo, folder: Path) -> list[Path]:
-    """List the files of a segment."""
-    names = [f"{described['name']}{suffix}" for suffix in (FAISS, EXACT, KEYS)]
-    return [folder / name for name in names if (folder / name).exists()]
+def file_names(described: SegmentInfo) -> list[str]:
+    """List the files that a segment may have."""
+    return [f"{described['name']}{suffix}" for suffix in (FAISS, EXACT, KEYS)]
 
 
 def read_keys(file: Path) -> Keys:
@@ -326,7 +296,7 @@ def write_keys(file: Path, keys: Keys) -> None:
         np.lib.format.write_array(handle, keys, allow_pickle=False)
 
 
-def among(keys: Keys, ascending: Keys) -> NDArray[np.bool_]:
+def is_in(keys: Keys, ascending: Keys) -> NDArray[np.bool_]:
     """Return which keys are among others, which are in ascending order."""
     if not len(ascending):
         return np.zeros(len(keys), dtype=bool)
@@ -337,8 +307,3 @@ def among(keys: Keys, ascending: Keys) -> NDArray[np.bool_]:
 def merged_keys(*parts: Keys) -> Keys:
     """Return keys in one array, ascending; fast where the parts are ascending already."""
     return np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *parts]), kind="stable")
-
-
-def _chain(rows: Sequence[list[tuple[float, int]]]) -> Iterator[tuple[float, int]]:
-    for row in rows:
-        yield from row

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.index import Index, matching_encoder, while_it_changes
+from hopgate.retrievers.index import Parts, matching_encoder, while_it_changes
 from hopgate.retrievers.manifest import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -20,8 +19,7 @@ from hopgate.retrievers.manifest import (
     info,
     to_bytes,
 )
-from hopgate.retrievers.segments import Segments
-from hopgate.retrievers.words import UnreadableError, Words, identity
+from hopgate.retrievers.words import UnreadableError, identity
 
 SAMPLE = 32
 """Passages that are encoded again."""
@@ -72,21 +70,21 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
     """
     folder = Path(path).expanduser()
     try:
-        return while_it_changes(folder, lambda: _looked_at(folder, encoder))
+        return while_it_changes(folder, lambda: _checked(folder, encoder))
     except DamagedError as error:
-        return VerifyReport(str(folder), 0, 0, 0, 0, [*_of_manifest(folder), str(error)])
+        return VerifyReport(str(folder), 0, 0, 0, 0, [*_manifest_problems(folder), str(error)])
 
 
-def _looked_at(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
+def _checked(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
     manifest = info(folder)
-    problems = _of_manifest(folder) + [
+    problems = _manifest_problems(folder) + [
         f"{name} {_CHANGED}" for name in changed_files(folder, manifest)
     ]
     sampled = 0
     if not problems:
         loaded = matching_encoder(folder, manifest, encoder)
         sampled = min(SAMPLE, manifest["passages"])
-        problems = list(_disagreements(folder, manifest, loaded))
+        problems = _disagreements(folder, manifest, loaded)
     return VerifyReport(
         path=str(folder),
         version=manifest["version"],
@@ -97,7 +95,7 @@ def _looked_at(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
     )
 
 
-def _of_manifest(folder: Path) -> list[str]:
+def _manifest_problems(folder: Path) -> list[str]:
     """Return the problems of the manifest as a file; none for one that `info` refuses to read."""
     file = folder / MANIFEST
     try:
@@ -110,31 +108,23 @@ def _of_manifest(folder: Path) -> list[str]:
     return [] if whole else [f"{MANIFEST} {_CHANGED}"]
 
 
-def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> Iterator[str]:
-    words, vectors = Index.parts(folder, manifest)
+def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> list[str]:
+    """Compare words with vectors, and some vectors with what the encoder returns now."""
+    _, words, vectors = Parts.open(folder, manifest)
     keys = words.keys()
     if not np.array_equal(keys, vectors.keys()):
-        yield f"{MANIFEST} lists words and vectors of different passages"
-        return
-    try:
-        yield from _strangers(keys, words, vectors, encoder)
-    except UnreadableError as error:
-        yield f"words: {error}"
-
-
-def _strangers(
-    keys: np.ndarray, words: Words, vectors: Segments, encoder: Encoder
-) -> Iterator[str]:
-    """Yield a line for each sampled passage whose vector is not that of its content."""
+        return [f"{MANIFEST} lists words and vectors of different passages"]
     positions = np.unique(np.linspace(0, len(keys) - 1, min(SAMPLE, len(keys))).astype(np.int64))
     sample = keys[positions].tolist()
-    passages = [
-        stored.passage(key)
-        for key, stored in zip(sample, words.read(sample, checked=True), strict=True)
-    ]
+    try:
+        stored = list(words.read(sample, checked=True))
+    except UnreadableError as error:
+        return [f"words: {error}"]
+    passages = [each.passage(key) for key, each in zip(sample, stored, strict=True)]
     again = encoder.encode_passages(passages)
     apart = np.abs(again - vectors.vectors(sample)).max(axis=1)
-    far = apart > TOLERANCE * np.linalg.norm(again, axis=1)
-    for key, is_far in zip(sample, far.tolist(), strict=True):
-        if is_far:
-            yield f"vectors: that of passage {identity(key)} is not the one its encoder returns"
+    return [
+        f"vectors: that of passage {identity(key)} is not the one its encoder returns"
+        for key, distance, vector in zip(sample, apart, again, strict=True)
+        if distance > TOLERANCE * np.linalg.norm(vector)
+    ]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
+import tantivy
 
 from hopgate.common.files import remove_folder
 from hopgate.common.words import spaced
@@ -31,7 +32,6 @@ from hopgate.retrievers.filters import Filter, is_pattern, matches
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
-    import tantivy
     from numpy.typing import NDArray
 
     Keys = NDArray[np.uint64]
@@ -57,7 +57,6 @@ _META = "meta.json"
 _TAIL = struct.Struct("<II")
 _STORE_FOOTER = struct.Struct("<IQ")
 _STORE_FOOTER_BYTES = 28
-_TANTIVY_FILE = re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+")
 
 
 class UnreadableError(ValueError):
@@ -108,11 +107,6 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
         return Passage(id=identity(key), title=self.title, text=self.text, source="")
 
 
-def with_places(stored: Stored, places: tuple[Place, ...]) -> Stored:
-    """Return a passage in other documents."""
-    return Stored(stored.title, stored.text, places)
-
-
 encode: Callable[[Stored], bytes] = msgspec.json.Encoder().encode
 decode: Callable[[bytes], Stored] = msgspec.json.Decoder(Stored).decode
 
@@ -135,6 +129,10 @@ class Words:
         meta: What Tantivy's `meta.json` contains.
         language: Chooses the analyzer, see `language.analyzer`.
 
+    Attributes:
+        files: Tantivy's files.
+        meta: What Tantivy's `meta.json` contains.
+
     Raises:
         ValueError: The files are damaged.
         TemporaryFolderError: There is no folder for temporary files.
@@ -142,8 +140,7 @@ class Words:
 
     def __init__(self, files: Sequence[Path], meta: Mapping[str, Any], language: str) -> None:
         """Open the files; the folder of links goes at once, since they are mapped."""
-        import tantivy
-
+        self.files, self.meta = files, meta
         self._analyzer = analyzer(language)
         with _opening_folder(files, meta) as folder, tantivy_faults():
             index = tantivy.Index.open(str(folder))
@@ -159,11 +156,10 @@ class Words:
 
     def search(self, query: str, k: int, wanted: Filter = ()) -> list[tuple[int, float]]:
         """Return the keys of the best passages by BM25, with their scores, best first."""
-        import tantivy
-
-        words = self._terms(self._analyzer.analyze(spaced(query))[:MAX_QUERY_TERMS])
-        if words is None:
+        terms = self._analyzer.analyze(spaced(query))[:MAX_QUERY_TERMS]
+        if not terms:
             return []
+        words = self._one_of("words", terms, "freq")
         if wanted:
             allowed = tantivy.Query.const_score_query(self._selection(wanted), 0.0)
             must = tantivy.Occur.Must
@@ -173,27 +169,26 @@ class Words:
             keys = self._searcher.fast_field_values("id", [address for _, address in hits])
         return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
 
-    def _terms(self, terms: Sequence[str]) -> tantivy.Query | None:
-        import tantivy
-
-        if not terms:
-            return None
+    def _one_of(self, field: str, values: Sequence[Any], option: str) -> tantivy.Query:
         should, term = tantivy.Occur.Should, tantivy.Query.term_query
-        return tantivy.Query.boolean_query(
-            [(should, term(self._schema, "words", each, "freq")) for each in terms]
-        )
+        terms = [(should, term(self._schema, field, value, option)) for value in values]
+        return tantivy.Query.boolean_query(terms)
 
     def keys(self, wanted: Filter = ()) -> Keys:
         """Return the keys of all passages that a filter allows, in ascending order."""
         return self._keys(self._selection(wanted))
 
     def _keys(self, query: tantivy.Query) -> Keys:
-        with tantivy_faults():
-            hits = self._searcher.search(
-                query, max(1, len(self)), count=False, order_by_field="id"
-            ).hits
+        hits = self._by_key(query, len(self))
         found = np.fromiter((key for key, _ in hits), dtype=np.uint64, count=len(hits))
         return found[::-1].copy()
+
+    def _by_key(self, query: tantivy.Query, k: int) -> list[tuple[int, tantivy.DocAddress]]:
+        """Return keys and addresses, the largest keys first."""
+        with tantivy_faults():
+            found = self._searcher.search(query, max(1, k), count=False, order_by_field="id")
+        hits: list[tuple[int, tantivy.DocAddress]] = found.hits
+        return hits
 
     def read(self, keys: Iterable[int], *, checked: bool = False) -> Iterator[Stored]:
         """Read passages, in the order given; `checked` compares their content with their ids.
@@ -201,30 +196,18 @@ class Words:
         Raises:
             ValueError: There is no passage with such a key, or it is damaged.
         """
-        import tantivy
-
-        should, term = tantivy.Occur.Should, tantivy.Query.term_query
         rest = iter(keys)
         while chunk := [int(key) for key in islice(rest, _READ_AT_A_TIME)]:
-            terms = [(should, term(self._schema, "id", key, "basic")) for key in chunk]
-            with tantivy_faults():
-                found = self._searcher.search(
-                    tantivy.Query.boolean_query(terms),
-                    len(chunk),
-                    count=False,
-                    order_by_field="id",
-                )
-                addresses = dict(found.hits)
-                for key in chunk:
-                    if key not in addresses:
-                        raise UnreadableError(f"passage {identity(key)} is missing")
+            addresses = dict(self._by_key(self._one_of("id", chunk, "basic"), len(chunk)))
+            for key in chunk:
+                if key not in addresses:
+                    raise UnreadableError(f"passage {identity(key)} is missing")
+                with tantivy_faults():
                     document = self._searcher.doc(addresses[key])
-                    yield _stored(key, document.get_first("passage"), checked=checked)
+                yield _stored(key, document.get_first("passage"), checked=checked)
 
     def sources(self, prefix: str = "") -> list[str]:
         """List the documents whose source starts with a prefix."""
-        import tantivy
-
         with tantivy_faults():
             every = tantivy.Query.all_query()
             found = self._searcher.terms_with_prefix("source", prefix, every)
@@ -232,8 +215,6 @@ class Words:
 
     def has(self, source: str) -> bool:
         """Return whether there is a document with this source."""
-        import tantivy
-
         if not source:
             return False
         found = tantivy.Query.term_query(self._schema, "source", source, "basic")
@@ -242,12 +223,8 @@ class Words:
 
     def stamp(self, source: str) -> str:
         """Return the stamp of a document's file; empty if there is none, or no such document."""
-        import tantivy
-
         found = tantivy.Query.term_query(self._schema, "source", source)
-        with tantivy_faults():
-            hits = self._searcher.search(found, 1, count=False, order_by_field="id").hits
-        stored = self.read([key for key, _ in hits])
+        stored = self.read([key for key, _ in self._by_key(found, 1)])
         places = [place for each in stored for place in each.places if place.source == source]
         return places[0].stamp if places else ""
 
@@ -261,8 +238,6 @@ class Words:
         Tantivy knows the values of a passage, and not which of them belong to one place; where
         that matters, passages with several places are looked at one by one.
         """
-        import tantivy
-
         if not wanted:
             return tantivy.Query.all_query()
         must = tantivy.Occur.Must
@@ -293,8 +268,6 @@ class Words:
         return self._any(field, sorted(exact))
 
     def _any(self, field: str, values: Sequence[str]) -> tantivy.Query:
-        import tantivy
-
         terms: Sequence[Any] = values
         if field == "id":
             terms = [key_of(value) for value in values if re.fullmatch("[0-9a-f]{16}", value)]
@@ -311,28 +284,20 @@ class WordsWriter:
     Args:
         folder: An empty folder to work in.
         language: Chooses the analyzer.
-        files: The current files; none for a new index.
-        meta: What describes them; None for a new index.
+        current: The words as they are; None for a new index.
         expected: About how many passages will be put.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        language: str,
-        files: Sequence[Path] = (),
-        meta: Mapping[str, Any] | None = None,
-        expected: int = 0,
+        self, folder: Path, language: str, current: Words | None = None, expected: int = 0
     ) -> None:
         """Link the current files and start a writer."""
-        import tantivy
-
         small = expected <= _SMALL_CHANGE
         threads = 1 if small else min(4, os.cpu_count() or 1)
         self._folder, self._language = folder, language
         with tantivy_faults():
-            if meta is not None:
-                link(files, folder, meta)
+            if current is not None:
+                link(current.files, folder, current.meta)
                 index = tantivy.Index.open(str(folder))
             else:
                 index = _create(folder)
@@ -342,8 +307,6 @@ class WordsWriter:
 
     def put(self, passages: Iterable[tuple[int, Stored]], replace: Sequence[int] = ()) -> None:
         """Add passages; `replace` names those of them that are there already."""
-        import tantivy
-
         self.remove(replace)
         with tantivy_faults():
             for key, stored in passages:
@@ -366,19 +329,14 @@ class WordsWriter:
 
     def remove(self, keys: Sequence[int]) -> None:
         """Remove passages."""
-        import tantivy
-
         if keys:
             with tantivy_faults():
                 # By query: Tantivy's delete by term misses unsigned numbers.
                 gone = tantivy.Query.term_set_query(self._schema, "id", list(keys))
                 self._writer.delete_documents_by_query(gone)
 
-    def commit(self) -> tuple[Words, dict[str, Any]]:
-        """Finish the change.
-
-        Returns:
-            The words as they are now, and what Tantivy's `meta.json` contains.
+    def commit(self) -> Words:
+        """Finish the change and open the words as they are now.
 
         Raises:
             ValueError: Tantivy cannot write, for example to a full disk.
@@ -387,26 +345,19 @@ class WordsWriter:
             self._writer.commit()
             self._writer.wait_merging_threads()
         meta = json.loads((self._folder / _META).read_text(encoding="utf-8"))
-        return Words(files_of(meta, self._folder), meta, self._language), meta
-
-
-def files_of(meta: Mapping[str, Any], folder: Path) -> list[Path]:
-    """List the files in a folder that a `meta.json` refers to."""
-    found = []
-    for segment in meta["segments"]:
-        stem = str(segment["segment_id"]).replace("-", "")
-        deletes = (segment.get("deletes") or {}).get("opstamp")
-        for file in sorted(folder.glob(f"{stem}.*")):
-            if file.suffix != ".del" or file.name == f"{stem}.{deletes}.del":
-                found.append(file)
-    return found
+        files = []
+        for segment in meta["segments"]:
+            stem = str(segment["segment_id"]).replace("-", "")
+            deletes = (segment.get("deletes") or {}).get("opstamp")
+            for file in sorted(self._folder.glob(f"{stem}.*")):
+                if file.suffix != ".del" or file.name == f"{stem}.{deletes}.del":
+                    files.append(file)
+        return Words(files, meta, self._language)
 
 
 def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
     """Fill a folder in which Tantivy can work: links to its files, and its `meta.json`."""
     for file in files:
-        if not _TANTIVY_FILE.fullmatch(file.name):
-            raise ValueError(f"{file.name} is not a file of Tantivy")
         if file.suffix == ".store":
             _check_store(file)
         try:
@@ -483,8 +434,6 @@ def tantivy_faults() -> Iterator[None]:
 
 def _create(folder: Path) -> tantivy.Index:
     """Create an index; its settings can only be chosen in its `meta.json`."""
-    import tantivy
-
     tantivy.Index(_schema(), str(folder))
     meta = json.loads((folder / _META).read_text(encoding="utf-8"))
     (folder / _META).write_text(json.dumps(meta | {"index_settings": _STORE}), encoding="utf-8")
@@ -493,8 +442,6 @@ def _create(folder: Path) -> tantivy.Index:
 
 @lru_cache(maxsize=1)
 def _schema() -> tantivy.Schema:
-    import tantivy
-
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("id", indexed=True, fast=True)
     builder.add_unsigned_field("several", indexed=True)

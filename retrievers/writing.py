@@ -22,19 +22,21 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, remove_folder, write_atomic
+from hopgate.common.files import json_bytes, remove_folder, sha256, write_atomic
 from hopgate.retrievers.manifest import (
+    FILE_NAME,
     MANIFEST,
     VECTORS,
     WORDS,
     FileInfo,
     Manifest,
+    changed_files,
     damaged,
-    describe_file,
     info,
     looks_like_one,
     to_bytes,
 )
+from hopgate.retrievers.segments import KEYS
 from hopgate.retrievers.words import UnreadableError
 
 LOCK = ".lock"
@@ -45,11 +47,6 @@ _FOLDERS = {WORK, WORDS, VECTORS}
 _FILES = {LOCK, HOLDER, MANIFEST}
 _PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
 """What a killed atomic write leaves."""
-_INSIDE = {
-    WORDS: re.compile(r"[0-9a-f]{32}(\.\d+)?\.[a-z]+"),
-    VECTORS: re.compile(r"\d+\.(faiss|npy|keys)|dead-\d+\.keys"),
-}
-"""The files in the folders of an index."""
 _OLD_VERSION = re.compile(r"v\d{6,}")
 """Folders of format 2."""
 _ENCODED = "encoded-"
@@ -87,29 +84,34 @@ class Writer:
                 other.unlink()
         return self.work / (_ENCODED + key)
 
-    def publish(self, manifest: Manifest, files: Sequence[Path]) -> None:
+    def publish(self, manifest: Manifest, names: Sequence[str]) -> None:
         """Make a change the current state of the index.
 
         Args:
-            manifest: What describes it; its `files` are filled in.
-            files: All files of the index, those in `work` and those that stay as they are.
+            manifest: What describes it; its `files` are those of the index as it was.
+            names: The files that the index has then, if they exist: new ones in `work`, or old.
+
+        Raises:
+            ValueError: A file whose content was read to write a new one is damaged.
         """
-        known = manifest["files"]
-        described: dict[str, FileInfo] = {}
-        for file in files:
-            new = self.work in file.parents
-            name = file.relative_to(self.work if new else self.folder).as_posix()
-            described[name] = known[name] if name in known and not new else describe_file(file)
-            if new:
-                _sync(file)
-                (self.folder / name).parent.mkdir(exist_ok=True)
-                os.replace(file, self.folder / name)
+        before = manifest["files"]
+        new = [n for n in names if (self.work / n).is_file() and not (self.work / n).is_symlink()]
+        files = {name: before[name] for name in names if name in before and name not in new}
+        read = [name for name in before if name not in files or name.endswith(KEYS)]
+        if wrong := changed_files(self.folder, manifest, read):
+            raise damaged(self.folder, f"{wrong[0]} has changed since it was written")
+        for name in new:
+            file = self.work / name
+            files[name] = FileInfo(bytes=file.stat().st_size, sha256=sha256(file))
+            _sync(file)
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            os.replace(file, self.folder / name)
         for folder in (WORDS, VECTORS):
             _sync(self.folder / folder)
-        manifest["files"] = described
+        manifest["files"] = files
         write_atomic(self.folder / MANIFEST, to_bytes(manifest))
         _sync(self.folder)
-        self._forget(set(described))
+        self._forget(set(files))
         remove_folder(self.work)
 
     def close(self) -> None:
@@ -231,13 +233,10 @@ def check_replaceable(folder: Path) -> None:
     """
     try:
         found = _modes(folder)
-        inside = [
-            f"{name}/{each}"
-            for name, known in _INSIDE.items()
-            if stat.S_ISDIR(found.get(name, 0))
-            for each, mode in _modes(folder / name).items()
-            if not (known.fullmatch(each) and stat.S_ISREG(mode))
-        ]
+        for name in (WORDS, VECTORS):
+            if stat.S_ISDIR(found.get(name, 0)):
+                inside = _modes(folder / name)
+                found |= {f"{name}/{each}": mode for each, mode in inside.items()}
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -246,7 +245,7 @@ def check_replaceable(folder: Path) -> None:
         ) from error
     except OSError as error:
         raise ValueError(unwritable(folder, error)) from error
-    others = sorted(name for name, mode in found.items() if not _belongs(name, mode)) + inside
+    others = sorted(name for name, mode in found.items() if not _belongs(name, mode))
     for name in others:
         if name in _FOLDERS | _FILES:
             raise ValueError(
@@ -273,7 +272,8 @@ def _belongs(name: str, mode: int) -> bool:
     """Return whether an entry is one that an index has, and of the right kind."""
     if name in _FOLDERS or _OLD_VERSION.fullmatch(name):
         return stat.S_ISDIR(mode)
-    return (name in _FILES or bool(_PARTIAL.fullmatch(name))) and stat.S_ISREG(mode)
+    known = name in _FILES or FILE_NAME.fullmatch(name) or _PARTIAL.fullmatch(name)
+    return bool(known) and stat.S_ISREG(mode)
 
 
 @contextmanager
@@ -282,18 +282,16 @@ def explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
-        if not _is_full(error):
-            if isinstance(error, UnreadableError):
-                raise damaged(folder, str(error)) from error
+        if isinstance(error, OSError) and error.errno is not None:
+            full = error.errno in _FULL
+        else:
+            full = bool(_FULL_TEXT.search(str(error)))
+        if isinstance(error, UnreadableError) and not full:
+            raise damaged(folder, str(error)) from error
+        if not full:
             raise
         free = shutil.disk_usage(folder).free
         raise RuntimeError(
             f"the disk is full: the index at {folder} could not be written ({free >> 20} MiB free) "
             "and is unchanged; free some space and run this again"
         ) from error
-
-
-def _is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _FULL
-    return bool(_FULL_TEXT.search(str(error)))

@@ -390,7 +390,7 @@ def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
         "words.WordsWriter.put",
         "change.write_segment",
         "words.WordsWriter.commit",
-        "change.Change._publish",
+        "writing.Writer.publish",
     ):
         monkeypatch.setattr(f"hopgate.retrievers.{where}", fault)
         with pytest.raises(OSError, match="fault made by the test"):
@@ -706,7 +706,7 @@ def test_passages_are_read_in_the_order_asked(tmp_path: Path) -> None:
         (key, Stored(p["title"], p["text"], (Place(p["source"], p.get("page")),)))
         for key, p in zip(keys, passages, strict=True)
     )
-    words, _ = writer.commit()
+    words = writer.commit()
     order = [*range(1499, -1, -1), 7, 7]
     found = words.read([keys[i] for i in order])
     assert [each.passage(keys[i]) for each, i in zip(found, order, strict=True)] == [

@@ -24,7 +24,6 @@ from hopgate.retrievers.words import (
     UnreadableError,
     Words,
     WordsWriter,
-    files_of,
     key_of,
 )
 
@@ -45,7 +44,7 @@ def write(folder: Path, texts: Sequence[str], **places: tuple[Place, ...]) -> Wo
     """Write words; `places` names the documents of a text, one `a.txt` by default."""
     writer = WordsWriter(folder, "en")
     writer.put((key(text), Stored("", text, places.get(text, (Place("a.txt"),)))) for text in texts)
-    return writer.commit()[0]
+    return writer.commit()
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +146,7 @@ def test_a_passage_that_is_not_its_id_is_refused(tmp_path: Path) -> None:
     other = Stored("", "other", (Place("a.txt"),))
     nowhere = Stored("", "no document", ())
     writer.put([(5, other), (key("no document"), nowhere)])
-    words, _ = writer.commit()
+    words = writer.commit()
     for each in (5, key("no document")):
         with pytest.raises(UnreadableError, match="is damaged"):
             list(words.read([each], checked=True))
@@ -161,12 +160,11 @@ def test_a_change_keeps_what_it_does_not_name(tmp_path: Path) -> None:
     writer = WordsWriter(tmp_path / "one", "en")
     stored = [(key(text), Stored("", text, (Place(f"{n}.txt"),))) for n, text in enumerate(TEXTS)]
     writer.put(stored)
-    before, meta = writer.commit()
-    files = files_of(meta, tmp_path / "one")
-    writer = WordsWriter(tmp_path / "two", "en", files, meta)
+    before = writer.commit()
+    writer = WordsWriter(tmp_path / "two", "en", before)
     writer.remove([key(TEXTS[1])])
     writer.put([(stored[2][0], Stored("", TEXTS[2], (Place("new.txt"),)))], [stored[2][0]])
-    after, _ = writer.commit()
+    after = writer.commit()
     assert (len(before), len(after)) == (4, 3)
     assert after.sources() == ["0.txt", "3.txt", "new.txt"]
     assert found(before, "bread") == [TEXTS[1]]
@@ -182,11 +180,10 @@ def test_an_index_opens_without_leaving_anything(
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     writer = WordsWriter(own, "en")
     writer.put([(key(text), Stored("", text, (Place(""),))) for text in TEXTS])
-    _, meta = writer.commit()
-    files = files_of(meta, own)
+    written = writer.commit()
     before = {file: file.stat() for file in own.iterdir()}
     for _ in range(50):  # a thread of Tantivy writes a lock file now and then
-        assert found(Words(files, meta, "en"), "bread") == [TEXTS[1]]
+        assert found(Words(written.files, written.meta, "en"), "bread") == [TEXTS[1]]
         assert os.listdir(temporary) == []
     assert {file: file.stat() for file in own.iterdir()} == before
 
@@ -228,8 +225,8 @@ def test_a_store_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None
     """Tantivy would allocate what is claimed, which ends the process."""
     writer = WordsWriter(tmp_path, "en")
     writer.put([(key("text"), Stored("", "text", (Place("a.txt"),)))])
-    _, meta = writer.commit()
-    files = files_of(meta, tmp_path)
+    words = writer.commit()
+    files, meta = words.files, words.meta
     (store,) = [file for file in files if file.suffix == ".store"]
     content = bytearray(store.read_bytes())
     end = len(content) - 8 - int.from_bytes(content[-8:-4], "little") - 28
