@@ -339,7 +339,7 @@ def _skipped(report: "BuildReport") -> None:
 
     _skipped_list([f"[yellow]skipped[/] {_reason(each)}" for each in report.skipped])
     if summary := ignored_summary(report.ignored):
-        _err.print(f"[yellow]skipped[/] {escape(summary)}", soft_wrap=True)
+        _err.print(f"[yellow]{escape(summary)}[/]", soft_wrap=True)
 
 
 def _skipped_list(lines: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ from hopgate.retrievers.factory import (
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.incoming import Incoming
 from hopgate.retrievers.index import Parts
-from hopgate.retrievers.language import detect
+from hopgate.retrievers.language import OTHER, detect
 from hopgate.retrievers.loaders import IgnoredFiles, ReadReport, SkippedFile
 from hopgate.retrievers.manifest import (
     FORMAT_VERSION,
@@ -246,10 +246,13 @@ class Change:
         """
         before = self._manifest
         if not self.language:
-            self.language = before["language"] if before else self._detected_language()
+            self.language = before["language"] if before else OTHER
+            if self.language == OTHER and len(self.incoming) > len(self._held) / 2:
+                self.language = self._detected_language()
         self._compare()
         self._check_shrinks()
-        differs = self._added or self._removed or self._moved
+        differs = bool(self._added or self._removed or self._moved)
+        differs = differs or (before is not None and before["roots"] != self.roots)
         if before and not (differs or self.rewrite or self._new_language or self._new_factory):
             return self._report(before, changed=False)
         words = self._words_writer.commit()

@@ -617,3 +617,25 @@ def test_the_manifest_tells_the_whole_story(index: Path) -> None:
     assert manifest["format_version"] == 3
     assert (manifest["sources"], manifest["passages"], manifest["auto"]) == (5, 5, True)
     assert len(manifest["checksum"]) == 64
+
+
+def test_an_index_follows_its_folders_when_only_their_names_change(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a.txt").write_text("The mill stands at the river.")
+    index = tmp_path / "index"
+    build_index([tmp_path / "old"], index, HashEncoder())
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert build_index([tmp_path / "new"], index, HashEncoder()).added == 0
+    assert info(index)["roots"] == [str(tmp_path / "new")]
+
+
+def test_the_language_of_an_index_that_starts_small_is_detected_when_it_grows(
+    tmp_path: Path,
+) -> None:
+    few = [make_passage("", "Oaks near my house.", "a.txt")]
+    assert build_from_passages(few, tmp_path / "index", HashEncoder()).language == "other"
+    text = "This is the story of the {} and of what it was that they had seen in the woods."
+    many = [make_passage("", text.format(f"oak number {n}"), f"{n}.txt") for n in range(20)]
+    assert add_passages(many, tmp_path / "index", HashEncoder()).language == "en"
+    (hits,) = Index.open(tmp_path / "index", HashEncoder()).search(["oaks"], 30, "bm25")
+    assert len(hits) == 21
