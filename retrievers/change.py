@@ -406,6 +406,11 @@ class Change:
         before = self._read_held([key for key, _ in batch])
         put: list[tuple[int, Stored]] = []
         for key, stored in batch:
+            if key not in before and len(stored.places) == 1:  # most are
+                put.append((key, stored))
+                self._touched.add(stored.places[0].source)
+                self._distinct += 1
+                continue
             had = before[key].places if key in before else ()
             rest = self._staying(had)
             places = tuple(dict.fromkeys([*rest, *stored.places]))
