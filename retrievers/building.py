@@ -16,6 +16,7 @@ from hopgate.retrievers.change import BuildProgress, Change
 from hopgate.retrievers.change import BuildReport as BuildReport
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from hopgate.retrievers.factory import Announce, given, load_faiss
+from hopgate.retrievers.filters import is_pattern
 from hopgate.retrievers.index import Parts, matching_encoder
 from hopgate.retrievers.loaders import (
     NO_TEXT,
@@ -259,10 +260,11 @@ def delete(
         raise ValueError("nothing to delete: give sources or ids")
     folder = _existing(index)
     with _changing(folder, "index delete", progress=progress) as change:
-        every = change.words.sources() if sources else []
-        gone: set[str] = set()
+        patterns = any(map(is_pattern, sources))
+        every = change.words.sources() if patterns else filter(change.words.has, sources)
+        known, gone = set(every), set[str]()
         for pattern in sources:
-            found = {each for each in every if each == pattern or fnmatchcase(each, pattern)}
+            found = {each for each in known if each == pattern or fnmatchcase(each, pattern)}
             if not found:
                 raise ValueError(f"the index at {folder} has no source {pattern!r}")
             gone |= found
