@@ -355,11 +355,12 @@ def _reason(skipped: "SkippedFile") -> str:
 
 def manifest(document: "Manifest", path: Path) -> None:
     """Print a page about an index."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in _page(document, path).items():
-        table.add_row(f"[bold]{name}[/]", escape(value))
+    page = _page(document, path)
+    width = max(map(len, page)) + 2
     _out.print(f"[bold]{escape(str(path))}[/]", soft_wrap=True)
-    _out.print(table)
+    for name, value in page.items():
+        shown = escape(value).replace("\n", "\n" + " " * width)
+        _out.print(f"[bold]{name:<{width}}[/]{shown}", soft_wrap=True)
 
 
 def _page(document: "Manifest", path: Path) -> dict[str, str]:

@@ -584,7 +584,7 @@ class _Encoded:
             raise RuntimeError("the encoder returned NaN or infinite values: nothing was changed")
         rows = np.empty(len(keys), dtype=self._row)
         rows["key"], rows["vector"] = keys, vectors
-        with self._file.open("ab", buffering=0) as file:
+        with self._file.open("ab") as file:
             file.write(rows.tobytes())
 
     def ordered(self, keys: Keys) -> tuple[Keys, Callable[[slice], Vectors]]:
