@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 Mode = Literal["dense", "bm25", "hybrid"]
-DEFAULT_MODE: Mode = "hybrid"
-"""The best on the questions of docs/results/retrieval.md."""
 
 K0 = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""

@@ -50,6 +50,7 @@ thread's share is full, and few segments are faster to write and to search."""
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
 _READ_AT_A_TIME = 64
+_FILTERS_REMEMBERED = 32
 _STORE = {"docstore_compression": "none", "docstore_blocksize": 4_096}
 """Passages are read one by one at random: small blocks without compression take a third of the time
 of Tantivy's defaults, and the texts half as much space again."""
@@ -142,6 +143,7 @@ class Words:
         """Open the files; the folder of links goes at once, since they are mapped."""
         self.files, self.meta = files, meta
         self._analyzer = analyzer(language)
+        self._selections: dict[Filter, tantivy.Query] = {}
         with _opening_folder(files, meta) as folder, tantivy_faults():
             index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
@@ -233,7 +235,16 @@ class Words:
         return self._keys(self._any(field, values))
 
     def _selection(self, wanted: Filter) -> tantivy.Query:
-        """Return the query for what a filter allows.
+        """Return the query for what a filter allows; made once, since a pattern lists sources."""
+        found = self._selections.get(wanted)
+        if found is None:
+            if len(self._selections) >= _FILTERS_REMEMBERED:
+                self._selections.clear()
+            found = self._selections[wanted] = self._select(wanted)
+        return found
+
+    def _select(self, wanted: Filter) -> tantivy.Query:
+        """Make the query for what a filter allows.
 
         Tantivy knows the values of a passage, and not which of them belong to one place; where
         that matters, passages with several places are looked at one by one.
