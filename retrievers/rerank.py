@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Retriever, check_k
-from hopgate.retrievers.encoders import (
-    HUB_ID,
-    first_line,
-    hub_model,
-    model_files,
-    without_progress_bar,
-)
+from hopgate.retrievers.encoders import HUB_ID, first_line, hub_model, model_files
 from hopgate.retrievers.filters import Filter, Where, filtered
 
 if TYPE_CHECKING:
@@ -127,17 +121,14 @@ def check_reranker(name: str) -> Path | None:
 
 
 def _load(name: str, folder: Path) -> CrossEncoder:
-    from sentence_transformers import CrossEncoder
-
-    with without_progress_bar():
-        try:
-            model: CrossEncoder = CrossEncoder(
-                str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
-            )
-        except Exception as error:  # torch, safetensors and tokenizers have no common base class
-            raise RuntimeError(
-                f"cross-encoder {name} in {folder} cannot be loaded: {first_line(error)}"
-            ) from error
+    try:
+        from hopgate.retrievers.sentence_models import load_cross_encoder
+    except ImportError as error:
+        raise RuntimeError(
+            f"cross-encoder {name} needs sentence-transformers ({first_line(error)}): "
+            "pip install 'hopgate[train]'"
+        ) from error
+    model = load_cross_encoder(name, folder)
     if model.num_labels != 1:
         raise RuntimeError(
             f"cross-encoder {name} returns {model.num_labels} scores for a pair: use one that "
