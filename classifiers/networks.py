@@ -179,7 +179,7 @@ def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -
 def state_of(network: Network) -> dict[str, NDArray[np.float32]]:
     """Return a copy of the network's parameters; tied ones appear once."""
     return {
-        name: np.array(parameter.detach().cpu(), dtype=np.float32)
+        name: parameter.detach().cpu().float().numpy().copy()
         for name, parameter in network.named_parameters()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ def export(module: nn.Module, names: dict[str, str], vocabulary: int, longest: i
     """
     import torch
 
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     _with_plain_attention(module)
     mask = torch.ones(3, 7, dtype=torch.int64)
     sizes = {0: torch.export.Dim("texts", max=65536), 1: torch.export.Dim("tokens", max=longest)}

@@ -27,7 +27,7 @@ BATCH_TOKENS = 512
 """Tokens in one pass, padding included: more leave the CPU's caches (docs/results/start.md)."""
 _NAMES = """
     Abs Add And Cast Clip Concat Constant Div Equal Erf Expand Gather GatherElements
-    GatherND Gelu Greater GreaterOrEqual Identity LayerNormalization Less LessOrEqual Log
+    GatherND Gelu Gemm Greater GreaterOrEqual Identity LayerNormalization Less LessOrEqual Log
     MatMul Max Min Mul Neg Not Pow Range Reciprocal ReduceL2 ReduceMean ReduceSum Relu
     Reshape Shape Slice Softmax Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where
 """
