@@ -26,6 +26,7 @@ from hopgate.classifiers.checkpoint import (
 )
 from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.training import read_cost
+from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def add_profiles(
         ValueError: The router or the labels are unusable, or `out` exists.
         RuntimeError: A file of the router was altered, or `out` is not writable.
     """
+    require("adding an LLM to a router", *TRAINING)
     from hopgate.classifiers.networks import add_graph
 
     check_free(out, overwrite)

@@ -25,6 +25,7 @@ from hopgate.classifiers.checkpoint import (
 )
 from hopgate.classifiers.doubts import doubt
 from hopgate.common.cache import Cache
+from hopgate.common.extras import require
 from hopgate.common.onnx import Network
 from hopgate.common.strategies import LABELS
 
@@ -137,13 +138,12 @@ class Router:
 
 
 def _torch_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Features]:
-    try:
-        from hopgate.classifiers.blending import BlendedBody
-    except ImportError as error:
-        raise RuntimeError(
-            f"this router runs through torch ({error}): pip install 'hopgate[train]'; a router "
-            "with the utility objective, trained by this version of hopgate, runs without"
-        ) from error
+    require(
+        "a router whose weights differ below the label head, or one of an earlier version,",
+        *("torch", "transformers"),
+    )
+    from hopgate.classifiers.blending import BlendedBody
+
     return BlendedBody(checkpoint, profile).at
 
 

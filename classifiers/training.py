@@ -37,6 +37,7 @@ from hopgate.classifiers.checkpoint import (
 from hopgate.classifiers.doubts import mostly_english
 from hopgate.classifiers.labels import LabelRow, read_labels
 from hopgate.classifiers.recipes import HEAD_ONLY, PUBLISHED, SMALL, Recipe
+from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def train(
         ValueError: Labels, base or settings are unusable, or `out` exists.
         RuntimeError: The training diverged, or `out` is not writable.
     """
+    require("training a router", *TRAINING)
     from hopgate.classifiers.networks import add_graph, state_of
 
     out = out.expanduser()

@@ -148,13 +148,22 @@ def check(graph: bytes, weights: Weights) -> None:
     attributes = [each for node in model.graph.node for each in node.attribute]
     if model.functions or any(each.g or each.graphs for each in attributes):
         raise ValueError("the graph has another graph within, which hopgate does not run")
-    tensors = [*model.graph.initializer, *(t for each in attributes for t in each.t)]
-    tensors += [tensor for each in attributes for tensor in each.tensors]
-    elsewhere = [each for each in tensors if each.data_location or each.external_data]
-    if model.graph.sparse_initializer or any(
-        each.name not in weights or _locations(each) != {WEIGHTS} for each in elsewhere
+    constants = [tensor for each in attributes for tensor in (*each.t, *each.tensors)]
+    sparse = any(each.sparse_tensor or each.sparse_tensors for each in attributes)
+    if (
+        model.graph.sparse_initializer
+        or sparse
+        or any(map(_is_elsewhere, constants))
+        or any(
+            each.name not in weights or _locations(each) != {WEIGHTS}
+            for each in filter(_is_elsewhere, model.graph.initializer)
+        )
     ):
         raise ValueError("the graph takes a weight from elsewhere, which hopgate does not read")
+
+
+def _is_elsewhere(tensor: Any) -> bool:
+    return bool(tensor.data_location or tensor.external_data)
 
 
 def _locations(tensor: Any) -> set[str]:
@@ -172,6 +181,7 @@ _FIELDS = {
     "Attribute": {
         **{"t": (5, "Tensor"), "tensors": (10, "Tensor")},
         **{"g": (6, "Any"), "graphs": (11, "Any")},
+        **{"sparse_tensor": (22, "Any"), "sparse_tensors": (23, "Any")},
     },
     "Tensor": {"name": (8, "string"), "external_data": (13, "Entry"), "data_location": (14, "int")},
     "Entry": {"key": (1, "string"), "value": (2, "string")},

@@ -12,17 +12,22 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from hopgate.common import minilm
 from hopgate.common.cache import Cache
+from hopgate.common.extras import require
 from hopgate.retrievers.base import Passage
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+    from hopgate.common.onnx import Network
 
 DEFAULT_ENCODER = "minilm"
 
@@ -92,23 +97,30 @@ class MiniLM:
     max_tokens, prompts = minilm.MAX_TOKENS, ("", "")
 
     def __init__(self) -> None:
-        """Load the weights.
-
-        Raises:
-            RuntimeError: A file is missing or was altered.
-        """
-        from hopgate.common.onnx import Network
-
-        self._network = Network(minilm.GRAPH.read_bytes(), minilm.weights())
-        self._tokenizer = minilm.tokenizer()
+        """Load nothing yet: a search by words alone never needs it."""
+        self._lock = Lock()
+        self._loaded: tuple[Network, Tokenizer] | None = None
 
     def encode(
         self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
     ) -> NDArray[np.float32]:
-        """Return vectors; see `Model.encode`."""
+        """Return vectors, see `Model.encode`; loads the weights first.
+
+        Raises:
+            RuntimeError: A file is missing or was altered.
+        """
+        network, tokenizer = self._parts()
         given = [f"{prefix}{text}" for text in texts] if prefix else list(texts)
-        ids = [each.ids for each in self._tokenizer.encode_batch(given)]
-        return self._network.run(ids, progress)
+        return network.run([each.ids for each in tokenizer.encode_batch(given)], progress)
+
+    def _parts(self) -> tuple[Network, Tokenizer]:
+        from hopgate.common.onnx import Network
+
+        with self._lock:
+            if self._loaded is None:
+                network = Network(minilm.GRAPH.read_bytes(), minilm.weights())
+                self._loaded = network, minilm.tokenizer()
+            return self._loaded
 
 
 class Encoder:
@@ -350,11 +362,7 @@ def _safetensors_revision(api: HfApi, repo: str) -> str:
 def _load_model(source: EncoderSource) -> Model:
     if source.name == DEFAULT_ENCODER:
         return MiniLM()
-    try:
-        from hopgate.retrievers.sentence_models import SentenceModel
-    except ImportError as error:
-        raise RuntimeError(
-            f"encoder {source.name} needs sentence-transformers ({first_line(error)}): "
-            "pip install 'hopgate[train]'"
-        ) from error
+    require(f"encoder {source.name}", "sentence_transformers")
+    from hopgate.retrievers.sentence_models import SentenceModel
+
     return SentenceModel(source.name, source.folder)

@@ -8,8 +8,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from hopgate.common.cache import Cache
+from hopgate.common.extras import require
 from hopgate.retrievers.base import Hit, Retriever, check_k
-from hopgate.retrievers.encoders import HUB_ID, first_line, hub_model, model_files
+from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files
 from hopgate.retrievers.filters import Filter, Where, filtered
 
 if TYPE_CHECKING:
@@ -121,13 +122,9 @@ def check_reranker(name: str) -> Path | None:
 
 
 def _load(name: str, folder: Path) -> CrossEncoder:
-    try:
-        from hopgate.retrievers.sentence_models import load_cross_encoder
-    except ImportError as error:
-        raise RuntimeError(
-            f"cross-encoder {name} needs sentence-transformers ({first_line(error)}): "
-            "pip install 'hopgate[train]'"
-        ) from error
+    require(f"cross-encoder {name}", "sentence_transformers")
+    from hopgate.retrievers.sentence_models import load_cross_encoder
+
     model = load_cross_encoder(name, folder)
     if model.num_labels != 1:
         raise RuntimeError(
