@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
@@ -280,22 +279,6 @@ def _own_context(given: object) -> Context:
             "pass hopgate's own with the call: context=Context()"
         )
     return context
-
-
-def guard(edge: Callable[[Any], str], resources: Resources) -> Callable[[Any], str]:
-    """Return an edge function that first checks the state against the operator's limits.
-
-    LangGraph follows the edges of a hand edit at once, so an edit past a limit is refused there.
-    """
-    if resources.limits is NO_LIMITS:
-        return edge
-
-    @wraps(edge)
-    def checked(state: Any) -> str:
-        resources.limits.check_state(state)
-        return edge(state)
-
-    return checked
 
 
 def add_usage(before: Usage, more: Usage, ms: dict[str, float]) -> Usage:
