@@ -19,8 +19,8 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
         reason = f"the request sets strategy {context.strategy!r}"
         found = _forced(context.strategy, context.alpha, reason)
     else:
-        router = await runtime.router()
-        found = await _classified(router, state["standalone"], context.alpha, decision["gate"])
+        question, gate = state["standalone"], decision["gate"]
+        found = await asyncio.to_thread(_classified, runtime, question, gate)
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
     decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
@@ -38,13 +38,10 @@ def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
     )
 
 
-async def _classified(
-    router: Router, question: str, alpha: float, gate: GateDecision
-) -> RouteDecision:
-    """Choose the likeliest label, or B instead of A if the gate decided to retrieve."""
-    (probs,), (doubt,) = await asyncio.to_thread(
-        lambda: (router.route([question], alpha), doubts(router, [question]))
-    )
+def _classified(runtime: NodeRuntime, question: str, gate: GateDecision) -> RouteDecision:
+    """Choose the likeliest label, or B instead of A if the gate decided to retrieve; may block."""
+    router, alpha = runtime.router(), runtime.context.alpha
+    (probs,), (doubt,) = router.route([question], alpha), doubts(router, [question])
     probs = {label: float(probs[label]) for label in LABELS}
     label, reason = choose(probs, alpha, doubt)
     if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":

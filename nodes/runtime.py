@@ -14,13 +14,14 @@ from langgraph.runtime import Runtime
 
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
+from hopgate.nodes import named
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event
 from hopgate.nodes.evidence import plain_hit
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
-from hopgate.retrievers.filters import Filter, Where, filtered
+from hopgate.retrievers.filters import filtered
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -74,20 +75,20 @@ class Resources:
             ValueError: The model's name, the index, the filter, the router or the pool of
                 demonstrations cannot be used.
         """
-        if self.model is None:
-            chat.resolve(context.model)
-        if self.retriever is None:
-            from hopgate.retrievers.sources import check_source
-
-            await asyncio.to_thread(check_source, *_source(context))
-        else:
+        model = self._model_name(context)
+        checks: list[Callable[[], object]] = []
+        if self.retriever is not None:
             filtered(self.retriever, context.where)
+        else:
+            checks.append(lambda: named.check_index(context))
         if self.router is None and context.strategy == "auto":
-            await asyncio.to_thread(self._profile, context)
+            checks.append(lambda: named.check_router(context, model))
         if context.demos != FIXED:
             from hopgate.nodes.demonstrations import load_pool
 
-            await asyncio.to_thread(load_pool, Path(context.demos))
+            checks.append(lambda: load_pool(Path(context.demos)))
+        if checks:
+            await asyncio.to_thread(lambda: [check() for check in checks])
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
@@ -101,36 +102,24 @@ class Resources:
             model = replace(model, evidence_chars=chars)
         return model
 
-    async def load_retriever(self, context: Context) -> Retriever:
-        """Return the request's retriever, all searches of which fulfil the request's filter.
+    def open_retriever(self, context: Context) -> Retriever:
+        """Return the request's retriever, all searches of which fulfil its filter; may block.
 
         Raises:
             ValueError: The retriever cannot be searched with a filter.
         """
         if self.retriever is not None:
             return filtered(self.retriever, context.where)
-        from hopgate.retrievers.sources import open_source
+        return named.open_index(context)
 
-        return await asyncio.to_thread(open_source, *_source(context))
-
-    async def load_router(self, context: Context) -> Router:
-        """Return the request's router."""
+    def open_router(self, context: Context) -> Router:
+        """Return the request's router; may block."""
         if self.router is not None:
             return self.router
-        from hopgate.classifiers.router import load_router
+        return named.open_router(context, self._model_name(context))
 
-        profile = await asyncio.to_thread(self._profile, context)
-        return await asyncio.to_thread(load_router, context.router, profile)
-
-    def _profile(self, context: Context) -> str | None:
-        from hopgate.classifiers.profiles import chosen_profile
-
-        model = self.model.name if self.model else chat.resolve(context.model)
-        return chosen_profile(context.router, context.profile, model)
-
-
-def _source(context: Context) -> tuple[str, str, str, Where | Filter]:
-    return context.index, context.mode, context.rerank, context.where
+    def _model_name(self, context: Context) -> str:
+        return self.model.name if self.model else chat.resolve(context.model)
 
 
 @dataclass
@@ -158,9 +147,9 @@ class NodeRuntime:
             self._model = await self.resources.load_model(self.context)
         return self._model
 
-    async def router(self) -> Router:
-        """Return the request's router."""
-        return await self.resources.load_router(self.context)
+    def router(self) -> Router:
+        """Return the request's router; may block."""
+        return self.resources.open_router(self.context)
 
     async def complete(self, messages: Sequence["BaseMessage"], **options: Any) -> Completion:
         """Ask the model once and count the call; see `hopgate.models.chat.complete`."""
@@ -181,10 +170,13 @@ class NodeRuntime:
         Raises:
             RetrievalFailed: The retriever raised; the message names the cause.
         """
-        retriever = await self.resources.load_retriever(self.context)
         self.usage["retrieval_steps"] += 1
+        return await asyncio.to_thread(self._search, query, k)
+
+    def _search(self, query: str, k: int) -> list[Hit]:
+        retriever = self.resources.open_retriever(self.context)
         try:
-            (hits,) = await asyncio.to_thread(retriever.search, [query], k)
+            (hits,) = retriever.search([query], k)
             return [plain_hit(hit) for hit in hits[:k]]
         except Exception as error:
             log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
