@@ -62,7 +62,10 @@ class Network:
         options.add_external_initializers(list(weights), values)
         try:
             self._session = onnxruntime.InferenceSession(
-                graph, options, providers=["CPUExecutionProvider"]
+                graph,
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=False,  # it would print, and try the same again
             )
         except Exception as error:  # its errors have no common base class
             raise ValueError(f"the graph does not fit its weights: {_reason(error)}") from error
@@ -143,7 +146,8 @@ def check(graph: bytes, weights: Weights) -> None:
     names = {(node.domain, node.op_type) for node in model.graph.node}
     if not names:
         raise ValueError("the graph is damaged: it is empty")
-    if others := sorted("::".join(filter(None, n)) for n in names if not _is_allowed(*n)):
+    others = sorted(f"{d}::{o}".removeprefix("::") for d, o in names if not _is_allowed(d, o))
+    if others:
         raise ValueError(f"the graph has the operator {others[0]!r}, which hopgate does not run")
     attributes = [each for node in model.graph.node for each in node.attribute]
     if model.functions or any(each.g or each.graphs for each in attributes):

@@ -1,11 +1,9 @@
 """Route: no retrieval, one step or several, at the request's α."""
 
-import asyncio
-
-from hopgate.classifiers.decision import choose, doubts
-from hopgate.common.strategies import LABEL_OF, LABELS, STRATEGY_OF, Strategy
+from hopgate.classifiers.decision import Routed, choose
+from hopgate.common.strategies import LABEL_OF, STRATEGY_OF, Strategy
 from hopgate.nodes.events import RouteEvent
-from hopgate.nodes.runtime import NodeRuntime, Router
+from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import Decision, GateDecision, RouteDecision, State, Update
 
 
@@ -19,8 +17,8 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
         reason = f"the request sets strategy {context.strategy!r}"
         found = _forced(context.strategy, context.alpha, reason)
     else:
-        router = await runtime.router()
-        found = await _classified(router, state["standalone"], context.alpha, decision["gate"])
+        routed = await runtime.route(state["standalone"])
+        found = _classified(routed, context.alpha, decision["gate"])
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
     decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
@@ -38,22 +36,16 @@ def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
     )
 
 
-async def _classified(
-    router: Router, question: str, alpha: float, gate: GateDecision
-) -> RouteDecision:
+def _classified(found: Routed, alpha: float, gate: GateDecision) -> RouteDecision:
     """Choose the likeliest label, or B instead of A if the gate decided to retrieve."""
-    (probs,), (doubt,) = await asyncio.to_thread(
-        lambda: (router.route([question], alpha), doubts(router, [question]))
-    )
-    probs = {label: float(probs[label]) for label in LABELS}
-    label, reason = choose(probs, alpha, doubt)
+    label, reason = choose(found.probs, alpha, found.doubt)
     if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
         label, reason = "B", "A is the likeliest, but the gate decided to retrieve"
     return RouteDecision(
         label=label,
-        probs=probs,
+        probs=found.probs,
         alpha=alpha,
-        source=str(getattr(router, "source", "custom")),
-        profile=str(getattr(router, "profile", "")),
+        source=found.source,
+        profile=found.profile,
         reason=reason,
     )

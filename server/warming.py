@@ -8,6 +8,8 @@ from hopgate.nodes.context import Context
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.nodes.runtime import NodeRuntime, Resources
 
+QUESTION = "What is asked first?"
+
 log = logging.getLogger(__name__)
 
 
@@ -19,9 +21,7 @@ async def warm_up() -> None:
     started = time.perf_counter()
     try:
         runtime = NodeRuntime(_context(), Resources())
-        router = await runtime.router()
-        await asyncio.to_thread(router.route, ["Which loads first?"], runtime.context.alpha)
-        await runtime.search("Which loads first?", 1)
+        await asyncio.gather(runtime.route(QUESTION), runtime.search(QUESTION, 1))
         await runtime.model()
     except Exception as error:  # whatever it is, the server must start
         log.warning("the defaults could not be loaded at the start: %s", error)
