@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.graph import START, StateGraph
 
-from hopgate.graphs.edges import add_edges
 from hopgate.classifiers.decision import Router
+from hopgate.graphs.edges import add_edges
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
 from hopgate.nodes.condense import condense, exchanges
