@@ -622,7 +622,7 @@ def test_doctor_finds_everything_usable(run: Callable[..., Ran]) -> None:
     assert (ran.code, ran.err) == (0, "")
     checks = {check["name"]: check for check in json.loads(ran.out)}
     assert all(set(each) == {"name", "ok", "needed", "found", "advice"} for each in checks.values())
-    for name in ("torch", "faiss", "encoder minilm", "router", "sample index"):
+    for name in ("onnxruntime", "faiss", "encoder minilm", "router", "sample index"):
         assert checks[name]["ok"], checks[name]
     assert checks["model local:smollm2"]["ok"]
     assert not checks["model openai:NAME"]["ok"]
