@@ -58,7 +58,7 @@ def command(tmp_path: Path) -> Callable[..., tuple[Ran, set[str]]]:
             [sys.executable, "-c", COMMAND, *given],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env=os.environ.copy(),
             check=False,
         )
