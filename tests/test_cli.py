@@ -264,6 +264,20 @@ def test_the_next_command_understands_a_follow_up_on_a_thread(
     assert len(fake.requests) == 3
 
 
+@pytest.mark.parametrize("strategy", ["single", "multi"])
+def test_citations_of_own_documents_name_the_file_and_the_heading(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, strategy: str
+) -> None:
+    (tmp_path / "lease.md").write_text("# Lease\n\n## Signature\n\nOdalie Fenmarch signed it.\n")
+    index = str(tmp_path / "index")
+    assert run("index", "build", str(tmp_path / "lease.md"), "--out", index).code == 0
+    fake.answers(by_task(reason="So the answer is: Fenmarch.", answer="Odalie Fenmarch [1]"))
+    asked = ("ask", "Who signed the lease?", "--index", index, "--strategy", strategy)
+    (citation,) = json.loads(run(*asked, "--json").out)["citations"]
+    assert (citation["source"], citation["section"]) == ("lease.md", "Signature")
+    assert "(lease.md, Signature): Odalie Fenmarch signed it." in run(*asked).out
+
+
 def test_threads_are_separate(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="x"))
     for thread in ("one", "two"):

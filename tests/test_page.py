@@ -390,6 +390,7 @@ def test_a_citation_opens_its_passage(shown: Shown) -> None:
     turn = shown.ask(model="openai:fake", strategy="single")
     citation = turn.locator(".citations").get_by_role("button")
     expect(citation).to_have_count(1)
+    expect(citation.locator(".place")).to_have_text("passages.jsonl")
     expect(citation).to_have_attribute("aria-expanded", "false")
     citation.click()
     expect(citation).to_have_attribute("aria-expanded", "true")

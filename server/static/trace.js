@@ -78,16 +78,19 @@ export class Trace {
     this.add("Escalate", `${event.from} → ${event.to}`, el("p", { class: "hint", dir: "auto" }, event.reason));
   }
 
-  /** Return a button with a passage's title, and the panel that it opens. */
-  source({ id, title, quote }, number) {
+  /** Return a button with a passage's title and place, and the panel that it opens. */
+  source(passage, number) {
+    const { id, title, quote } = passage;
     const panel = el("div", { class: "passage", id: newId(), hidden: true });
     const label = el("span", { dir: "auto" }, title || "untitled");
     const mark = number ? el("span", { class: "number" }, String(number)) : null;
+    const where = place(passage);
     const button = el(
       "button",
       { type: "button", class: "source", "aria-expanded": "false", "aria-controls": panel.id },
       mark,
       label,
+      where ? el("span", { class: "place", dir: "auto" }, where) : null,
     );
     button.addEventListener("click", () => {
       panel.hidden = !panel.hidden;
@@ -172,12 +175,16 @@ const subQuestions = ({ sub_questions: questions }) =>
 /** @returns {Node[]} */
 function passageText(passage, quote) {
   if (!passage) return [el("p", { class: "hint" }, "Found, but left out of the evidence.")];
-  const where = [passage.source, passage.page && `page ${passage.page}`, passage.section];
-  const place = where.filter(Boolean).join(" · ");
+  const where = place(passage);
   return [
     el("p", { class: "text", dir: "auto" }, ...marked(passage.text, quote)),
-    ...(place ? [el("p", { class: "hint", dir: "auto" }, place)] : []),
+    ...(where ? [el("p", { class: "hint", dir: "auto" }, where)] : []),
   ];
+}
+
+/** @returns {string} file, page and heading of a passage or a citation, as far as they are known */
+function place({ source, page, section }) {
+  return [source, page && `page ${page}`, section].filter(Boolean).join(" · ");
 }
 
 /** @returns {(Node | string)[]} the text with the quote marked, whatever the white space in it */
