@@ -231,6 +231,19 @@ async def test_a_strategy_edited_at_route_is_followed_on_resume(
     assert len(fake.requests) == 1
 
 
+async def test_a_finished_conversation_can_be_edited(
+    client: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x"))
+    thread = (await client.threads.create())["thread_id"]
+    context = {"model": "openai:fake", "strategy": "none"}
+    asked = {"question": QUESTION}
+    await client.runs.wait(thread, "hopgate", input=asked, context=context)
+    await client.threads.update_state(thread, {"answer": "Lissmere"})
+    state = await client.threads.get_state(thread)
+    assert (state["values"]["answer"], state["next"]) == ("Lissmere", [])
+
+
 async def test_a_fork_of_an_old_step_takes_another_path_and_leaves_the_run_unchanged(
     client: LangGraphClient, fake: FakeOpenAI
 ) -> None:
