@@ -57,6 +57,12 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_the_public_names_are_listed_before_they_are_used() -> None:
+    code = "import hopgate, inspect; print(dict(inspect.getmembers(hopgate))['graph'].name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "hopgate\n"
+
+
 @pytest.mark.parametrize("arguments", [(), ("index",)])
 def test_a_missing_command_is_wrong_usage(
     run: Callable[..., Ran], arguments: tuple[str, ...]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from doubles import by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
-from langgraph_dev import Server
+from langgraph_dev import Server, start
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from otlp import Collector
@@ -580,6 +580,19 @@ async def test_a_run_s_trace_is_exported_to_the_endpoint_in_the_environment(
     )
     assert set(collector.services) == {"hopgate"}
     assert "Skerrane" not in str(collector.spans)
+
+
+async def test_the_root_package_can_be_named_in_one_s_own_langgraph_json(
+    tmp_path: Path, fake: FakeOpenAI
+) -> None:
+    config = tmp_path / "langgraph.json"
+    config.write_text('{"graphs": {"mine": "hopgate:graph"}, "dependencies": ["."]}')
+    fake.answers(by_task(direct="Lissmere"))
+    asked, context = {"question": QUESTION}, {"model": "openai:fake", "strategy": "none"}
+    with start(tmp_path, config=config) as server:
+        runs = get_client(url=server.url).runs
+        result: Any = await runs.wait(None, "mine", input=asked, context=context)
+    assert result["answer"] == "Lissmere"
 
 
 def test_nothing_blocked_the_event_loop(dev_server: Server) -> None:
