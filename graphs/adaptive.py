@@ -21,7 +21,7 @@ from hopgate.nodes.internals import SYNC_DURABILITY
 from hopgate.nodes.limits import Limits, limits_from_environment
 from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
-from hopgate.nodes.runtime import Resources, Router, bind, guard, system_clock
+from hopgate.nodes.runtime import Resources, Router, Step, bind, guard, system_clock
 from hopgate.nodes.start import start
 from hopgate.nodes.state import Input, Output, State
 from hopgate.retrievers.base import Retriever, as_retriever
@@ -79,9 +79,9 @@ def build_graph(
         limits=limits_from_environment() if limits is None else limits,
     )
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
-    builder.add_node("start", bind(start, resources, first=True))
+    builder.add_node("start", Step(bind(start, resources, first=True)))
     for node in (condense, gate, route, retrieve, generate, escalate):
-        builder.add_node(node.__name__, bind(node, resources))
+        builder.add_node(node.__name__, Step(bind(node, resources)))
     builder.add_node("multihop", build_multihop(resources))
     builder.add_edge(START, "start")
     builder.add_edge("start", "condense")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import wraps
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
-from langgraph.runtime import Runtime
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.runtime import Runtime, get_runtime
 
+from hopgate.common.background import wait_for
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes.context import FIXED, Context
@@ -218,17 +220,33 @@ Node = Callable[[Any, NodeRuntime], Awaitable[Update]]
 
 
 class BoundNode(Protocol):
-    """A node as LangGraph calls it."""
+    """A node with its resources."""
 
-    def __call__(self, state: Any, *, runtime: Runtime[Context]) -> Awaitable[Update]:
+    def __call__(self, state: Any, *, runtime: Runtime[Context]) -> Coroutine[Any, Any, Update]:
         """Visit the node."""
         ...
+
+
+class Step(Runnable[Any, Update]):
+    """A bound node as LangGraph calls it: awaited by `ainvoke`, in the background by `invoke`."""
+
+    def __init__(self, visit: BoundNode) -> None:
+        """Wrap a bound node."""
+        self._visit = visit
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
+        """Visit the node and wait for it."""
+        return wait_for(self._visit(input, runtime=get_runtime(Context)))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
+        """Visit the node."""
+        return await self._visit(input, runtime=get_runtime(Context))
 
 
 def bind(
     node: Node, resources: Resources, name: str | None = None, *, first: bool = False
 ) -> BoundNode:
-    """Return a node as LangGraph calls it, which adds the visit's cost to `usage`.
+    """Return a node with its resources, which adds the visit's cost to `usage`.
 
     Args:
         node: A function of state and `NodeRuntime` that returns the channels it changes.
