@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.graph import START, StateGraph
 
+from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
 from hopgate.nodes.condense import condense
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
     from langgraph.checkpoint.base import BaseCheckpointSaver
-    from langgraph.graph.state import CompiledStateGraph
-
 STEP_OF: dict[str, Literal["generate", "retrieve", "multihop"]] = {
     "none": "generate",
     "single": "retrieve",
@@ -48,7 +47,9 @@ def build_graph(
     router: Router | None = None,
     clock: Callable[[], datetime] | None = None,
     limits: Limits | None = None,
-) -> "CompiledStateGraph[State, Context, Input, Output]":
+    context: Context | None = None,
+    name: str = "hopgate",
+) -> AdaptiveGraph:
     """Compile the adaptive graph.
 
     Args:
@@ -64,6 +65,9 @@ def build_graph(
         clock: Returns the current time as an aware datetime; the gate reads today's date from
             it. None uses the system's clock.
         limits: What a request may ask for; None reads `HOPGATE_LIMITS`.
+        context: The settings of this graph: a request replaces those that it gives. Inside
+            another graph, whose context is no `Context`, they apply as they are.
+        name: The graph's name, which tells tools and traces of several graphs apart.
 
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
@@ -77,6 +81,7 @@ def build_graph(
         router=router,
         clock=clock or system_clock,
         limits=limits_from_environment() if limits is None else limits,
+        context=context,
     )
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
     builder.add_node("start", Step(bind(start, resources, first=True)))
@@ -92,8 +97,9 @@ def build_graph(
     builder.add_edge("multihop", "generate")
     builder.add_conditional_edges("generate", guard(after_generate, resources))
     builder.add_conditional_edges("escalate", guard(after_escalate, resources))
-    compiled = builder.compile(checkpointer=checkpointer, name="hopgate")
-    return compiled if checkpointer is None else compiled.with_config(SYNC_DURABILITY)
+    compiled = builder.compile(checkpointer=checkpointer, name=name)
+    graph = AdaptiveGraph.of(compiled, context or Context())
+    return graph if checkpointer is None else graph.with_config(SYNC_DURABILITY)
 
 
 def after_gate(state: State) -> Literal["route", "generate"]:

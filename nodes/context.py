@@ -1,8 +1,9 @@
 """What a request can set: one validated dataclass, shown in Studio."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -10,12 +11,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainSerializer,
     PlainValidator,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
 from hopgate.common.files import shown
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
@@ -237,6 +241,22 @@ class Context:
         max_length=100,
         description="Time zone of the clock's date, such as Europe/Berlin. Default: the system's.",
     )
+
+    given: ClassVar[frozenset[str]] = frozenset()
+    """The names of the fields that were given, of one context; the others have their defaults."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_given(cls, values: Any, make: ModelWrapValidatorHandler["Context"]) -> "Context":
+        made = make(values)
+        if isinstance(values, ArgsKwargs):
+            object.__setattr__(made, "given", frozenset(values.kwargs or ()))
+        return made
+
+    def over(self, defaults: "Context") -> "Context":
+        """Return these settings, with those of `defaults` where none was given."""
+        names = self.given & Context.__dataclass_fields__.keys()  # a subclass may have more
+        return replace(defaults, **{name: getattr(self, name) for name in names})
 
 
 def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:

@@ -62,6 +62,7 @@ class Resources:
         router: The app's router.
         clock: Returns the current time as an aware datetime.
         limits: The operator's limits.
+        context: The settings of a request that gives none.
     """
 
     model: ChatModel | None = None
@@ -69,6 +70,7 @@ class Resources:
     router: Router | None = None
     clock: Callable[[], datetime] = system_clock
     limits: Limits = NO_LIMITS
+    context: Context | None = None
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.
@@ -257,15 +259,14 @@ def bind(
     Raises:
         ValueError: From the returned function: a setting, or a part of the state that a person
             edited, exceeds the operator's limits, or these name the authenticated user and there
-            is none; or the context belongs to another graph, since
-            LangGraph passes a parent graph's context on to the graphs its nodes call.
+            is none.
     """
     name, limits = name or node.__name__, resources.limits
     limited = limits is not NO_LIMITS
 
     async def visit(state: Any, *, runtime: Runtime[Context]) -> Update:
         started = time.perf_counter()
-        context = _own_context(runtime.context)
+        context = settings(runtime.context, resources.context)
         if limited:
             context = limits.apply(context, _user(runtime))
             if not first:
@@ -290,14 +291,19 @@ def _user(runtime: Runtime[Context]) -> str | None:
     return info.user.identity if info and info.user else None
 
 
-def _own_context(given: object) -> Context:
-    context = given or Context()
-    if not isinstance(context, Context):
-        raise ValueError(
-            f"the context is a {type(context).__name__}, not hopgate's; inside another graph, "
-            "pass hopgate's own with the call: context=Context()"
-        )
-    return context
+def settings(given: object, defaults: Context | None) -> Context:
+    """Return the settings of a request.
+
+    LangGraph passes a parent graph's context on to the graphs inside it. One that is no `Context`
+    has settings of another graph, so it is ignored.
+
+    Args:
+        given: The run's context.
+        defaults: The graph's own, for what the request leaves out.
+    """
+    if not isinstance(given, Context):
+        return defaults or Context()
+    return given.over(defaults) if defaults else given
 
 
 def guard(edge: Callable[[Any], str], resources: Resources) -> Callable[[Any], str]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
 from hopgate import Context, build_graph, graph
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import explain
-from hopgate.nodes.state import State
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."
@@ -531,21 +528,6 @@ def test_all_bad_fields_are_named() -> None:
         Context(alpha=2, max_hops=0)
     assert "alpha is 2" in explain(caught.value)
     assert "max_hops is 0" in explain(caught.value)
-
-
-async def test_another_graphs_context_is_refused_with_advice(fake: FakeOpenAI) -> None:
-    @dataclass
-    class Mine:
-        tone: str
-
-    async def look_up(_: dict[str, Any]) -> dict[str, Any]:
-        return {"answer": (await build().ainvoke({"question": QUESTION}))["answer"]}
-
-    outer = StateGraph(State, Mine).add_node(look_up)
-    outer.add_edge("__start__", "look_up")
-    with pytest.raises(ValueError, match=r"a Mine, not hopgate's; .* context=Context\(\)"):
-        await outer.compile().ainvoke({"question": QUESTION}, context=Mine("dry"))
-    assert not fake.requests
 
 
 async def test_a_missing_index_is_refused_before_any_call(fake: FakeOpenAI, tmp_path: Path) -> None:
