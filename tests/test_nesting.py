@@ -1,5 +1,6 @@
 """A graph's own name and settings, and hopgate inside another graph."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import pydantic.dataclasses
 import pytest
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI
+from langchain_core._api import LangChainBetaWarning
 from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict
@@ -132,3 +134,34 @@ async def test_a_call_inside_another_graph_s_node_gives_its_own_context(fake: Fa
     fake.answers(by_task(direct="x"))
     await builder.compile().ainvoke({"question": QUESTION, "answer": ""}, context=Tone())
     assert fake.requests[0]["model"] == "called"
+
+
+# As a tool
+
+
+@pytest.mark.parametrize("given", [{"question": QUESTION}, QUESTION])
+async def test_the_graph_is_a_tool_that_takes_a_question(fake: FakeOpenAI, given: Any) -> None:
+    tool = build(name="lights", context=Context(strategy="single", model="openai:own")).as_tool()
+    assert (tool.name, list(tool.args)) == ("lights", ["question"])
+    assert "question" in tool.description
+    fake.answers(by_task(answer="Ilsabet Corrane [1]"))
+    for result in (await tool.ainvoke(given), tool.invoke(given)):
+        assert "Ilsabet Corrane" in result["answer"]
+        assert [each["id"] for each in result["citations"]] == [LIGHT["id"]]
+        assert result["warnings"] == []
+
+
+async def test_an_agent_calls_the_tool_and_reads_json(fake: FakeOpenAI) -> None:
+    tool = build(context=Context(strategy="single")).as_tool(description="Look it up.")
+    fake.answers(by_task(answer="Ilsabet Corrane [1]"))
+    call = {"name": "hopgate", "args": {"question": QUESTION}, "id": "1", "type": "tool_call"}
+    message = await tool.ainvoke(call)
+    assert json.loads(message.content)["citations"][0]["title"] == "Skerrane Light"
+    assert tool.description == "Look it up."
+
+
+def test_a_tool_with_a_schema_of_one_s_own_is_langchain_s(fake: FakeOpenAI) -> None:
+    with pytest.warns(LangChainBetaWarning):
+        tool = build(context=Context(strategy="single")).as_tool(arg_types={"question": str})
+    fake.answers(by_task(answer="Ilsabet Corrane [1]"))
+    assert tool.invoke({"question": QUESTION})["hops"]
