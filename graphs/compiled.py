@@ -7,6 +7,7 @@ from langgraph.graph.state import CompiledStateGraph
 from pydantic import TypeAdapter
 
 from hopgate.nodes.context import Context
+from hopgate.nodes.internals import AllSettings
 from hopgate.nodes.state import Input, Output, State
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         schema, defaults = settings.json_schema(), settings.dump_python(self.defaults, mode="json")
         for name, field in schema["properties"].items():
             field["default"] = defaults[name]
-        return schema
+        return {**schema, "properties": AllSettings(schema["properties"])}
 
     def as_tool(
         self,

@@ -8,10 +8,10 @@ from langchain_core.messages import AIMessage
 
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.common.words import sentences
-from hopgate.models.chat import Completion, Layout
+from hopgate.models.chat import ChatModel, Completion, Layout
 from hopgate.nodes import prompts
 from hopgate.nodes.events import AnswerEvent
-from hopgate.nodes.runtime import NodeRuntime, with_warning
+from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, with_warning
 from hopgate.nodes.state import Citation, Decision, State, Update
 from hopgate.nodes.support import Support, support
 from hopgate.nodes.text import inert
@@ -56,14 +56,11 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
     """Answer, over the evidence if there is any, and check the citations."""
     model = await runtime.model()
     answer, message_id = await _answer(state, runtime)
-    warnings = []
-    if state["hops"] and not state["evidence"] and not state["decision"].get("warnings"):
-        warnings.append("nothing was found; answered without sources")
-    warnings += answer.warnings
-    if model.tiny:
-        warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
     runtime.send(AnswerEvent(event="answer", text=answer.text, citations=answer.citations))
     strategy = state["decision"].get("strategy", "none")  # a person may have edited the gate
+    deeper = _deeper(strategy, state, answer, runtime)
+    # `doubt` says why an answer is withdrawn; warnings about it would outlive it.
+    warnings = [] if deeper else _warnings(state, answer, model)
     return {
         "answer": answer.text,
         "citations": answer.citations,
@@ -73,10 +70,20 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
             model=model.name,
             answered=answer.known,
             doubt=answer.doubt,
-            escalate_to=_deeper(strategy, state, answer, runtime),
+            escalate_to=deeper,
             **with_warning(state, *warnings),
         ),
     }
+
+
+def _warnings(state: State, answer: Answer, model: ChatModel) -> list[str]:
+    warnings = answer.warnings.copy()
+    failed = any(RETRIEVER_FAILED in each for each in state["decision"].get("warnings", []))
+    if state["hops"] and not state["evidence"] and not failed:
+        warnings.insert(0, "nothing was found; answered without sources")
+    if model.tiny:
+        warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
+    return warnings
 
 
 async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | None]:

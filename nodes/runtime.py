@@ -146,6 +146,7 @@ class NodeRuntime:
         context: The request's settings, within the operator's limits.
         resources: What the app handed in.
         send: Writes an event into the run's `custom` stream.
+        misplaced: Names of settings in the config's `configurable`, where they have no effect.
         usage: What this visit has cost so far.
         last_call: The newest call to the model, if there was one.
     """
@@ -153,6 +154,7 @@ class NodeRuntime:
     context: Context
     resources: Resources = field(default_factory=Resources)
     send: Callable[[Event], None] = lambda event: None
+    misplaced: tuple[str, ...] = ()
     usage: Usage = field(default_factory=NO_USAGE.copy)
     last_call: Completion | None = None
     _model: ChatModel | None = None
@@ -224,7 +226,9 @@ Node = Callable[[Any, NodeRuntime], Awaitable[Update]]
 class BoundNode(Protocol):
     """A node with its resources."""
 
-    def __call__(self, state: Any, *, runtime: Runtime[Context]) -> Coroutine[Any, Any, Update]:
+    def __call__(
+        self, state: Any, *, runtime: Runtime[Context], config: RunnableConfig | None = None
+    ) -> Coroutine[Any, Any, Update]:
         """Visit the node."""
         ...
 
@@ -238,11 +242,11 @@ class Step(Runnable[Any, Update]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
         """Visit the node and wait for it."""
-        return wait_for(self._visit(input, runtime=get_runtime(Context)))
+        return wait_for(self._visit(input, runtime=get_runtime(Context), config=config))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
         """Visit the node."""
-        return await self._visit(input, runtime=get_runtime(Context))
+        return await self._visit(input, runtime=get_runtime(Context), config=config)
 
 
 def bind(
@@ -264,7 +268,9 @@ def bind(
     name, limits = name or node.__name__, resources.limits
     limited = limits is not NO_LIMITS
 
-    async def visit(state: Any, *, runtime: Runtime[Context]) -> Update:
+    async def visit(
+        state: Any, *, runtime: Runtime[Context], config: RunnableConfig | None = None
+    ) -> Update:
         started = time.perf_counter()
         context = settings(runtime.context, resources.context)
         if limited:
@@ -272,6 +278,7 @@ def bind(
             if not first:
                 limits.check_state(state)
         visited = NodeRuntime(context, resources, runtime.stream_writer)
+        visited.misplaced = _misplaced(runtime.context, config) if first else ()
         update = await node(state, visited)
         before = update.get("usage") or state.get("usage") or NO_USAGE
         ms = (time.perf_counter() - started) * 1000
@@ -304,6 +311,12 @@ def settings(given: object, defaults: Context | None) -> Context:
     if not isinstance(given, Context):
         return defaults or Context()
     return given.over(defaults) if defaults else given
+
+
+def _misplaced(given: object, config: RunnableConfig | None) -> tuple[str, ...]:
+    """Return the settings that are only in `configurable`; a server copies it to the context."""
+    names = Context.__dataclass_fields__.keys() & (config or {}).get("configurable", {}).keys()
+    return tuple(sorted(names - (given.given if isinstance(given, Context) else frozenset())))
 
 
 def guard(edge: Callable[[Any], str], resources: Resources) -> Callable[[Any], str]:

@@ -30,9 +30,21 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
         "standalone": inert(question),
         "started_at": started_at,
         "decision": Overwrite(
-            Decision(**NEW_DECISION, alpha=context.alpha, multihop=context.multihop)
+            Decision(
+                **NEW_DECISION | {"warnings": _warnings(runtime)},
+                alpha=context.alpha,
+                multihop=context.multihop,
+            )
         ),
     }
+
+
+def _warnings(runtime: NodeRuntime) -> list[str]:
+    """Name what the request gives and hopgate cannot use."""
+    return [
+        f"configurable.{name} has no effect; give it as context=Context({name}=…)"
+        for name in runtime.misplaced
+    ]
 
 
 def _new_message(state: State) -> AnyMessage:

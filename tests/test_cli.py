@@ -658,6 +658,17 @@ def test_doctor_tries_the_endpoint_and_hides_the_key(
     assert fake.requests == []  # no model was asked
 
 
+def test_doctor_says_which_llm_the_router_takes_the_model_for(
+    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for model, ok, found in (("qwen3", False, "flan-t5-xl"), ("gpt-4o", True, "gpt-4o")):
+        monkeypatch.setenv("OPENAI_MODEL", model)
+        checks = {check["name"]: check for check in json.loads(run("doctor", "--json").out)}
+        check = checks["router's profile"]
+        assert (check["ok"], check["found"]) == (ok, f"{found} for openai:{model}")
+        assert ("does not know openai:qwen3" in check["advice"]) is not ok
+
+
 def test_doctor_says_that_an_endpoint_is_down(
     run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

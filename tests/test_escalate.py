@@ -49,6 +49,18 @@ async def test_an_unknown_direct_answer_leads_to_a_search(fake: FakeOpenAI) -> N
     assert result["usage"]["llm_calls"] == len(fake.requests) == 3
 
 
+async def test_only_the_withdrawn_answer_s_warnings_are_dropped(fake: FakeOpenAI) -> None:
+    fake.answers(
+        by_task(gate="[Yes]", answer=["Peru [9]", "Lissmere [1]"], reason="The answer is.")
+    )
+    result = await ask(
+        FixedRetriever([CORRANE]), Context(escalate=2), config={"configurable": {"alpha": 1}}
+    )
+    assert result["decision"]["escalated"]
+    (warning,) = result["decision"]["warnings"]
+    assert warning.startswith("configurable.alpha")
+
+
 async def test_the_loop_continues_from_the_single_search(fake: FakeOpenAI) -> None:
     script = by_task(
         gate="[Yes]", answer=[UNKNOWN, "Lissmere [1]"], reason=[FACT, "So the answer is: Lissmere."]

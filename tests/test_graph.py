@@ -495,7 +495,7 @@ BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"top_k": 2.5}, ["top_k", "2.5", "integer"]),
     ({"index": ""}, ["index", "''", "at least 1 character"]),
     ({"today": "tomorrow"}, ["today", "'tomorrow'", "date"]),
-    ({"alhpa": 0.5}, ["alhpa", "0.5", "nexpected"]),
+    ({"alhpa": 0.5}, ["alhpa", "0.5", "did you mean alpha"]),
     ({"gate_threshold": 1.1}, ["gate_threshold", "1.1", "less than or equal to 1"]),
     ({"gate_demos": 3}, ["gate_demos", "3", "multiple of 2"]),
     ({"gate_demos": 14}, ["gate_demos", "14", "less than or equal to 12"]),
@@ -528,6 +528,34 @@ def test_all_bad_fields_are_named() -> None:
         Context(alpha=2, max_hops=0)
     assert "alpha is 2" in explain(caught.value)
     assert "max_hops is 0" in explain(caught.value)
+
+
+async def test_a_setting_in_configurable_has_no_effect_and_the_answer_says_so(
+    fake: FakeOpenAI,
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    result = await build().ainvoke({"question": QUESTION}, {"configurable": {"alpha": 0.9, "x": 1}})
+    assert result["decision"]["alpha"] == Context().alpha
+    (warning,) = result["decision"]["warnings"]
+    assert warning == "configurable.alpha has no effect; give it as context=Context(alpha=…)"
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "knows"),
+    [("qwen3", "auto", False), ("gpt-4o", "auto", True), ("qwen3", "gpt-4o", True)],
+)
+async def test_a_model_that_the_router_does_not_know_is_named_in_a_warning(
+    fake: FakeOpenAI, model: str, profile: str, knows: bool
+) -> None:
+    fake.answers(by_task(gate="[Yes]", reason="The answer is: Corrane.", answer="Corrane [1]"))
+    graph = build_graph(retriever=FixedRetriever([LIGHT]))
+    context = Context(model=f"openai:{model}", profile=profile)
+    decision = (await graph.ainvoke({"question": QUESTION}, context=context))["decision"]
+    assert decision["route"]["profile"] == ("gpt-4o" if knows else "flan-t5-xl")
+    expected = (
+        [] if knows else ["the router does not know openai:qwen3 and takes it for flan-t5-xl"]
+    )
+    assert [each.partition(";")[0] for each in decision["warnings"]] == expected
 
 
 async def test_a_missing_index_is_refused_before_any_call(fake: FakeOpenAI, tmp_path: Path) -> None:

@@ -506,6 +506,24 @@ async def test_a_bad_setting_fails_the_run_and_is_named_with_its_value(
         assert f"input_value={bad!r}"[:35] in message
 
 
+async def test_a_misspelt_setting_fails_the_run_and_is_named(client: LangGraphClient) -> None:
+    assert "alhpa\n  there is no such setting; did you mean alpha?" in await refusal(
+        client, {"alhpa": 0.9, "strategy": "none"}
+    )
+
+
+async def test_settings_in_configurable_count_beside_langgraph_s_own_keys(
+    client: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x"))
+    own = {"alpha": 0.9, "strategy": "none", "model": "openai:fake", "thread_id": "x"}
+    result: Any = await client.runs.wait(
+        None, "hopgate", input={"question": QUESTION}, config={"configurable": own}
+    )
+    assert result["decision"]["alpha"] == 0.9
+    assert result["decision"]["warnings"] == []
+
+
 @pytest.mark.parametrize(
     ("context", "parts"),
     [
