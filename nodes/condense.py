@@ -72,7 +72,8 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
 
 
 def _exchanges(messages: Sequence[AnyMessage], current_id: str) -> list[Exchange]:
-    earlier = [message for message in messages if message.id != current_id]
+    spoken = [message for message in messages if message.type != "system"]
+    earlier = [message for message in spoken if message.id != current_id]
     return [
         Exchange(question.text, answer.text)
         for question, answer in pairwise(earlier)

@@ -87,14 +87,23 @@ def _warnings(state: State, answer: Answer, model: ChatModel) -> list[str]:
 
 
 async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | None]:
-    """Return the answer and its message's id; reuse the gate's draft for this question."""
+    """Return the answer and its message's id; reuse the gate's draft for this question.
+
+    The draft was written without the system messages, which are no part of the gate's verdict.
+    """
     question, evidence = state["standalone"], state["evidence"]
-    draft = state.get("draft")
-    if draft and draft["question"] == question and not evidence:
+    draft, system = state.get("draft"), _system_text(state["messages"])
+    if draft and draft["question"] == question and not evidence and not system:
         return read_answer(draft["text"], [], question), None
     shown = prompts.fit(evidence, (await runtime.model()).evidence_chars)
-    completion = await prompt_answer(question, shown, runtime)
+    completion = await prompt_answer(question, shown, runtime, system=system)
     return read_answer(completion.text, shown, question), completion.id
+
+
+def _system_text(messages: Sequence["BaseMessage"]) -> str:
+    """Return what the conversation's system messages say; clients may repeat them each turn."""
+    texts = [inert(message.text).strip() for message in messages if message.type == "system"]
+    return "\n\n".join(dict.fromkeys(filter(None, texts)))
 
 
 def _deeper(
@@ -123,6 +132,7 @@ async def prompt_answer(
     *,
     logprobs: bool = False,
     streamed: bool = True,
+    system: str = "",
 ) -> Completion:
     """Ask the model for an answer, over passages if there are any (RetrievalQA, figures 7 and 8).
 
@@ -131,7 +141,7 @@ async def prompt_answer(
     """
     layout = (await runtime.model()).layout
     return await runtime.complete(
-        _prompt(question, shown, layout),
+        _prompt(question, shown, layout, system),
         max_tokens=MAX_TOKENS,
         stop=["\n"] if layout == "turns" else None,
         logprobs=logprobs,
@@ -139,7 +149,9 @@ async def prompt_answer(
     )
 
 
-def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMessage"]:
+def _prompt(
+    question: str, shown: Sequence[Hit], layout: Layout, system: str
+) -> list["BaseMessage"]:
     if shown:
         request = prompts.grounded(layout, shown, question)
         instruction, demos = prompts.GROUNDED, prompts.GROUNDED_DEMOS
@@ -150,7 +162,7 @@ def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMe
         if layout == "inline":
             request = f"Question: {request}"
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
-    return prompts.render(layout, instruction, request, demos)
+    return prompts.render(layout, instruction, request, demos, system=system)
 
 
 def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:

@@ -1,5 +1,6 @@
 """Start: find the turn's question and reset what the last turn left in the state."""
 
+from collections import Counter
 from copy import deepcopy
 from uuid import uuid4
 
@@ -31,7 +32,7 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
         "started_at": started_at,
         "decision": Overwrite(
             Decision(
-                **NEW_DECISION | {"warnings": _warnings(runtime)},
+                **NEW_DECISION | {"warnings": _warnings(message, runtime)},
                 alpha=context.alpha,
                 multihop=context.multihop,
             )
@@ -39,11 +40,20 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     }
 
 
-def _warnings(runtime: NodeRuntime) -> list[str]:
+def _warnings(message: AnyMessage, runtime: NodeRuntime) -> list[str]:
     """Name what the request gives and hopgate cannot use."""
+    kinds = [] if isinstance(message.content, str) else message.content_blocks
+    unread = Counter(block["type"] for block in kinds if block["type"] != "text")
     return [
-        f"configurable.{name} has no effect; give it as context=Context({name}=…)"
-        for name in runtime.misplaced
+        *(
+            f"the message has {count} part{'s' * (count > 1)} of type {kind!r}, which hopgate "
+            "cannot read; only its text was used"
+            for kind, count in unread.items()
+        ),
+        *(
+            f"configurable.{name} has no effect; give it as context=Context({name}=…)"
+            for name in runtime.misplaced
+        ),
     ]
 
 

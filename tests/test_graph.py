@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
+from doubles import (
+    CORRANE,
+    FERRY,
+    LIGHT,
+    BreakingRetriever,
+    FixedRetriever,
+    FixedRouter,
+    by_task,
+    task,
+)
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -528,6 +537,51 @@ def test_all_bad_fields_are_named() -> None:
         Context(alpha=2, max_hops=0)
     assert "alpha is 2" in explain(caught.value)
     assert "max_hops is 0" in explain(caught.value)
+
+
+SYSTEM = "Answer in German."
+
+
+@pytest.mark.parametrize("layout", ["inline", "turns"])
+@pytest.mark.parametrize("verdict", ["[No]", "[Yes]"])
+async def test_a_system_message_shapes_the_answer_and_nothing_else(
+    fake: FakeOpenAI, layout: Any, verdict: str
+) -> None:
+    fake.answers(
+        by_task(gate=verdict, condense="Who drew it?", direct="Sie", answer="Sie [1]", reason="x.")
+    )
+    graph = build("C", retriever=FixedRetriever([LIGHT]), checkpointer=InMemorySaver())
+    context = Context(layout=layout)
+    for question in (QUESTION, "Who?"):  # clients may send it again with each turn
+        messages: Any = [("system", SYSTEM), ("user", question)]
+        await graph.ainvoke({"messages": messages}, THREAD, context=context)
+    counts = [
+        (task(body["messages"]), str(body["messages"]).count(SYSTEM)) for body in fake.requests
+    ]
+    assert all(count == (name in ("direct", "answer")) for name, count in counts), counts
+    assert {name for name, _ in counts} > {"gate", "condense"}
+
+
+async def test_a_draft_written_without_the_system_message_is_not_the_answer(
+    fake: FakeOpenAI,
+) -> None:
+    sure = Reply("Lissmere", logprobs=[{"Lissmere": -0.001}])
+    fake.says(sure, "In Lissmere")
+    messages: Any = [("system", SYSTEM), ("user", QUESTION)]
+    result = await build().ainvoke({"messages": messages}, context=Context(gate="draft"))
+    assert result["answer"] == "In Lissmere"
+    assert [SYSTEM in prompt for prompt in fake.prompts] == [False, True]
+
+
+async def test_an_image_is_named_in_a_warning_and_the_text_is_answered(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="x"))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages: Any = [HumanMessage([{"type": "text", "text": QUESTION}, image])]
+    result = await build().ainvoke({"messages": messages}, context=Context(strategy="none"))
+    (warning,) = result["decision"]["warnings"]
+    assert warning.startswith("the message has 1 part of type 'image', which hopgate cannot read")
+    assert QUESTION in fake.prompts[0]
+    assert "base64" not in fake.prompts[0]
 
 
 async def test_a_setting_in_configurable_has_no_effect_and_the_answer_says_so(
