@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.common.words import sentences
@@ -12,9 +14,9 @@ from hopgate.models.chat import ChatModel, Completion, Layout
 from hopgate.nodes import prompts
 from hopgate.nodes.events import AnswerEvent
 from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, with_warning
-from hopgate.nodes.state import Citation, Decision, State, Update
+from hopgate.nodes.state import Citation, Decision, State, Update, Usage
 from hopgate.nodes.support import Support, support
-from hopgate.nodes.text import inert
+from hopgate.nodes.text import MARK, inert, keep_marks
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to cou
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
 )
-_MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 # Without passages, a bracket inside the answer belongs to it: `a[1]`.
 _TRAILING = re.compile(
     r"(?<!\s\[\d\])(?<!\s\[\d\d\])(?<!\s\[\d{3}\])"  # try a row of markers as a whole
@@ -64,7 +65,7 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
     return {
         "answer": answer.text,
         "citations": answer.citations,
-        "messages": [AIMessage(answer.text, id=message_id)],
+        "messages": [_message(answer, message_id, runtime.total(state))],
         "decision": Decision(
             strategy=strategy,
             model=model.name,
@@ -74,6 +75,20 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
             **with_warning(state, *warnings),
         ),
     }
+
+
+def _message(answer: Answer, message_id: str | None, usage: Usage) -> AIMessage:
+    """Return the answer as chat clients read it, with its citations and the turn's usage."""
+    tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    counted = UsageMetadata(
+        input_tokens=tokens[0], output_tokens=tokens[1], total_tokens=sum(tokens)
+    )
+    return AIMessage(
+        answer.text,
+        id=message_id,
+        additional_kwargs={"citations": deepcopy(answer.citations)},
+        usage_metadata=counted if any(tokens) else None,
+    )
 
 
 def _warnings(state: State, answer: Answer, model: ChatModel) -> list[str]:
@@ -168,26 +183,31 @@ def _prompt(
 def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
     """Read an answer from a reply and check its citations against the evidence.
 
-    A marker such as `[2]` must name a passage that was shown; otherwise it is dropped with a
-    warning. A reply without markers is traced to the passages that hold its words, leaving out
-    those of the question.
+    A mark such as `[2]` stays in the answer, and must name a passage that was shown; otherwise it
+    is dropped with a warning. A reply without marks is traced to the passages that hold its words,
+    leaving out those of the question.
     """
     if not evidence:
         text = _PREFIX.sub("", _TRAILING.sub("", reply)).strip()
         _, warnings = _markers("".join(_TRAILING.findall(reply)), 0)
         return _unknown(text) or Answer(text, True, [], warnings)
-    text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
-    if unknown := _unknown(text):
+    plain = _PREFIX.sub("", MARK.sub("", reply)).strip()
+    if unknown := _unknown(plain):
         return unknown
-    found = support(text, question, [_full_text(hit) for hit in evidence])
+    found = support(plain, question, [_full_text(hit) for hit in evidence])
     cited, warnings = _markers(reply, len(evidence))
+    numbers = [i + 1 for i in cited]
+    text = _PREFIX.sub("", keep_marks(reply, numbers)).strip()
     for i in cited:
         if found.words and not found.share(_full_text(evidence[i])):
             warnings.append(f"[{i + 1}] does not support the answer that cites it")
     cited = cited or _trace(found, evidence)
     if not cited:
         warnings.append("no retrieved passage supports the answer")
-    return Answer(text, True, [_cite(evidence[i], found) for i in cited], warnings)
+    citations = [_cite(evidence[i], found) for i in cited]
+    for number, citation in zip(numbers, citations, strict=False):  # none if the marks are missing
+        citation["number"] = number
+    return Answer(text, True, citations, warnings)
 
 
 def _unknown(text: str) -> Answer | None:
@@ -200,7 +220,7 @@ def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
     """Return the positions of the cited passages, and warnings about bad markers."""
     cited: list[int] = []
     warnings: list[str] = []
-    for number in (number for group in _MARKER.findall(reply) for number in group.split(",")):
+    for number in (number for group in MARK.findall(reply) for number in group.split(",")):
         position = int(number) - 1
         if not 0 <= position < shown:
             warnings.append(f"the model cited [{number.strip()}], which was not retrieved")

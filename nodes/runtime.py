@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import wraps
@@ -197,6 +197,10 @@ class NodeRuntime:
             log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
             cause = " ".join(str(error).split())[:200] or type(error).__name__
             raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
+
+    def total(self, state: Mapping[str, Any]) -> Usage:
+        """Return what the turn has cost, up to now in this visit."""
+        return add_usage(state.get("usage") or NO_USAGE, self.usage, {})
 
     def now(self) -> float:
         """Return the current time by the app's clock, in seconds since 1970."""

@@ -64,6 +64,8 @@ class Citation(TypedDict):
     id: str
     title: str
     quote: str
+    number: NotRequired[int]
+    """The number that cites it in the answer, 1 for `[1]`; missing if the answer has no marks."""
     source: NotRequired[str]
     """File or address of the passage."""
     page: NotRequired[int]

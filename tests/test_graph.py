@@ -140,6 +140,7 @@ async def test_a_single_retrieval_answers_with_its_source(fake: FakeOpenAI) -> N
     ]
     assert result["citations"][0] == {
         "id": LIGHT["id"],
+        "number": 1,
         "title": "Skerrane Light",
         "quote": "Skerrane Light was designed by Ilsabet Corrane.",
     }
@@ -153,7 +154,7 @@ async def test_each_hop_searches_for_the_last_thought(fake: FakeOpenAI) -> None:
     result = await build("C", retriever).ainvoke({"question": QUESTION})
     assert retriever.queries == [QUESTION, FACT]
     assert [hop["thought"] for hop in result["hops"]] == TWO_HOPS["reason"]
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert [each["title"] for each in result["citations"]] == ["Ilsabet Corrane"]
     assert result["decision"]["stop_reason"] == "answered"
     assert result["decision"]["route"]["label"] == "C"
@@ -539,6 +540,18 @@ def test_all_bad_fields_are_named() -> None:
     assert "max_hops is 0" in explain(caught.value)
 
 
+async def test_a_follow_up_is_condensed_without_the_marks_of_earlier_answers(
+    fake: FakeOpenAI,
+) -> None:
+    graph = build("B", checkpointer=InMemorySaver())
+    fake.answers(by_task(gate="[Yes]", condense="Who?", answer="Ilsabet Corrane [1], a[7]"))
+    for question in (QUESTION, "And who was she?"):
+        await graph.ainvoke({"question": question}, THREAD)
+    (condensed,) = (body for body in fake.requests if task(body["messages"]) == "condense")
+    assert "Answer: Ilsabet Corrane" in condensed["messages"][-1]["content"]
+    assert "[1]" not in condensed["messages"][-1]["content"]
+
+
 SYSTEM = "Answer in German."
 
 
@@ -683,7 +696,7 @@ async def test_a_run_resumes_inside_the_loop_after_a_model_failure(
         await graph.ainvoke({"question": QUESTION}, THREAD)
     fake.answers(by_task(**TWO_HOPS))
     result = await graph.ainvoke(None, THREAD)
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert retriever.queries == [QUESTION, FACT]  # the first search was not repeated
 
 
@@ -724,7 +737,7 @@ async def test_the_loop_sends_events_from_inside_the_subgraph(fake: FakeOpenAI) 
     assert by_name["route"]["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
     assert (by_name["hop"]["number"], by_name["hop"]["query"]) == (2, FACT)
     assert by_name["stop"]["stop_reason"] == "answered"
-    assert by_name["answer"]["text"] == "Lissmere"
+    assert by_name["answer"]["text"] == "Lissmere [1]"
 
 
 async def test_a_single_retrieval_sends_a_hop_event(fake: FakeOpenAI) -> None:
@@ -854,7 +867,7 @@ async def test_a_certain_draft_is_dropped_if_the_gate_is_edited_to_retrieve(
 ) -> None:
     fake.answers(draft_script(True, answer="Corrane [1]"))
     result = await run_with_edited_gate(build("A", checkpointer=saver), retrieve=True)
-    assert (result["answer"], result["decision"]["strategy"]) == ("Corrane", "single")
+    assert (result["answer"], result["decision"]["strategy"]) == ("Corrane [1]", "single")
     assert result["usage"]["llm_calls"] == 2
 
 

@@ -344,7 +344,7 @@ def test_escalating_replaces_an_answer_in_doubt(shown: Shown, fake: FakeOpenAI) 
     fake.answers(by_task(**REPLIES | {"gate": "[No]", "direct": "I don't know"}))
     turn = shown.ask(model="openai:fake", gate="ta-are", escalate=1)
     expect(turn.locator(".step.escalate .verdict")).to_have_text("none → single")
-    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere.")
+    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere [1].")
     lit = shown.page.locator("#drawing .edge.lit")
     lit_names = set(lit.evaluate_all("all => all.map(each => each.dataset.edge)"))
     assert {"generate escalate", "escalate retrieve", "retrieve generate"} < lit_names
@@ -378,7 +378,7 @@ def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) ->
         "Skerrane Light"
     )
     expect(turn.locator(".step.stop .verdict")).to_have_text("answered")
-    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere.")
+    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere [1].")
     expect(turn.locator(".cost span")).to_have_text(
         ["2 retrievals", "4 model calls", "44 + 12 tokens", re.compile("m?s$"), "openai:fake"]
     )
@@ -390,6 +390,7 @@ def test_a_citation_opens_its_passage(shown: Shown) -> None:
     turn = shown.ask(model="openai:fake", strategy="single")
     citation = turn.locator(".citations").get_by_role("button")
     expect(citation).to_have_count(1)
+    expect(citation.locator(".number")).to_have_text("1")
     expect(citation.locator(".place")).to_have_text("passages.jsonl")
     expect(citation).to_have_attribute("aria-expanded", "false")
     citation.click()
@@ -469,7 +470,7 @@ def test_five_values_of_alpha_are_compared_side_by_side(shown: Shown, fake: Fake
     assert multi == ["gate → route → retrieve → reason → generate"] * 3
     assert columns.locator(".edge.lit").count() == 5 * len(DIRECT) + 3 + 4 + 3 * 7
     expect(columns.locator("> div > .probabilities > li")).to_have_count(15)
-    lissmere = "She was born in Lissmere."
+    lissmere = "She was born in Lissmere [1]."
     expect(columns.locator(".answer")).to_have_text(["Nobody knows", *[lissmere] * 4])
     names = ["Retrievals", "Model calls", "Tokens", "Time"]
     expect(columns.locator("dt")).to_have_text(names * 5)

@@ -270,7 +270,7 @@ async def test_a_fork_of_an_old_step_takes_another_path_and_leaves_the_run_uncha
     assert newest["answer"] == "Nobody knows"
     last = history[0]["checkpoint"]
     before: Any = (await client.threads.get_state(thread, checkpoint=last))["values"]
-    assert before["answer"] == first["answer"] == "Lissmere"
+    assert before["answer"] == first["answer"] == "Lissmere [1]"
 
 
 async def test_a_run_pauses_before_a_node_and_resumes_with_its_full_usage(
@@ -331,7 +331,7 @@ async def test_updates_stream_from_the_loop_s_own_nodes(
         *[("multihop", "retrieve"), ("multihop", "reason")],
         *[("", "multihop"), ("", "generate")],
     ]
-    assert [data for event, data in seen if event == "values"][-1]["answer"] == "x"
+    assert [data for event, data in seen if event == "values"][-1]["answer"] == "x [1]"
 
 
 async def test_a_run_is_cancelled_during_a_model_call_and_the_thread_can_resume(

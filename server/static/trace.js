@@ -109,7 +109,7 @@ export class Trace {
     this.progress.remove();
     const { answer, citations, warnings, usage, model } = this.record;
     if (!error && !this.record.error) this.answer.replaceChildren(answer);
-    const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, at + 1)));
+    const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, citation.number ?? at + 1)));
     if (cited.length) this.after.append(el("ul", { class: "citations", "aria-label": "Sources" }, ...cited));
     for (const warning of warnings) this.after.append(el("p", { class: "warning", dir: "auto" }, warning));
     const problem = describeProblem(error, this.record);
