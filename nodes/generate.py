@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to count as its source
+MAX_QUOTE_LINES = 4
+MAX_QUOTE_CHARS = 500
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
@@ -239,12 +241,23 @@ def _full_text(hit: Hit) -> str:
     return f"{hit['title']} {hit['text']}"
 
 
+def _quote(text: str, found: Support) -> str:
+    """Return the sentence that supports the answer best, or the best lines of a long one."""
+
+    def support_of(piece: str) -> tuple[float, float]:
+        return found.numbers_share(piece), found.share(piece)
+
+    best = max(sentences(text, found.language), key=support_of, default="")
+    lines = best.splitlines()
+    if len(lines) > MAX_QUOTE_LINES:  # code, or a table
+        starts = range(len(lines) - MAX_QUOTE_LINES + 1)
+        pieces = ("\n".join(lines[start : start + MAX_QUOTE_LINES]) for start in starts)
+        best = max(pieces, key=support_of)
+    return best[:MAX_QUOTE_CHARS].strip()
+
+
 def _cite(hit: Hit, found: Support) -> Citation:
-    quote = max(
-        sentences(hit["text"]),
-        key=lambda each: (found.numbers_share(each), found.share(each)),
-        default="",
-    )
+    quote = _quote(hit["text"], found)
     citation = Citation(id=hit["id"], title=hit["title"], quote=quote)
     if "source" in hit:
         citation["source"] = hit["source"]

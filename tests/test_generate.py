@@ -298,3 +298,39 @@ def test_a_long_row_of_markers_is_read_quickly(evidence: list[Hit]) -> None:
 def test_each_bad_marker_gets_one_warning(evidence: list[Hit], reply: str) -> None:
     found = [each for each in generate.read_answer(reply, evidence).warnings if "was not" in each]
     assert found == [f"the model cited [{n}], which was not retrieved" for n in (9, 8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reply", "quote"),
+    [
+        (
+            "Der Mietvertrag wurde am 3. Mai 1998 unterschrieben. Die Miete beträgt 640 Kronen.",
+            "Am 3. Mai 1998",
+            "Der Mietvertrag wurde am 3. Mai 1998 unterschrieben.",
+        ),
+        (
+            "Das Haus stammt aus dem 19. Jahrhundert. Es hat drei Zimmer.",
+            "aus dem 19. Jahrhundert",
+            "Das Haus stammt aus dem 19. Jahrhundert.",
+        ),
+        (
+            "Fartøyet ble bygd den 3. mai 1998 i Bergen. Det er rødt.",
+            "3. mai 1998",
+            "Fartøyet ble bygd den 3. mai 1998 i Bergen.",
+        ),
+        ("He lives in room 3. Maybe it is blue.", "room 3", "He lives in room 3."),
+    ],
+)
+def test_a_quote_does_not_end_at_the_number_of_a_date(text: str, reply: str, quote: str) -> None:
+    (citation,) = generate.read_answer(f"{reply} [1]", [hit("Notes", text)]).citations
+    assert citation["quote"] == quote
+
+
+def test_a_quote_of_code_is_a_few_lines() -> None:
+    lines = [f"    step_{number} = prepare(part_{number})" for number in range(11)]
+    code = "def build(parts):\n" + "\n".join(lines) + "\n    return step_10  # moored in Lissmere"
+    (citation,) = generate.read_answer("Lissmere [1]", [hit("build.py", code)]).citations
+    quote = citation["quote"]
+    assert "moored in Lissmere" in quote
+    assert len(quote.splitlines()) <= 4
+    assert quote in code
