@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import click
 import pytest
 from commands import Ran, one_line, run_process
 from doubles import by_task
-from fake_openai import FakeOpenAI, Reply
+from fake_openai import FakeOpenAI, Messages, Reply
 
 from hopgate import Context, cli
 from hopgate.models import chat
@@ -282,6 +283,22 @@ def test_citations_of_own_documents_name_the_file_and_the_heading(
     (citation,) = json.loads(run(*asked, "--json").out)["citations"]
     assert (citation["source"], citation["section"]) == ("lease.md", "Signature")
     assert "(lease.md, Signature): Odalie Fenmarch signed it." in run(*asked).out
+
+
+def test_ctrl_c_ends_with_exit_code_130(fake: FakeOpenAI) -> None:
+    asked = threading.Event()
+
+    def never(_: Messages) -> Reply:
+        asked.set()
+        return Reply("x", delay=3600)
+
+    fake.answers(never)
+    command = [sys.executable, "-m", "hopgate", "ask", QUESTION, "--strategy", "none"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "hopgate: interrupted")
 
 
 def test_threads_are_separate(run: Callable[..., Ran], fake: FakeOpenAI) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from doubles import by_task
-from fake_openai import FakeOpenAI
+from fake_openai import FakeOpenAI, Reply
 from langgraph_dev import CONFIG, Server, free_port, start, stop
 from pydantic import TypeAdapter
 
@@ -624,6 +624,31 @@ def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
     shown.set(index="sample", strategy="none")
     turn.get_by_role("button", name="Ask again").click()
     expect(shown.page.locator(".turn").nth(2).locator(".answer")).to_have_text("Nobody knows")
+
+
+def test_a_verdict_against_the_reply_says_that_the_probability_decides(
+    shown: Shown, fake: FakeOpenAI
+) -> None:
+    verdict = Reply("[No]", logprobs=[{"[": -0.01}, {"No": -0.9, "Yes": -1.0}])
+    fake.answers(by_task(**REPLIES | {"gate": verdict}))
+    turn = shown.ask(model="openai:fake", gate="confidence", gate_threshold=0.3)
+    expect(turn.locator(".step.gate .verdict")).to_have_text("yes, retrieve")
+    expect(turn.locator(".step.gate")).to_contain_text(
+        "The probability decides, not the reply:[No]"
+    )
+
+
+def test_a_column_says_why_the_likeliest_path_was_not_taken(shown: Shown, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(**REPLIES | {"reason": lambda _: "So the answer is: Lissmere."}))
+    shown.set(model="openai:fake", gate="always", profile="flan-t5-xl")
+    shown.page.get_by_role("link", name="Compare α").click()
+    shown.page.get_by_label("Question to compare").fill(QUESTION)
+    shown.page.keyboard.press("Enter")
+    columns = shown.page.locator(".column")
+    expect(columns.locator("details")).to_have_count(5)
+    why = columns.locator("> div > .hint")
+    expect(why).to_have_text(["A is the likeliest, but the gate decided to retrieve"])
+    expect(columns.first.locator("> div > .hint")).to_have_count(1)
 
 
 def test_the_embedded_model_answers_word_by_word(shown: Shown) -> None:

@@ -125,9 +125,11 @@ function gateDetails({ answer, retrieve, mode, reply, reason, p_yes, uncertainty
     `neither yes nor no: ${retrieve ? "retrieve" : "answer directly"}`;
   const measured = p_yes ?? uncertainty;
   const name = p_yes === null ? "uncertainty" : "P(Yes)";
+  const byProbability = reply && p_yes !== null && threshold !== null;
+  const above = byProbability ? el("p", { class: "hint" }, "The probability decides, not the reply:") : null;
   const quoted = reply ? el("p", { class: "quoted", dir: "auto" }, reply) : null;
   const why = el("p", { class: "hint", dir: "auto" }, `${mode}: ${reason}`);
-  return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), quoted, why];
+  return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), above, quoted, why];
 }
 
 function scale(name, measured, threshold) {
