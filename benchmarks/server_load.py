@@ -4,13 +4,14 @@
 
 The model is a fake with a fixed latency (fixed_latency.py) in its own process; router, index and
 encoder are real. Users ask the sample collection's questions one after the other. The same flow
-written without hopgate (plain_flow.py) takes turns with hopgate.
+as one would write it without hopgate (plain_flow.py) takes turns with hopgate.
 
 Each part runs in its own process and saves its result in DIR; the same command, started again, runs
 the missing parts:
 
-- `graph-N`: N users ask the graph in-process. `bare` is the flow without a graph: model, router and
-  index alone, so the difference to it is the overhead of a flow.
+- `graph-N`: N users ask the graph in-process. The `bare` sides are the flow without a graph: model,
+  router and index alone, the plain flow's or hopgate's, so the difference to them is the cost of a
+  graph.
 - `server-N`: N users ask `langgraph dev` over HTTP (stateless runs), with as many job slots as the
   largest number of users; `slots`: 8 users with one slot, the default of `langgraph dev`.
 - `faults-graph`, `faults-server`: 4 users, while 28 others are idle or ask a model that is slow,
@@ -139,7 +140,7 @@ class Setting:
 
 
 def context(model: str = plain_flow.MODEL) -> Context:
-    """Return the settings of hopgate's graph, equal to those of the plain flow."""
+    """Return the settings of hopgate's graph: those of the plain flow."""
     return Context(
         alpha=plain_flow.ALPHA,
         model=model,
@@ -161,10 +162,11 @@ def in_process(model: str = plain_flow.MODEL, saver: Any = None) -> Ask:
 
 
 async def graph(setting: Setting) -> dict[str, Any]:
-    parts = await plain_flow.load()
+    bare_plain, bare_hopgate = await plain_flow.load_plain(), await plain_flow.load_own()
     sides: dict[str, Ask] = {
-        "bare": lambda question: plain_flow.ask(parts, question),
+        "bare plain": lambda question: plain_flow.ask(bare_plain, question),
         "plain": lambda question: plain_flow.graph.ainvoke({"question": question}),
+        "bare hopgate": lambda question: plain_flow.ask(bare_hopgate, question),
         "hopgate": in_process(),
     }
     watch = Watch(time.process_time, lambda: counted(setting.address))
@@ -181,13 +183,13 @@ def with_shares(found: dict[str, Any], ms: float) -> dict[str, Any]:
     figures = ("answers_per_s", "mean_ms", "p50_ms", "p95_ms", "cpu_ms")
     hopgate, plain = found["hopgate"], found["plain"]
     found["hopgate / plain"] = {name: round(hopgate[name] / plain[name], 3) for name in figures}
-    if bare := found.get("bare"):
+    if "bare plain" in found:
         found["beyond bare"] = {
             name: {
-                figure: round(side[figure] - bare[figure], 2)
+                figure: round(found[name][figure] - found[f"bare {name}"][figure], 2)
                 for figure in ("mean_ms", "p50_ms", "cpu_ms")
             }
-            for name, side in (("plain", plain), ("hopgate", hopgate))
+            for name in ("plain", "hopgate")
         }
     return found
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hopgate.classifiers.checkpoint import (
     CARD,
     COST,
-    HEAD,
     Checkpoint,
     check_free,
     read,
@@ -27,9 +26,12 @@ from hopgate.classifiers.checkpoint import (
 )
 from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.training import read_cost
+from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import STRATEGIES
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -79,6 +81,9 @@ def add_profiles(
         ValueError: The router or the labels are unusable, or `out` exists.
         RuntimeError: A file of the router was altered, or `out` is not writable.
     """
+    require("adding an LLM to a router", *TRAINING)
+    from hopgate.classifiers.networks import add_graph
+
     check_free(out, overwrite)
     labels = {profile: read_cost(profile, files) for profile, files in cost.items()}
     checkpoint = read(router)
@@ -93,6 +98,8 @@ def add_profiles(
     checkpoint.training["added"] = checkpoint.training.get("added", {}) | about
     card = _card(router_folder(router) / CARD, about, notes)
     int8 = bool(checkpoint.training["recipe"]["int8"])
+    if checkpoint.graph is None:
+        add_graph(checkpoint)
     write(checkpoint, out, card, int8=int8, overwrite=overwrite)
     return about
 
@@ -103,8 +110,7 @@ def _check(
     others: Sequence[str],
     labels: Mapping[str, Sequence[LabelRow]],
 ) -> None:
-    heads = others and all(name.startswith(HEAD) for name in checkpoint.parts[COST + others[0]])
-    if not heads or checkpoint.training.get("objective") != "utility":
+    if not others or not checkpoint.one_pass or checkpoint.training.get("objective") != "utility":
         raise ValueError(
             f"router {router} has no other LLM trained with the utility objective, which adding an "
             "LLM needs; train a new router with --reliability instead"
@@ -117,7 +123,7 @@ def _check(
 
 def _fitted(
     checkpoint: Checkpoint, others: Sequence[str], profile: str, rows: Sequence[LabelRow]
-) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+) -> tuple[dict[str, dict[str, NDArray[np.float32]]], dict[str, Any]]:
     """Return the label heads of the new LLM, and the figures of its fits."""
     import torch
 

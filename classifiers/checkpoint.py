@@ -2,6 +2,8 @@
 
     manifest.json            the parts, and the SHA-256 of each file
     tokenizer.json           for `tokenizers`
+    features.onnx            the network without its weights and its label head, if cost and
+                             reliability weights differ only there (see `hopgate.common.onnx`)
     shared.safetensors       parameters that all weights have in common
     base.safetensors         what differed before fine-tuning; a new training starts from it
     cost-PROFILE.safetensors the rest at α = 0 (cost weights), one file for each LLM
@@ -26,16 +28,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hopgate.common.cache import Cache
 from hopgate.common.files import json_bytes, sha256
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from tokenizers import Tokenizer
-    from torch import Tensor
+
+    Weights = Mapping[str, NDArray[np.float32]]
+    """Parameters by name."""
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
+GRAPH = "features.onnx"
 BASE, RELIABILITY = "base", "reliability"
 COST = "cost-"
 """Prefix of the parts that hold cost weights; a profile's name follows."""
@@ -49,7 +57,7 @@ _FIELDS = {
     *("max_tokens", "tensors", "sha256", "training"),
 }
 _OWN_FILE = re.compile(
-    rf"{MANIFEST}|{TOKENIZER}|{CARD}|\.?{SAVED_ALPHAS}.*|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
+    rf"{MANIFEST}|{TOKENIZER}|{GRAPH}|{CARD}|\.?{SAVED_ALPHAS}.*|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
 )
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
@@ -70,15 +78,18 @@ class Checkpoint:
         config: The encoder's configuration, as `transformers` writes it.
         tokenizer: Cuts at `MAX_TOKENS`, does not pad.
         parts: `shared`, and any of `base`, `cost-PROFILE`, and `reliability` or
-            `reliability-PROFILE`: float32 tensors by parameter name.
+            `reliability-PROFILE`: float32 arrays by parameter name.
         training: Data, recipe and figures, as written in the manifest.
+        graph: What computes the features on ONNX Runtime; None for a router whose body blends,
+            and for one that was trained before routers had a graph.
     """
 
     architecture: str
     config: dict[str, Any]
     tokenizer: Tokenizer
-    parts: dict[str, dict[str, Tensor]]
+    parts: dict[str, dict[str, NDArray[np.float32]]]
     training: dict[str, Any] = field(default_factory=dict)
+    graph: bytes | None = None
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -90,7 +101,7 @@ class Checkpoint:
         own = f"{RELIABILITY}-{profile}"
         return COST + profile, own if own in self.parts else RELIABILITY
 
-    def state(self, part: str) -> dict[str, Tensor]:
+    def state(self, part: str) -> dict[str, NDArray[np.float32]]:
         """Return all parameters of one part, the shared ones included.
 
         Raises:
@@ -100,10 +111,16 @@ class Checkpoint:
             raise ValueError(f"this router folder has no {part!r}; it has {sorted(self.parts)}")
         return self.parts["shared"] | self.parts[part]
 
+    @property
+    def one_pass(self) -> bool:
+        """Whether all weights have one body, so that all α share one pass of it."""
+        parts = [each for part, each in self.parts.items() if part not in ("shared", BASE)]
+        return all(name.startswith(HEAD) for part in parts for name in part)
+
 
 def split(
-    weights: Mapping[str, Mapping[str, Tensor]], base: Mapping[str, Tensor]
-) -> dict[str, dict[str, Tensor]]:
+    weights: Mapping[str, Weights], base: Weights
+) -> dict[str, dict[str, NDArray[np.float32]]]:
     """Separate what several sets of weights have in common, to store it once.
 
     Args:
@@ -114,18 +131,20 @@ def split(
         `shared`: what all weights have in common (all of the base if there are none); by part,
         the rest; `base`: where the base differs from `shared`.
     """
-    import torch
-
     first, *others = weights.values() or [base]
-    same = {n for n, t in first.items() if all(torch.equal(t, other[n]) for other in others)}
+    same = {n for n, t in first.items() if all(np.array_equal(t, other[n]) for other in others)}
     shared = {name: first[name] for name in sorted(same)}
     parts = {p: {n: t for n, t in state.items() if n not in same} for p, state in weights.items()}
-    own = {n: t for n, t in base.items() if n not in same or not torch.equal(t, shared[n])}
+    own = {n: t for n, t in base.items() if n not in same or not np.array_equal(t, shared[n])}
     return {"shared": shared, BASE: own, **parts}
 
 
-def read(folder: Path | str) -> Checkpoint:
+def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
     """Read a router's folder, or `builtin`, and check every file against the manifest.
+
+    Args:
+        folder: The folder.
+        base: Whether to read what a new training starts from.
 
     Raises:
         ValueError: The folder is not a router's, or its parts do not fit each other.
@@ -135,7 +154,11 @@ def read(folder: Path | str) -> Checkpoint:
 
     folder = router_folder(folder)
     manifest = verify(folder)
-    parts = {part: _read_tensors(folder / name) for part, name in manifest["tensors"].items()}
+    parts = {
+        part: _read_weights(folder / name)
+        for part, name in manifest["tensors"].items()
+        if base or part != BASE
+    }
     _check_parts(folder, parts)
     tokenizer = Tokenizer.from_file(str(folder / manifest["tokenizer"]))
     tokenizer.no_padding()
@@ -146,6 +169,7 @@ def read(folder: Path | str) -> Checkpoint:
         tokenizer=tokenizer,
         parts=parts,
         training=manifest["training"],
+        graph=(folder / manifest["graph"]).read_bytes() if manifest.get("graph") else None,
     )
 
 
@@ -180,7 +204,7 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
 
 
 def _is_weights(path: Path) -> bool:
-    return path.suffix == ".safetensors" or path.name in (MANIFEST, TOKENIZER)
+    return path.suffix == ".safetensors" or path.name in (MANIFEST, TOKENIZER, GRAPH)
 
 
 def _verify(folder: Path) -> dict[str, Any]:
@@ -214,7 +238,11 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
         checkpoint.tokenizer.save(str(folder / TOKENIZER))
         files = {part: f"{part}.safetensors" for part in checkpoint.parts}
         for part, name in files.items():
-            _write_tensors(checkpoint.parts[part], folder / name, int8)
+            _write_weights(checkpoint.parts[part], folder / name, int8)
+        hashed = [TOKENIZER, *files.values()]
+        if checkpoint.graph:
+            (folder / GRAPH).write_bytes(checkpoint.graph)
+            hashed.append(GRAPH)
         manifest = {
             "format": FORMAT,
             "architecture": checkpoint.architecture,
@@ -222,7 +250,8 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "tokenizer": TOKENIZER,
             "max_tokens": MAX_TOKENS,
             "tensors": files,
-            "sha256": {name: sha256(folder / name) for name in (TOKENIZER, *files.values())},
+            "graph": GRAPH if checkpoint.graph else None,
+            "sha256": {name: sha256(folder / name) for name in hashed},
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_bytes(json_bytes(manifest))
@@ -296,7 +325,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         if absent := _FIELDS - manifest.keys():
             raise ValueError(f"no {min(absent)}")
         found, hashes = manifest["format"], manifest["sha256"]
-        unhashed = {*manifest["tensors"].values(), manifest["tokenizer"]} - hashes.keys()
+        named = {*manifest["tensors"].values(), manifest["tokenizer"], manifest.get("graph")}
+        unhashed = named - {None} - hashes.keys()
         if found == FORMAT and manifest["max_tokens"] != MAX_TOKENS:
             raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
     except (ValueError, TypeError, AttributeError) as error:
@@ -308,12 +338,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _check_parts(folder: Path, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+def _check_parts(folder: Path, parts: Mapping[str, Weights]) -> None:
     if "shared" not in parts:
         raise RuntimeError(f"{folder / MANIFEST} lists no shared tensors; train the router again")
     shapes = {
-        part: {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        for part, tensors in parts.items()
+        part: {name: values.shape for name, values in found.items()}
+        for part, found in parts.items()
         if part not in ("shared", BASE)
     }
     for part, found in shapes.items():
@@ -324,36 +354,34 @@ def _check_parts(folder: Path, parts: Mapping[str, Mapping[str, Tensor]]) -> Non
             )
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.numpy import load_file
 
     try:
         stored = load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:  # a type that numpy does not have
         raise RuntimeError(f"{path} is not a readable safetensors file: {error}") from error
-    return {
-        name: tensor.float() * stored[f"{name}.scale"].float()
-        if f"{name}.scale" in stored
-        else tensor.float()
-        for name, tensor in stored.items()
-        if not name.endswith(".scale")
-    }
+    found = {}
+    for name, values in stored.items():
+        if not name.endswith(".scale"):
+            scale = stored.get(f"{name}.scale")
+            single = values.astype(np.float32)
+            found[name] = single if scale is None else single * scale.astype(np.float32)
+    return found
 
 
-def _write_tensors(tensors: Mapping[str, Tensor], path: Path, int8: bool) -> None:
-    import torch
-    from safetensors.torch import save
+def _write_weights(weights: Weights, path: Path, int8: bool) -> None:
+    from safetensors.numpy import save
 
-    stored: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().float()
+    stored: dict[str, NDArray[Any]] = {}
+    for name, values in weights.items():
         if name.startswith(HEAD):
-            stored[name] = tensor
-        elif int8 and tensor.dim() == 2 and tensor.shape[1] >= 64:
-            scale = (tensor.abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
-            stored[name] = (tensor / scale).round().to(torch.int8)
+            stored[name] = values
+        elif int8 and values.ndim == 2 and values.shape[1] >= 64:
+            scale = (np.abs(values).max(1, keepdims=True) / 127).clip(1e-12)
+            stored[name] = np.rint(values / scale).astype(np.int8)
             stored[f"{name}.scale"] = scale
         else:
-            stored[name] = tensor.half().contiguous()
-    path.write_bytes(save(stored))
+            stored[name] = values.astype(np.float16)
+    path.write_bytes(save({name: np.ascontiguousarray(each) for name, each in stored.items()}))

@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopgate.classifiers.checkpoint import MAX_TOKENS
-from hopgate.common.minilm import minilm_folder
+from hopgate.classifiers.checkpoint import COST, HEAD, MAX_TOKENS
+from hopgate.common import minilm
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from tokenizers import Tokenizer
     from transformers import T5Config, T5ForConditionalGeneration
+
+    from hopgate.classifiers.checkpoint import Checkpoint, Weights
 
 HIDDEN = 256
 """Width of the layer over the frozen encoder (the MiniLM classifier of Adaptive-RAG's notes)."""
@@ -70,7 +74,7 @@ class T5Network(Network):
 
     def features(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the decoder's state after the start token."""
-        start = tokens.new_full((len(tokens), 1), self.t5.config.decoder_start_token_id)
+        start = torch.full_like(tokens[:, :1], self.t5.config.decoder_start_token_id)
         encoded = self.t5.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
         decoded: Tensor = self.t5.decoder(
             input_ids=start,
@@ -139,10 +143,8 @@ ARCHITECTURES: dict[str, type[Network]] = {"t5": T5Network, "minilm": MiniLMNetw
 """By their name in a manifest, which is also the `source` of a decision."""
 
 
-def network_from(
-    architecture: str, config: Mapping[str, Any], state: Mapping[str, Tensor]
-) -> Network:
-    """Return a network with the given parameters, in evaluation mode.
+def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -> Network:
+    """Return a network with a copy of the given parameters, in evaluation mode.
 
     Raises:
         ValueError: The architecture is unknown, or the parameters do not fit `config`.
@@ -159,7 +161,8 @@ def network_from(
     with torch.device("meta"):
         network: Network = kind(settings)
     try:
-        found = network.load_state_dict(dict(state), strict=False, assign=True)
+        tensors = {name: torch.tensor(values) for name, values in state.items()}
+        found = network.load_state_dict(tensors, strict=False, assign=True)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"the weights do not fit the router's configuration: {reason}") from error
@@ -173,9 +176,40 @@ def network_from(
     return network.eval()
 
 
-def state_of(network: Network) -> dict[str, Tensor]:
-    """Return the network's parameters; tied ones appear once."""
-    return {name: parameter.detach() for name, parameter in network.named_parameters()}
+def state_of(network: Network) -> dict[str, NDArray[np.float32]]:
+    """Return a copy of the network's parameters; tied ones appear once."""
+    return {
+        name: parameter.detach().cpu().float().numpy().copy()
+        for name, parameter in network.named_parameters()
+    }
+
+
+class _Features(nn.Module):
+    """What of a network is exported."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.network.features(tokens, mask)
+
+
+def add_graph(checkpoint: Checkpoint) -> None:
+    """Give a router its graph for ONNX Runtime, if all of its weights have one body.
+
+    Raises:
+        RuntimeError: It could not be exported, or does not give what the network gives.
+    """
+    from hopgate.common.exporting import export
+
+    if not checkpoint.one_pass:
+        return
+    state = checkpoint.state(COST + checkpoint.profiles[0])
+    network = network_from(checkpoint.architecture, checkpoint.config, state)
+    names = {f"network.{name}": name for name in state if not name.startswith(HEAD)}
+    vocabulary = int(checkpoint.config["vocab_size"])
+    checkpoint.graph = export(_Features(network).eval(), names, vocabulary, MAX_TOKENS)
 
 
 def padded(ids: Sequence[list[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
@@ -201,41 +235,33 @@ def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5N
     scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
     rows = t5.lm_head.weight.detach()[[found[0] for found in tokens]]
     state = {
-        f"t5.{name}": tensor.detach()
+        f"t5.{name}": tensor.detach().numpy()
         for name, tensor in t5.named_parameters()
         if not name.startswith("lm_head")
     }
-    state["head.weight"] = rows * config.d_model**-0.5 if scaled else rows.clone()
-    state["head.bias"] = torch.zeros(len(LABELS))
+    state["head.weight"] = (rows * config.d_model**-0.5 if scaled else rows).numpy()
+    state["head.bias"] = np.zeros(len(LABELS), dtype=np.float32)
     return cast("T5Network", network_from("t5", config.to_diff_dict(), state))
 
 
-def minilm(seed: int) -> tuple[MiniLMNetwork, Tokenizer]:
+def minilm_network(seed: int) -> tuple[MiniLMNetwork, Tokenizer]:
     """Return the embedded all-MiniLM-L6-v2 under an untrained layer, and its tokenizer.
 
     Raises:
-        RuntimeError: The encoder's package is missing or its weights were altered.
+        RuntimeError: One of its files is missing or was altered.
     """
-    from safetensors.torch import load_file
-    from tokenizers import Tokenizer
     from transformers import BertConfig
 
-    folder = minilm_folder()
-    config = BertConfig.from_pretrained(folder)
+    config = BertConfig.from_json_file(minilm.CONFIG)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         fresh = {
             "hidden": nn.Linear(config.hidden_size, HIDDEN),
             "head": nn.Linear(HIDDEN, len(LABELS)),
         }
-    state = {
-        f"encoder.{name}": tensor
-        for name, tensor in load_file(folder / "model.safetensors").items()
-        if not name.startswith("pooler") and "position_ids" not in name
-    }
+    state = {f"encoder.{name}": values for name, values in minilm.weights().items()}
     for name, layer in fresh.items():
-        state |= {f"{name}.{leaf}": tensor.detach() for leaf, tensor in layer.state_dict().items()}
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
+        state |= {f"{name}.{leaf}": each.numpy() for leaf, each in layer.state_dict().items()}
+    tokenizer = minilm.tokenizer()
     tokenizer.enable_truncation(MAX_TOKENS)
     return cast("MiniLMNetwork", network_from("minilm", config.to_diff_dict(), state)), tokenizer

@@ -7,16 +7,14 @@ is generated. If only the label heads differ, all α share one pass of the encod
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hopgate.classifiers.checkpoint import (
     BUILTIN_FOLDER,
-    COST,
     HEAD,
     MANIFEST,
     MAX_TOKENS,
@@ -27,42 +25,23 @@ from hopgate.classifiers.checkpoint import (
 )
 from hopgate.classifiers.doubts import doubt
 from hopgate.common.cache import Cache
+from hopgate.common.extras import require
+from hopgate.common.onnx import Network
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from numpy.typing import NDArray
 
-BATCH = 64
-BLENDS = 8
-"""Maximum number of blends kept in memory."""
-BLEND_BYTES = 512 * 2**20
-"""Maximum memory for blends; the one in use always stays."""
+    Features = Callable[[Sequence[list[int]]], NDArray[np.float32]]
 
 Probabilities = dict[str, float]
-
-
-class Blend(NamedTuple):
-    """The network at one α."""
-
-    features: Callable[[Tensor, Tensor], Tensor]
-    weight: Tensor
-    bias: Tensor
-
-
-class Job(NamedTuple):
-    """A waiting call of `route`."""
-
-    ids: list[list[int]]
-    blends: list[Blend]
-    found: Future[list[list[Probabilities]]]
 
 
 class Router:
     """Route questions with one network and two sets of weights, blended per request.
 
-    Safe to use from many threads at once, with different α. Calls that arrive while another
-    one runs become one batch, with one pass of the encoder if their α allow it. Runs on a GPU if
-    there is one.
+    Safe to use from many threads at once, with different α. Runs on ONNX Runtime if all α share
+    one body, else through torch, which the extra `train` brings.
 
     Attributes:
         source: The architecture, `t5` or `minilm`; decisions carry it.
@@ -80,40 +59,23 @@ class Router:
             profile: The LLM whose weights to use; default: the first.
 
         Raises:
-            ValueError: Weights are missing or do not fit the configuration.
+            ValueError: Weights are missing, or do not fit the configuration or the graph.
+            RuntimeError: The router needs torch, which is not installed.
         """
-        import torch
-
-        from hopgate.classifiers.networks import network_from
-
         self.source = checkpoint.architecture
         self.training = checkpoint.training
         self.profiles = checkpoint.profiles
         self.profile = _checked_profile(profile, self.profiles)
+        self.one_pass = checkpoint.one_pass
         self._tokenizer = checkpoint.tokenizer
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         cost, reliability = map(checkpoint.state, checkpoint.blended_parts(self.profile))
-        self._architecture, self._config = checkpoint.architecture, checkpoint.config
-        differing = checkpoint.parts[COST + self.profile].keys()
-        self._shared = self._moved(checkpoint.parts["shared"])
-        self._cost, self._reliability = (
-            self._moved({name: weights[name] for name in differing})
-            for weights in (cost, reliability)
-        )
-        self.one_pass = all(name.startswith(HEAD) for name in self._cost)
-        self._body, self._body_bytes = None, 0
-        if self.one_pass:
-            self._body = self._new_body(self._cost)
+        self._cost, self._reliability = cost, reliability
+        if checkpoint.graph and self.one_pass:
+            body = {name: values for name, values in cost.items() if not name.startswith(HEAD)}
+            network = Network(checkpoint.graph, body)
+            self._features_at: Callable[[float], Features] = lambda alpha: network.run
         else:
-            network_from(checkpoint.architecture, checkpoint.config, cost)  # raises if they misfit
-            # Each α has a body of its own, which shares only the vocabulary's embeddings.
-            own = (tensor for name, tensor in cost.items() if "shared.weight" not in name)
-            self._body_bytes = sum(4 * tensor.numel() for tensor in own)
-        self._blends: OrderedDict[float, Blend] = OrderedDict()
-        self._waiting: list[Job] = []
-        self._lock = threading.Lock()
-        self._building = threading.Lock()
-        self._turn = threading.Lock()
+            self._features_at = _torch_body(checkpoint, self.profile)
 
     @classmethod
     def load(cls, path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -> Router:
@@ -124,7 +86,7 @@ class Router:
                 no such profile.
             RuntimeError: A file is missing or was altered.
         """
-        return cls(read(path), profile)
+        return cls(read(path, base=False), profile)
 
     def route(self, questions: Sequence[str], alpha: float) -> list[Probabilities]:
         """Return the probabilities of A (no retrieval), B (one) and C (several) for each question.
@@ -152,9 +114,10 @@ class Router:
         if not questions or not checked:
             return [[] for _ in checked]
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(questions))]
-        if not self.one_pass and len(checked) > 1:
-            return [self._in_turn(ids, [self._blend(alpha)])[0] for alpha in checked]
-        return self._in_turn(ids, [self._blend(alpha) for alpha in checked])
+        if self.one_pass:
+            features = self._features_at(checked[0])(ids)
+            return [self._probabilities(features, alpha) for alpha in checked]
+        return [self._probabilities(self._features_at(alpha)(ids), alpha) for alpha in checked]
 
     def doubts(self, questions: Sequence[str]) -> list[str | None]:
         """Return for each question why its decision is unreliable; None if it is not."""
@@ -162,120 +125,26 @@ class Router:
         lengths = [len(found.ids) for found in self._tokenizer.encode_batch(list(questions))]
         return [doubt(q, n, MAX_TOKENS, english) for q, n in zip(questions, lengths, strict=True)]
 
-    def _in_turn(self, ids: list[list[int]], blends: list[Blend]) -> list[list[Probabilities]]:
-        """Run all waiting jobs, unless another thread has run this one in the meantime."""
-        job = Job(ids, blends, Future())
-        with self._lock:
-            self._waiting.append(job)
-        with self._turn:
-            if not job.found.done():
-                self._run_waiting()
-        return job.found.result()
-
-    def _run_waiting(self) -> None:
-        jobs: list[Job] = []
-        try:
-            with self._lock:
-                jobs, self._waiting = self._waiting, []
-            for together in _by_body(jobs):
-                self._run(together)
-        finally:
-            for job in jobs:
-                if not job.found.done():
-                    job.found.set_exception(
-                        RuntimeError("routing was interrupted in another thread; try again")
-                    )
-
-    def _run(self, together: list[Job]) -> None:
-        """Run jobs in one pass, or each alone if that fails, so that no job fails for another."""
-        try:
-            ids = [row for job in together for row in job.ids]
-            features = self._features(together[0].blends[0], ids)
-            first = 0
-            for job in together:
-                rows = features[first : first + len(job.ids)]
-                first += len(job.ids)
-                job.found.set_result([_probabilities(rows, blend) for blend in job.blends])
-        except Exception as error:
-            undone = [job for job in together if not job.found.done()]
-            if len(together) == 1:
-                together[0].found.set_exception(error)
-            else:
-                for job in undone:
-                    self._run([job])
-
-    def _features(self, blend: Blend, ids: list[list[int]]) -> Tensor:
-        """Return [questions, width of the head]; questions of similar length form a batch."""
-        import torch
-
-        from hopgate.classifiers.networks import padded
-
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        with torch.inference_mode():
-            parts = [
-                blend.features(*padded([ids[i] for i in order[at : at + BATCH]], self._device))
-                for at in range(0, len(order), BATCH)
-            ]
-            return torch.cat(parts)[torch.tensor(order).argsort()]
-
-    def _blend(self, alpha: float) -> Blend:
-        found = self._known(alpha)
-        if found is None:
-            with self._building:
-                found = self._known(alpha) or self._new_blend(alpha)
-            with self._lock:
-                self._blends[alpha] = found
-                limit = min(BLENDS, max(1, BLEND_BYTES // max(1, self._body_bytes)))
-                while len(self._blends) > limit:
-                    self._blends.popitem(last=False)
-        return found
-
-    def _known(self, alpha: float) -> Blend | None:
-        with self._lock:
-            if alpha in self._blends:
-                self._blends.move_to_end(alpha)
-            return self._blends.get(alpha)
-
-    def _new_blend(self, alpha: float) -> Blend:
-        mixed = {
-            name: (1 - alpha) * cost + alpha * self._reliability[name]
-            for name, cost in self._cost.items()
-        }
-        state = self._shared | mixed
-        body = self._body or self._new_body(mixed)
-        return Blend(body, state["head.weight"], state["head.bias"])
-
-    def _new_body(self, mixed: dict[str, Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-        import torch
-
-        from hopgate.classifiers.networks import T5Network, network_from
-        from hopgate.classifiers.serving import ServedT5
-
-        with torch.no_grad():
-            network = network_from(self._architecture, self._config, self._shared | mixed)
-            network.requires_grad_(False)
-            if isinstance(network, T5Network):
-                return ServedT5(network, half=self.one_pass)
-            return network.features
-
-    def _moved(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+    def _probabilities(self, features: NDArray[np.float32], alpha: float) -> list[Probabilities]:
+        """Apply the label head at α: the softmax over its three rows."""
+        weight, bias = (
+            (1 - alpha) * self._cost[name] + alpha * self._reliability[name]
+            for name in ("head.weight", "head.bias")
+        )
+        scores = features @ weight.T + bias
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        rows = powers / powers.sum(1, keepdims=True)
+        return [dict(zip(LABELS, map(float, row), strict=True)) for row in rows]
 
 
-def _by_body(jobs: list[Job]) -> list[list[Job]]:
-    """Group the jobs that one pass of the encoder can serve."""
-    groups: dict[int, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(id(job.blends[0].features), []).append(job)
-    return list(groups.values())
+def _torch_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Features]:
+    require(
+        "a router whose weights differ below the label head, or one of an earlier version,",
+        *("torch", "transformers"),
+    )
+    from hopgate.classifiers.blending import BlendedBody
 
-
-def _probabilities(features: Tensor, blend: Blend) -> list[Probabilities]:
-    import torch
-
-    with torch.inference_mode():
-        rows = torch.nn.functional.linear(features, blend.weight, blend.bias).softmax(-1)
-    return [dict(zip(LABELS, row, strict=True)) for row in rows.tolist()]
+    return BlendedBody(checkpoint, profile).at
 
 
 def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:

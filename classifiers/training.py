@@ -37,16 +37,19 @@ from hopgate.classifiers.checkpoint import (
 from hopgate.classifiers.doubts import mostly_english
 from hopgate.classifiers.labels import LabelRow, read_labels
 from hopgate.classifiers.recipes import HEAD_ONLY, PUBLISHED, SMALL, Recipe
+from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from tokenizers import Tokenizer
     from torch import Tensor, nn
 
     from hopgate.classifiers.fitting import Advance, Unfinished
     from hopgate.classifiers.networks import Network
 
-    Weights = dict[str, dict[str, Tensor]]
+    Parts = dict[str, dict[str, NDArray[np.float32]]]
     Losses = dict[str, list[float]]
 
 Objective = Literal["flare", "utility"]
@@ -115,7 +118,8 @@ def train(
         ValueError: Labels, base or settings are unusable, or `out` exists.
         RuntimeError: The training diverged, or `out` is not writable.
     """
-    from hopgate.classifiers.networks import state_of
+    require("training a router", *TRAINING)
+    from hopgate.classifiers.networks import add_graph, state_of
 
     out = out.expanduser()
     check_free(out, overwrite)
@@ -158,6 +162,7 @@ def train(
         parts=split(parts, state_of(start.network)),
         training=training,
     )
+    add_graph(checkpoint)
     write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
     unfinished.discard()
     return training
@@ -173,7 +178,7 @@ def load_base(base: str, seed: int = 0) -> Start:
     from hopgate.classifiers import networks
 
     if base == MINILM:
-        network, tokenizer = networks.minilm(seed)
+        network, tokenizer = networks.minilm_network(seed)
         config = network.encoder.config.to_diff_dict()
         return Start(network, "minilm", config, tokenizer, HEAD_ONLY, "utility")
     folder = router_folder(base)
@@ -222,7 +227,7 @@ class _Training:
     unfinished: Unfinished
     advance: Advance
 
-    def flare(self) -> tuple[Weights, Losses]:
+    def flare(self) -> tuple[Parts, Losses]:
         """Train each set of weights on its own labels."""
         from hopgate.classifiers.networks import state_of
 
@@ -231,10 +236,10 @@ class _Training:
         for part, rows in {**rows_of, RELIABILITY: self.reliability}.items():
             network = self._network()
             losses[part] = self._fit_labels(network, rows, part)
-            parts[part] = {name: tensor.cpu() for name, tensor in state_of(network).items()}
+            parts[part] = state_of(network)
         return parts, losses
 
-    def utility(self, asked: int | None) -> tuple[Weights, Losses]:
+    def utility(self, asked: int | None) -> tuple[Parts, Losses]:
         """Train one network on all outcomes and derive the label heads from it."""
         import torch
 
@@ -251,7 +256,7 @@ class _Training:
         losses = self._fit(network, targets.questions, loss, "outcomes", readout)
         features = all_features(network, self._ids(targets.questions))
         heads = utility.label_heads(features, readout.cpu(), list(self.cost))
-        body = {name: tensor.cpu() for name, tensor in state_of(network).items()}
+        body = state_of(network)
         return {part: body | head for part, head in heads.items()}, {"outcomes": losses}
 
     def _network(self) -> Network:
@@ -367,9 +372,9 @@ def _unfinished(
         for row in (*itertools.chain(*cost.values()), *reliability)
     ]
     digest = hashlib.sha256(json.dumps([training, rows], sort_keys=True).encode())
-    for name, tensor in state_of(start.network).items():
+    for name, values in state_of(start.network).items():
         digest.update(name.encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(values.tobytes())
     return Unfinished(out, digest.hexdigest())
 
 

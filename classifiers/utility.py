@@ -15,7 +15,7 @@ a greater α never routes a question to a cheaper strategy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,12 @@ from hopgate.classifiers.checkpoint import COST, RELIABILITY
 from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.networks import DROPOUT
 from hopgate.common.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hopgate.classifiers.checkpoint import Weights
 
 STEPS = (0.0, 1.0, 4.69)
 """Retrieval steps of A, B and C; C: multi-step's mean over six datasets (Adaptive-RAG)."""
@@ -155,7 +161,7 @@ def loss_of(readout: nn.Linear, targets: Targets) -> Callable[[Tensor, Tensor], 
 
 def label_heads(
     features: Tensor, readout: nn.Linear, profiles: Sequence[str]
-) -> dict[str, dict[str, Tensor]]:
+) -> dict[str, dict[str, NDArray[np.float32]]]:
     """Return the label heads of all weights; their scores are linear in the features.
 
     The readout's probabilities are fitted to the features by ridge regression, then penalised for
@@ -177,7 +183,7 @@ def label_heads(
         solved = torch.linalg.solve(gram, lead.T @ given.double()).float()
     right = solved[:, :-1].reshape(-1, len(profiles), len(STRATEGIES))
     mean = right.mean(1)
-    heads: dict[str, dict[str, Tensor]] = {}
+    heads: dict[str, dict[str, NDArray[np.float32]]] = {}
     for at, profile in enumerate(profiles):
         scores = right[:, at].clone()
         gain = SHARED * (mean[:, 2] - mean[:, 1]) + (1 - SHARED) * (scores[:, 2] - scores[:, 1])
@@ -186,7 +192,7 @@ def label_heads(
     return heads
 
 
-def heads_of(profile: str, scores: Tensor) -> dict[str, dict[str, Tensor]]:
+def heads_of(profile: str, scores: Tensor) -> dict[str, dict[str, NDArray[np.float32]]]:
     """Return the two label heads of an LLM, given P(right) as a linear function of the features.
 
     Args:
@@ -204,12 +210,13 @@ def heads_of(profile: str, scores: Tensor) -> dict[str, dict[str, Tensor]]:
         rows = scores.clone()
         rows[-1] -= penalty * torch.tensor(STEPS)
         rows *= scale
-        heads[part] = {"head.weight": rows[:-1].T.contiguous(), "head.bias": rows[-1].clone()}
+        heads[part] = {"head.weight": rows[:-1].T.numpy().copy(), "head.bias": rows[-1].numpy()}
     return heads
 
 
-def chances_of(cost: Mapping[str, Tensor]) -> Tensor:
+def chances_of(cost: Weights) -> Tensor:
     """Return the P(right) that `heads_of` made a cost head from: [width + 1, 3]."""
-    rows = torch.cat([cost["head.weight"].T, cost["head.bias"][None]]) / COST_SCALE
+    weight, bias = (torch.tensor(cost[name]) for name in ("head.weight", "head.bias"))
+    rows = torch.cat([weight.T, bias[None]]) / COST_SCALE
     rows[-1] += COST_PENALTY * torch.tensor(STEPS)
     return rows

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hopgate.common.extras import STATISTICS, require
 from hopgate.common.files import BadRow
 from hopgate.evaluation import qa, qa_report, report, scores
 from hopgate.evaluation.datasets import Example, data_summary, read_examples, read_retrievalqa
@@ -85,6 +86,7 @@ def run_retrievalqa(
         ValueError: An input is wrong, or earlier answers were made with other settings.
         RuntimeError: The model failed; the message says what is saved where.
     """
+    require("hopgate eval retrievalqa", *STATISTICS)
     check_folder(out)
     require_matplotlib()
     specs = parse_specs(gates)
@@ -123,6 +125,7 @@ def run_qa(
         ValueError: An input is wrong, or earlier answers were made with other settings.
         RuntimeError: The model failed; the message says what is saved where.
     """
+    require("hopgate eval qa", *STATISTICS)
     check_folder(out)
     require_matplotlib()
     job = replace(job, settings={**job.settings, "index": str(index)})

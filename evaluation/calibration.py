@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import recall_score
 
 from hopgate.classifiers import saved_alphas
 from hopgate.classifiers.router import load_router
+from hopgate.common.extras import STATISTICS, require
 from hopgate.common.strategies import LABELS
 from hopgate.evaluation.replay import Choices, Probabilities, Recorded, read_recorded, route_all
 from hopgate.evaluation.scores import percentile_interval
@@ -56,6 +56,8 @@ def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
 def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
     """Return the recall of each label that occurs in `truth`; arguments as `calibration_error`."""
     labels = np.unique(truth)
+    from sklearn.metrics import recall_score
+
     scores = recall_score(truth, probabilities.argmax(-1), labels=labels, average=None)
     return {LABELS[at]: float(score) for at, score in zip(labels, scores, strict=True)}
 
@@ -165,6 +167,7 @@ def calibrate(
         ValueError: An input is wrong, or no α meets the goal.
         RuntimeError: The setting cannot be saved.
     """
+    require("hopgate calibrate", *STATISTICS)
     if save is not None:
         saved_alphas.check_name(save)
         saved_alphas.check_writable(router)

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
-from sklearn.metrics import roc_auc_score
 
+from hopgate.common.extras import STATISTICS, require
 from hopgate.common.files import json_bytes, sha256
 from hopgate.evaluation.output import check_folder, write_files
 from hopgate.evaluation.runner import Job, Run, execute, make_run
@@ -64,6 +63,7 @@ def calibrate_gate(
         ValueError: An input is wrong, or all labels are of one kind.
         RuntimeError: The model failed, or `out` cannot be written to.
     """
+    require("hopgate calibrate --gate", *STATISTICS)
     from hopgate.evaluation import gate_plots
     from hopgate.evaluation.drawing import require_matplotlib
     from hopgate.evaluation.harness import GateAlone, Question
@@ -205,6 +205,8 @@ def choose_threshold(
     Raises:
         ValueError: No question needs retrieval, or all do, or `min_recall` is out of range.
     """
+    from sklearn.metrics import roc_auc_score
+
     check_goal(needed, min_recall)
     scores, labels = np.asarray(values, float), np.asarray(needed, bool)
     distinct, steps = _steps(scores, labels)
@@ -389,6 +391,8 @@ def _with_interval(
     mean = float(np.mean(known))
     if len(known) == 1:  # nothing to resample
         return {"value": mean, "interval": [mean, mean]}
+    from scipy.stats import bootstrap
+
     low, high = bootstrap(
         (known,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=generator
     ).confidence_interval

@@ -221,8 +221,7 @@ class _WarmUp:
             with suppress(RetrievalFailed):  # the question's own search reports it better
                 await runtime.search("warm up", 1)
         if context.strategy == "auto":
-            router = await runtime.router()
-            await asyncio.to_thread(router.route, ["warm up"], context.alpha)
+            await runtime.route("warm up")
         if context.demos != FIXED:
             pool = await asyncio.to_thread(load_pool, Path(context.demos))
             await asyncio.to_thread(pool.pick, "warm up", 2)

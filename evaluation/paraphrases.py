@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hopgate.common.extras import STATISTICS, require
 from hopgate.common.files import json_bytes, read_jsonl, sha256
 from hopgate.evaluation.gates import REPLIES, Decided, gate_runs, stability
 from hopgate.evaluation.harness import GateAlone, GateReply, Question
@@ -60,6 +61,7 @@ def run_paraphrases(file: Path, gates: Sequence[str], out: Path, job: Job) -> di
         ValueError: An input is wrong, or earlier answers were made with other settings.
         RuntimeError: The model failed; the message says what is saved where.
     """
+    require("hopgate eval gate", *STATISTICS)
     check_folder(out)
     specs, groups = parse_specs(gates), read_groups(file)
     data = {"name": file.name, "sha256": sha256(file)}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopgate.classifiers.decision import choose, doubts
 from hopgate.common.files import atomic_write, read_jsonl
 from hopgate.common.strategies import LABELS
-from hopgate.nodes.route import choose, doubts
 from hopgate.nodes.text import check_question
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
-from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from typing_extensions import TypedDict
 
 from hopgate.common.files import read_json
@@ -189,6 +187,8 @@ def interval(hits: Sequence[bool]) -> list[float]:
     Args:
         hits: At least one.
     """
+    from scipy.stats import binom
+
     low, high = binom.ppf([0.025, 0.975], len(hits), np.mean(hits)) / len(hits)
     return [float(low), float(high)]
 
@@ -205,6 +205,8 @@ def decision(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
         return None
     truth = [not row["answerable"] for row in judged]
     chosen = [row["retrieve"] for row in judged]
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth, chosen, labels=[False, True], average="macro", zero_division=0
     )

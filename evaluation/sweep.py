@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from sklearn.metrics import auc
 
 from hopgate.classifiers.router import load_router
+from hopgate.common.extras import STATISTICS, require
 from hopgate.common.files import json_bytes
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation import plots
@@ -56,6 +56,7 @@ def run_sweep(
         ValueError: An input is wrong, or `out` already holds a sweep.
         RuntimeError: matplotlib is not installed, or `out` cannot be written to.
     """
+    require("hopgate sweep", *STATISTICS)
     check_folder(out)
     if any((out / name).exists() for name in (DOCUMENT, PICTURE)) and not overwrite:
         raise ValueError(f"{out} already holds a sweep; use another folder, or --overwrite")
@@ -210,4 +211,6 @@ def curve_area(corners: Sequence[Sequence[float]], multi: Mapping[str, Any]) -> 
     budget = float(multi["steps"])
     steps, accuracy = zip(*corners, strict=True)
     inside = sorted({0.0, budget, *(each for each in steps if each < budget)})
+    from sklearn.metrics import auc
+
     return float(auc(inside, np.interp(inside, steps, accuracy))) / budget

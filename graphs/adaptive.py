@@ -1,4 +1,6 @@
-"""The main graph: start → condense → gate → route → no retrieval, one, or several → generate.
+"""The main graph: start → gate → route → no retrieval, one, or several → generate.
+
+A follow-up of a conversation passes `condense` before the gate.
 
 `graph` is compiled without a checkpointer, because a LangGraph server brings its own;
 `build_graph` is for apps.
@@ -10,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.graph import START, StateGraph
 
+from hopgate.classifiers.decision import Router
 from hopgate.graphs.compiled import AdaptiveGraph
+from hopgate.graphs.edges import add_edges
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
-from hopgate.nodes.condense import condense
+from hopgate.nodes.condense import condense, exchanges
 from hopgate.nodes.context import Context
 from hopgate.nodes.escalate import escalate
 from hopgate.nodes.gate import gate
@@ -22,7 +26,7 @@ from hopgate.nodes.internals import SYNC_DURABILITY
 from hopgate.nodes.limits import Limits, limits_from_environment
 from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
-from hopgate.nodes.runtime import Resources, Router, Step, bind, guard, system_clock
+from hopgate.nodes.runtime import Resources, Step, bind, system_clock
 from hopgate.nodes.start import start
 from hopgate.nodes.state import Input, Output, State
 from hopgate.retrievers.base import Retriever, as_retriever
@@ -89,17 +93,22 @@ def build_graph(
         builder.add_node(node.__name__, Step(bind(node, resources)))
     builder.add_node("multihop", build_multihop(resources))
     builder.add_edge(START, "start")
-    builder.add_edge("start", "condense")
     builder.add_edge("condense", "gate")
-    builder.add_conditional_edges("gate", guard(after_gate, resources))
-    builder.add_conditional_edges("route", guard(after_route, resources))
     builder.add_edge("retrieve", "generate")
     builder.add_edge("multihop", "generate")
-    builder.add_conditional_edges("generate", guard(after_generate, resources))
-    builder.add_conditional_edges("escalate", guard(after_escalate, resources))
+    add_edges(builder, "start", after_start, resources.limits)
+    add_edges(builder, "gate", after_gate, resources.limits)
+    add_edges(builder, "route", after_route, resources.limits)
+    add_edges(builder, "generate", after_generate, resources.limits)
+    add_edges(builder, "escalate", after_escalate, resources.limits)
     compiled = builder.compile(checkpointer=checkpointer, name=name)
     graph = AdaptiveGraph.of(compiled, context or Context())
     return graph if checkpointer is None else graph.with_config(SYNC_DURABILITY)
+
+
+def after_start(state: State) -> Literal["condense", "gate"]:
+    """Rewrite a follow-up first; a first question stands alone."""
+    return "condense" if exchanges(state["messages"], state["message_id"]) else "gate"
 
 
 def after_gate(state: State) -> Literal["route", "generate"]:

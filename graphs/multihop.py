@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from langgraph.graph import START, StateGraph
 
+from hopgate.graphs.edges import add_edges
 from hopgate.nodes.context import Context
 from hopgate.nodes.decompose import decompose
 from hopgate.nodes.reason import reason
@@ -29,11 +30,11 @@ def build_multihop(resources: Resources) -> "Loop":
     builder.add_node("retrieve", Step(bind(retrieve_hop, resources, "retrieve")))
     builder.add_node("reason", Step(bind(reason, resources)))
     builder.add_node("sub_answer", Step(bind(sub_answer, resources)))
-    builder.add_conditional_edges(START, at_start)
-    builder.add_conditional_edges("decompose", continue_unless_stopped)
-    builder.add_conditional_edges("retrieve", after_retrieve)
-    builder.add_conditional_edges("reason", continue_unless_stopped)
-    builder.add_conditional_edges("sub_answer", continue_unless_stopped)
+    add_edges(builder, START, at_start)
+    add_edges(builder, "decompose", continue_unless_stopped)
+    add_edges(builder, "retrieve", after_retrieve)
+    add_edges(builder, "reason", continue_unless_stopped)
+    add_edges(builder, "sub_answer", continue_unless_stopped)
     return builder.compile(name="multihop")
 
 

@@ -9,10 +9,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hopgate.models import local
@@ -29,8 +29,6 @@ OPENAI = "https://api.openai.com/v1"
 DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
 TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # after time-outs, 408, 409, 429 and 5xx; never after 400 or 401
-MAX_CALLS = 1000  # concurrent, as in OpenAI's own client; httpx allows 100
-IDLE_CONNECTIONS = 20  # each call checks all of them: 100 cost five times the CPU
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are not secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
@@ -177,9 +175,24 @@ def without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
+def _password(url: str) -> tuple[str, str] | None:
+    """Return the user name and password in an address; aiohttp refuses them beside a key."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return None
+    return unquote(parts.username), unquote(parts.password or "")
+
+
+class _Open(NamedTuple):
+    """A chat model, and the generator that closes its connections."""
+
+    model: ChatModel
+    closing: AsyncIterator[None]
+
+
 # A client's connections belong to one event loop, so there is one client per loop.
 _Key = tuple[str, str | None]
-_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, asyncio.Task[ChatModel]]] = (
+_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, asyncio.Task[_Open]]] = (
     WeakKeyDictionary()
 )
 
@@ -194,17 +207,34 @@ async def load(name: str) -> ChatModel:
     key = (resolve(name), base_url())
     models = _loaded.setdefault(asyncio.get_running_loop(), {})
     if key not in models:
-        models[key] = asyncio.create_task(asyncio.to_thread(_create, key[0]))
+        models[key] = asyncio.create_task(_open(key[0]))
     try:
-        return await asyncio.shield(models[key])
+        return (await asyncio.shield(models[key])).model
     except Exception:
         models.pop(key, None)  # the next request tries again
         raise
 
 
+async def _open(name: str) -> _Open:
+    model = await asyncio.to_thread(_create, name)
+    closing = _close_with_loop(model)
+    await anext(closing)
+    return _Open(model, closing)
+
+
+async def _close_with_loop(model: ChatModel) -> AsyncIterator[None]:
+    """Close the model's connections when the event loop ends: it closes its generators last."""
+    client: Any = model.client
+    try:
+        yield
+    finally:
+        await client.http_async_client.aclose()
+        _loaded.pop(asyncio.get_running_loop(), None)
+
+
 def _create(name: str) -> ChatModel:
-    import httpx
     from langchain_openai import ChatOpenAI
+    from openai import DefaultAioHttpClient
     from pydantic import SecretStr
 
     if name == LOCAL:
@@ -215,20 +245,18 @@ def _create(name: str) -> ChatModel:
     thinking = 0 if name == LOCAL else thinking_tokens()
     client = ChatOpenAI(
         model=name.partition(":")[2],
-        base_url=endpoint,
+        base_url=without_password(endpoint),
         api_key=SecretStr(key),
         temperature=None if thinking else 0,  # reasoning models refuse 0 or repeat themselves
         top_p=1,
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
         stream_usage=True,
-        # Never reach the embedded server through a proxy.
-        http_async_client=httpx.AsyncClient(
+        # Many calls at once cost far less processor time over aiohttp than over httpx.
+        http_async_client=DefaultAioHttpClient(
+            auth=_password(endpoint),
             timeout=TIMEOUT_SECONDS,
-            limits=httpx.Limits(
-                max_connections=MAX_CALLS, max_keepalive_connections=IDLE_CONNECTIONS
-            ),
-            trust_env=name != LOCAL,
+            trust_env=name != LOCAL,  # never reach the embedded server through a proxy
         ),
     )
     if name == LOCAL:

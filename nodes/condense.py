@@ -31,8 +31,8 @@ class Exchange(NamedTuple):
 
 
 async def condense(state: State, runtime: NodeRuntime) -> Update:
-    """Rewrite a follow-up question; a first question is left alone and costs no call."""
-    history = _exchanges(state["messages"], state["message_id"])
+    """Rewrite a follow-up question; without a conversation it is left alone and costs no call."""
+    history = exchanges(state["messages"], state["message_id"])
     if not history:
         return {}
     rewritten = inert(await rewrite(state["original_question"], history, runtime))
@@ -71,7 +71,8 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
     return rewritten
 
 
-def _exchanges(messages: Sequence[AnyMessage], current_id: str) -> list[Exchange]:
+def exchanges(messages: Sequence[AnyMessage], current_id: str) -> list[Exchange]:
+    """Return the earlier questions of a conversation that were answered, oldest first."""
     spoken = [message for message in messages if message.type != "system"]
     earlier = [message for message in spoken if message.id != current_id]
     return [

@@ -1,11 +1,9 @@
 """Route: no retrieval, one step or several, at the request's α."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-
-from hopgate.common.strategies import LABEL_OF, LABELS, STRATEGY_OF, Label, Strategy
+from hopgate.classifiers.decision import Routed, choose
+from hopgate.common.strategies import LABEL_OF, STRATEGY_OF, Strategy
 from hopgate.nodes.events import RouteEvent
-from hopgate.nodes.runtime import NodeRuntime, Router, with_warning
+from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.state import Decision, GateDecision, RouteDecision, State, Update
 
 
@@ -19,8 +17,8 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
         reason = f"the request sets strategy {context.strategy!r}"
         found = _forced(context.strategy, context.alpha, reason)
     else:
-        router = await runtime.router()
-        found = await _classified(router, state["standalone"], context.alpha, decision["gate"])
+        routed = await runtime.route(state["standalone"])
+        found = _classified(routed, context.alpha, decision["gate"])
         if guess := await _guess(found["profile"], runtime):
             warnings = with_warning(state, guess)
     strategy = STRATEGY_OF[found["label"]]
@@ -63,50 +61,16 @@ def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
     )
 
 
-async def _classified(
-    router: Router, question: str, alpha: float, gate: GateDecision
-) -> RouteDecision:
+def _classified(found: Routed, alpha: float, gate: GateDecision) -> RouteDecision:
     """Choose the likeliest label, or B instead of A if the gate decided to retrieve."""
-    (probs,), (doubt,) = await asyncio.to_thread(
-        lambda: (router.route([question], alpha), doubts(router, [question]))
-    )
-    probs = {label: float(probs[label]) for label in LABELS}
-    label, reason = choose(probs, alpha, doubt)
+    label, reason = choose(found.probs, alpha, found.doubt)
     if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":
         label, reason = "B", "A is the likeliest, but the gate decided to retrieve"
     return RouteDecision(
         label=label,
-        probs=probs,
+        probs=found.probs,
         alpha=alpha,
-        source=str(getattr(router, "source", "custom")),
-        profile=str(getattr(router, "profile", "")),
+        source=found.source,
+        profile=found.profile,
         reason=reason,
     )
-
-
-def choose(probs: Mapping[str, float], alpha: float, doubt: str | None) -> tuple[Label, str]:
-    """Return the likeliest label, or B where A cannot be right, with the reason.
-
-    Args:
-        probs: The router's probabilities of A, B and C.
-        alpha: The request's α; 1 always retrieves.
-        doubt: Why the router's decision cannot be trusted, or None; then B replaces A.
-    """
-    label = likeliest(probs)
-    if label == "A" and doubt:
-        return "B", f"A is the likeliest, but {doubt}"
-    if label == "A" and alpha == 1:
-        return "B", "A is the likeliest, but α = 1 always retrieves"
-    return label, f"{label} is the likeliest at α = {alpha:g}" + (f"; {doubt}" if doubt else "")
-
-
-def likeliest(probs: Mapping[str, float]) -> Label:
-    """Return the label with the highest probability; the cheaper one of equals."""
-    return max(LABELS, key=lambda label: probs[label])
-
-
-def doubts(router: Router, questions: Sequence[str]) -> list[str | None]:
-    """Return why the router's decisions cannot be trusted, if the router can tell."""
-    known = getattr(router, "doubts", None)
-    found: list[str | None] = known(questions) if known else [None] * len(questions)
-    return found

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
@@ -14,16 +13,18 @@ from zoneinfo import ZoneInfo
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 
+from hopgate.classifiers.decision import Routed, Router, routed
 from hopgate.common.background import wait_for
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
+from hopgate.nodes import named
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event
 from hopgate.nodes.evidence import plain_hit
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
-from hopgate.retrievers.filters import Filter, Where, filtered
+from hopgate.retrievers.filters import filtered
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -35,14 +36,6 @@ RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
 
 class RetrievalFailed(RuntimeError):
     """The retriever raised while searching; the answer has to do without it."""
-
-
-class Router(Protocol):
-    """What hopgate needs of a router: label probabilities for a batch of questions."""
-
-    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
-        """Return the probabilities of A, B and C for each question."""
-        ...
 
 
 def system_clock() -> datetime:
@@ -79,20 +72,20 @@ class Resources:
             ValueError: The model's name, the index, the filter, the router or the pool of
                 demonstrations cannot be used.
         """
-        if self.model is None:
-            chat.resolve(context.model)
-        if self.retriever is None:
-            from hopgate.retrievers.sources import check_source
-
-            await asyncio.to_thread(check_source, *_source(context))
-        else:
+        model = self.model_name(context)
+        checks: list[Callable[[], object]] = []
+        if self.retriever is not None:
             filtered(self.retriever, context.where)
+        else:
+            checks.append(lambda: named.check_index(context))
         if self.router is None and context.strategy == "auto":
-            await asyncio.to_thread(self._profile, context)
+            checks.append(lambda: named.check_router(context, model))
         if context.demos != FIXED:
             from hopgate.nodes.demonstrations import load_pool
 
-            await asyncio.to_thread(load_pool, Path(context.demos))
+            checks.append(lambda: load_pool(Path(context.demos)))
+        if checks:
+            await asyncio.to_thread(lambda: [check() for check in checks])
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
@@ -106,36 +99,39 @@ class Resources:
             model = replace(model, evidence_chars=chars)
         return model
 
-    async def load_retriever(self, context: Context) -> Retriever:
-        """Return the request's retriever, all searches of which fulfil the request's filter.
+    def open_retriever(self, context: Context) -> Retriever:
+        """Return the request's retriever, all searches of which fulfil its filter; may block.
 
         Raises:
             ValueError: The retriever cannot be searched with a filter.
         """
         if self.retriever is not None:
             return filtered(self.retriever, context.where)
-        from hopgate.retrievers.sources import open_source
+        return named.open_index(context)
 
-        return await asyncio.to_thread(open_source, *_source(context))
-
-    async def load_router(self, context: Context) -> Router:
-        """Return the request's router."""
-        if self.router is not None:
-            return self.router
-        from hopgate.classifiers.router import load_router
-
-        profile = await asyncio.to_thread(self._profile, context)
-        return await asyncio.to_thread(load_router, context.router, profile)
-
-    def _profile(self, context: Context) -> str | None:
-        from hopgate.classifiers.profiles import chosen_profile
-
-        model = self.model.name if self.model else chat.resolve(context.model)
-        return chosen_profile(context.router, context.profile, model)
+    def model_name(self, context: Context) -> str:
+        """Return the full name of the request's model."""
+        return self.model.name if self.model else chat.resolve(context.model)
 
 
-def _source(context: Context) -> tuple[str, str, str, Where | Filter]:
-    return context.index, context.mode, context.rerank, context.where
+def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    """Search an open retriever; may block.
+
+    Returns:
+        For each query at most `k` hits, of plain Python types.
+
+    Raises:
+        RetrievalFailed: The retriever raised, or returned the hits of fewer or more queries.
+    """
+    try:
+        found = retriever.search(queries, k)
+        pairs = zip(queries, found, strict=True)
+        return [[plain_hit(hit) for hit in hits[:k]] for _, hits in pairs]
+    except Exception as error:
+        sizes = ", ".join(str(len(query)) for query in queries)
+        log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
+        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
 
 
 @dataclass
@@ -165,9 +161,13 @@ class NodeRuntime:
             self._model = await self.resources.load_model(self.context)
         return self._model
 
-    async def router(self) -> Router:
-        """Return the request's router."""
-        return await self.resources.load_router(self.context)
+    async def route(self, question: str) -> Routed:
+        """Ask the request's router."""
+        own, alpha = self.resources.router, self.context.alpha
+        if own is not None:
+            (found,) = await asyncio.to_thread(routed, own, [question], alpha)
+            return found
+        return await named.route(self.context, self.resources.model_name(self.context), question)
 
     async def complete(self, messages: Sequence["BaseMessage"], **options: Any) -> Completion:
         """Ask the model once and count the call; see `hopgate.models.chat.complete`."""
@@ -188,15 +188,14 @@ class NodeRuntime:
         Raises:
             RetrievalFailed: The retriever raised; the message names the cause.
         """
-        retriever = await self.resources.load_retriever(self.context)
         self.usage["retrieval_steps"] += 1
-        try:
-            (hits,) = await asyncio.to_thread(retriever.search, [query], k)
-            return [plain_hit(hit) for hit in hits[:k]]
-        except Exception as error:
-            log.warning("retrieval failed for a query of %d characters", len(query), exc_info=error)
-            cause = " ".join(str(error).split())[:200] or type(error).__name__
-            raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
+        if self.resources.retriever is None and named.is_folder(self.context):
+            return await named.search(self.context, query, k, find)
+        return await asyncio.to_thread(self._search, query, k)
+
+    def _search(self, query: str, k: int) -> list[Hit]:
+        (hits,) = find(self.resources.open_retriever(self.context), [query], k)
+        return hits
 
     def total(self, state: Mapping[str, Any]) -> Usage:
         """Return what the turn has cost, up to now in this visit."""
@@ -321,22 +320,6 @@ def _misplaced(given: object, config: RunnableConfig | None) -> tuple[str, ...]:
     """Return the settings that are only in `configurable`; a server copies it to the context."""
     names = Context.__dataclass_fields__.keys() & (config or {}).get("configurable", {}).keys()
     return tuple(sorted(names - (given.given if isinstance(given, Context) else frozenset())))
-
-
-def guard(edge: Callable[[Any], str], resources: Resources) -> Callable[[Any], str]:
-    """Return an edge function that first checks the state against the operator's limits.
-
-    LangGraph follows the edges of a hand edit at once, so an edit past a limit is refused there.
-    """
-    if resources.limits is NO_LIMITS:
-        return edge
-
-    @wraps(edge)
-    def checked(state: Any) -> str:
-        resources.limits.check_state(state)
-        return edge(state)
-
-    return checked
 
 
 def add_usage(before: Usage, more: Usage, ms: dict[str, float]) -> Usage:

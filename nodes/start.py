@@ -1,14 +1,12 @@
 """Start: find the turn's question and reset what the last turn left in the state."""
 
 from collections import Counter
-from copy import deepcopy
 from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage
-from langgraph.types import Overwrite
 
 from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import NEW_DECISION, NEW_TURN, Decision, State, Update
+from hopgate.nodes.state import State, Update, new_turn
 from hopgate.nodes.text import check_question, inert
 
 
@@ -24,19 +22,12 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     question = check_question(message.text)
     runtime.resources.limits.check_question("question", inert(question))
     return {
-        **deepcopy(NEW_TURN),  # a caller may change the lists it gets
+        **new_turn(context.alpha, context.multihop, _warnings(message, runtime)),
         "messages": [message],
         "message_id": message.id,
         "original_question": question,
         "standalone": inert(question),
         "started_at": started_at,
-        "decision": Overwrite(
-            Decision(
-                **NEW_DECISION | {"warnings": _warnings(message, runtime)},
-                alpha=context.alpha,
-                multihop=context.multihop,
-            )
-        ),
     }
 
 

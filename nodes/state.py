@@ -269,16 +269,29 @@ class MultihopState(TypedDict, total=False):
 
 NO_USAGE = Usage(retrieval_steps=0, llm_calls=0, prompt_tokens=0, completion_tokens=0, ms={})
 
-NEW_DECISION = Decision(route=None, stop_reason=None, escalate_to=None, escalated=[], warnings=[])
 
-NEW_TURN: Update = {
-    "draft": None,
-    "evidence": Overwrite([]),
-    "sub_questions": [],
-    "hops": Overwrite([]),
-    "next_query": "",
-    "answer": "",
-    "citations": [],
-    "usage": NO_USAGE,
-}
-"""What `start` resets, with `NEW_DECISION`: channels keep their values from turn to turn."""
+def new_turn(alpha: float, multihop: LoopMode, warnings: list[str]) -> Update:
+    """Return what `start` resets, since channels keep their values from turn to turn.
+
+    Nothing in it is shared: a caller may change the lists it gets.
+    """
+    decision = Decision(
+        route=None,
+        stop_reason=None,
+        escalate_to=None,
+        escalated=[],
+        warnings=warnings,
+        alpha=alpha,
+        multihop=multihop,
+    )
+    return {
+        "decision": Overwrite(decision),
+        "draft": None,
+        "evidence": Overwrite([]),
+        "sub_questions": [],
+        "hops": Overwrite([]),
+        "next_query": "",
+        "answer": "",
+        "citations": [],
+        "usage": Usage(**{**NO_USAGE, "ms": {}}),
+    }

@@ -548,10 +548,16 @@ class Change:
             stage(done, len(fresh))
             for batch in _chunks(self.incoming.only(waiting), _BATCH):
                 passages = [stored.passage(key) for key, stored in batch]
-                saved.keep([key for key, _ in batch], encoder.encode_passages(passages))
+                vectors = encoder.encode_passages(passages, _after(done, len(fresh), stage))
+                saved.keep([key for key, _ in batch], vectors)
                 done += len(batch)
                 stage(done, len(fresh))
         return saved.ordered(fresh)
+
+
+def _after(done: int, total: int, stage: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return the progress of a batch as that of the whole."""
+    return lambda now, _: stage(done + now, total)
 
 
 class _Encoded:

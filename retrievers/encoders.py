@@ -1,32 +1,33 @@
 """Sentence encoders, which turn queries and passages into vectors.
 
-`minilm` is embedded (its weights come with a package); Contriever comes from the model hub or a
-folder. All run through sentence-transformers, from safetensors files, without remote code.
+`minilm` is embedded and runs on ONNX Runtime; Contriever comes from the model hub or a folder, as
+any other encoder does, and runs through sentence-transformers, without remote code.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from hopgate.common import minilm
 from hopgate.common.cache import Cache
+from hopgate.common.extras import require
 from hopgate.retrievers.base import Passage
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from numpy.typing import NDArray
-    from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
+
+    from hopgate.common.onnx import Network
 
 DEFAULT_ENCODER = "minilm"
 
@@ -34,7 +35,6 @@ HUB_NAMES = {
     "contriever": "facebook/contriever",
     "contriever-msmarco": "facebook/contriever-msmarco",
 }
-CONTRIEVER_MAX_TOKENS = 512
 HUB_TIMEOUT_S = 10.0
 """Seconds to wait for the first reply of the model hub."""
 
@@ -42,10 +42,8 @@ _FAMILIES = {r"intfloat/(multilingual-)?e5-(?!.*instruct)": ("query: ", "passage
 """Prefixes of models that do not define their own; E5's are from its model cards."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
-_BATCH = 32
-_PROGRESS_EVERY = 512
-"""Passages between two reports of progress; each such group is sorted by length."""
-
+BatchProgress = Callable[[int], None]
+"""Called with the texts encoded so far."""
 EncodeProgress = Callable[[int, int], None]
 """Called with the passages encoded so far and their total."""
 
@@ -65,8 +63,68 @@ class EncoderSource:
     fingerprint: str
 
 
+class Model(Protocol):
+    """The network behind an encoder; its attributes are those of `Encoder`.
+
+    Attributes:
+        prompts: The prefixes that it comes with, for queries and for passages.
+    """
+
+    dimension: int
+    pooling: str
+    normalize: bool
+    max_tokens: int
+    prompts: tuple[str, str]
+
+    def encode(
+        self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
+    ) -> NDArray[np.float32]:
+        """Return vectors, [texts, dimension].
+
+        Args:
+            texts: At least one.
+            prefix: Put before each text.
+            queries: Whether they are queries, and not passages.
+            progress: Called with the number of texts done.
+        """
+        ...
+
+
+class MiniLM:
+    """The embedded all-MiniLM-L6-v2."""
+
+    dimension, pooling, normalize = minilm.DIMENSION, "mean", True
+    max_tokens, prompts = minilm.MAX_TOKENS, ("", "")
+
+    def __init__(self) -> None:
+        """Load nothing yet: a search by words alone never needs it."""
+        self._lock = Lock()
+        self._loaded: tuple[Network, Tokenizer] | None = None
+
+    def encode(
+        self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
+    ) -> NDArray[np.float32]:
+        """Return vectors, see `Model.encode`; loads the weights first.
+
+        Raises:
+            RuntimeError: A file is missing or was altered.
+        """
+        network, tokenizer = self._parts()
+        given = [f"{prefix}{text}" for text in texts] if prefix else list(texts)
+        return network.run([each.ids for each in tokenizer.encode_batch(given)], progress)
+
+    def _parts(self) -> tuple[Network, Tokenizer]:
+        from hopgate.common.onnx import Network
+
+        with self._lock:
+            if self._loaded is None:
+                network = Network(minilm.GRAPH.read_bytes(), minilm.weights())
+                self._loaded = network, minilm.tokenizer()
+            return self._loaded
+
+
 class Encoder:
-    """An encoder in memory, for use from any number of threads (one call runs at a time).
+    """An encoder in memory, for use from any number of threads.
 
     Attributes:
         name: The name it was requested by.
@@ -87,17 +145,17 @@ class Encoder:
         `passage`), else those its family is known to need.
 
         Raises:
-            RuntimeError: The files are not those of an encoder.
+            RuntimeError: The files are not those of an encoder, or the extra `train` is missing,
+                which all but `minilm` need.
         """
-        self._model = _load_model(source)
-        self._lock = Lock()
+        self._model = model = _load_model(source)
         self.name = source.name
         self.fingerprint = source.fingerprint
-        self.dimension = int(self._model.get_embedding_dimension() or 0)
-        self.pooling = _pooling(self._model)
-        self.normalize = any(type(m).__name__ == "Normalize" for m in self._model)
-        self.max_tokens = int(self._model.max_seq_length or 0)
-        self.query_prefix, self.passage_prefix = _prefixes(self._model, source.name)
+        self.dimension, self.pooling = model.dimension, model.pooling
+        self.normalize, self.max_tokens = model.normalize, model.max_tokens
+        family = [known for stem, known in _FAMILIES.items() if re.match(stem, source.name)]
+        prompts = model.prompts if any(model.prompts) else next(iter(family), ("", ""))
+        self.query_prefix, self.passage_prefix = prompts
 
     def with_prefixes(self, query: str | None = None, passage: str | None = None) -> Encoder:
         """Return this encoder with other prefixes; None keeps one, and the weights are shared."""
@@ -117,14 +175,9 @@ class Encoder:
         Returns:
             float32 vectors, shape (number of texts, `dimension`).
         """
-        with self._lock:
-            vectors = self._model.encode_query(
-                list(texts),
-                prompt=self.query_prefix,
-                batch_size=_BATCH,
-                show_progress_bar=False,
-            )
-        return self._shaped(vectors)
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        return self._model.encode(texts, self.query_prefix, True, None)
 
     def encode_passages(
         self, passages: Sequence[Passage], progress: EncodeProgress | None = None
@@ -133,28 +186,17 @@ class Encoder:
 
         Args:
             passages: The passages to encode.
-            progress: Called about every 512 passages, and at the end.
+            progress: Called after each batch with the passages done and their total.
 
         Returns:
             float32 vectors, shape (number of passages, `dimension`).
         """
-        vectors = np.empty((len(passages), self.dimension), dtype=np.float32)
-        for start in range(0, len(passages), _PROGRESS_EVERY):
-            texts = [passage_text(p) for p in passages[start : start + _PROGRESS_EVERY]]
-            end = start + len(texts)
-            with self._lock:
-                vectors[start:end] = self._model.encode_document(
-                    texts,
-                    prompt=self.passage_prefix,
-                    batch_size=_BATCH,
-                    show_progress_bar=False,
-                )
-            if progress:
-                progress(end, len(passages))
-        return vectors
-
-    def _shaped(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.asarray(vectors, dtype=np.float32).reshape(-1, self.dimension)
+        if not passages:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        total = len(passages)
+        report = (lambda done: progress(done, total)) if progress else None
+        texts = [passage_text(each) for each in passages]
+        return self._model.encode(texts, self.passage_prefix, False, report)
 
 
 def passage_text(passage: Passage) -> str:
@@ -189,7 +231,7 @@ def load_encoder(
 
 
 def resolve_encoder(name: str) -> EncoderSource:
-    """Find an encoder's files and their fingerprint, without loading torch.
+    """Find an encoder's files and their fingerprint, without loading them.
 
     A model of the hub that is not on this machine yet is downloaded. Names and errors are those
     of `load_encoder`.
@@ -208,7 +250,8 @@ def find_encoder(name: str) -> EncoderSource | None:
         RuntimeError: Its files are missing or damaged.
     """
     if name == DEFAULT_ENCODER:
-        return EncoderSource(name, minilm.minilm_folder(), minilm.SHA256)
+        minilm.check_files()
+        return EncoderSource(name, minilm.FOLDER, minilm.RELEASED_SHA256)
     if (folder := Path(name).expanduser()).is_dir():
         folder = folder.resolve()
         return _source(str(folder), folder)
@@ -316,69 +359,10 @@ def _safetensors_revision(api: HfApi, repo: str) -> str:
     raise FileNotFoundError("no safetensors weights")
 
 
-def _load_model(source: EncoderSource) -> SentenceTransformer:
-    """Load a folder as sentence-transformers does, or as Contriever if it has no modules.json."""
-    with without_progress_bar():
-        try:
-            if (source.folder / "modules.json").exists():
-                from sentence_transformers import SentenceTransformer
+def _load_model(source: EncoderSource) -> Model:
+    if source.name == DEFAULT_ENCODER:
+        return MiniLM()
+    require(f"encoder {source.name}", "sentence_transformers")
+    from hopgate.retrievers.sentence_models import SentenceModel
 
-                return SentenceTransformer(
-                    str(source.folder),
-                    local_files_only=True,
-                    model_kwargs={"use_safetensors": True},
-                )
-            return _load_contriever(source.folder)
-        except Exception as error:  # torch, safetensors and tokenizers have no common base class
-            reason = first_line(error)
-            raise RuntimeError(
-                f"encoder {source.name} in {source.folder} cannot be loaded: {reason}"
-            ) from error
-
-
-def _load_contriever(folder: Path) -> SentenceTransformer:
-    """Build Contriever: a BERT, then the mean over unmasked token vectors, not normalised."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    options: dict[str, bool] = {"use_safetensors": True, "local_files_only": True}
-    if config["model_type"] == "bert":
-        options["add_pooling_layer"] = False  # BERT's own pooler: unused, not in the checkpoint
-    transformer = Transformer(
-        str(folder),
-        model_kwargs=options,
-        max_seq_length=min(CONTRIEVER_MAX_TOKENS, config["max_position_embeddings"]),
-    )
-    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
-    return SentenceTransformer(modules=[transformer, pooling])
-
-
-def _prefixes(model: SentenceTransformer, name: str) -> tuple[str, str]:
-    """Return a model's prefixes for queries and for passages."""
-    own = [model.prompts.get(key) or "" for key in ("query", "document", "passage", "corpus")]
-    query, passage = own[0], next(filter(None, own[1:]), "")
-    family = next((known for stem, known in _FAMILIES.items() if re.match(stem, name)), ("", ""))
-    return (query, passage) if query or passage else family
-
-
-def _pooling(model: SentenceTransformer) -> str:
-    for module in model:
-        mode = getattr(module, "pooling_mode", None)
-        if mode:
-            return mode if isinstance(mode, str) else "+".join(mode)
-    return "none"
-
-
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Hide the progress bar that transformers shows while it loads weights."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    return SentenceModel(source.name, source.folder)

@@ -8,14 +8,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from hopgate.common.cache import Cache
+from hopgate.common.extras import require
 from hopgate.retrievers.base import Hit, Retriever, check_k
-from hopgate.retrievers.encoders import (
-    HUB_ID,
-    first_line,
-    hub_model,
-    model_files,
-    without_progress_bar,
-)
+from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files
 from hopgate.retrievers.filters import Filter, Where, filtered
 
 if TYPE_CHECKING:
@@ -127,17 +122,10 @@ def check_reranker(name: str) -> Path | None:
 
 
 def _load(name: str, folder: Path) -> CrossEncoder:
-    from sentence_transformers import CrossEncoder
+    require(f"cross-encoder {name}", "sentence_transformers")
+    from hopgate.retrievers.sentence_models import load_cross_encoder
 
-    with without_progress_bar():
-        try:
-            model: CrossEncoder = CrossEncoder(
-                str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
-            )
-        except Exception as error:  # torch, safetensors and tokenizers have no common base class
-            raise RuntimeError(
-                f"cross-encoder {name} in {folder} cannot be loaded: {first_line(error)}"
-            ) from error
+    model = load_cross_encoder(name, folder)
     if model.num_labels != 1:
         raise RuntimeError(
             f"cross-encoder {name} returns {model.num_labels} scores for a pair: use one that "

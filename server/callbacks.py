@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from hopgate.graphs.adaptive import after_generate
 from hopgate.graphs.history import LOOP
 from hopgate.models.chat import ModelError
+from hopgate.nodes.generate import generate
 from hopgate.nodes.start import start
 from hopgate.nodes.state import NO_USAGE, Decision, Usage, merge_decision
 from hopgate.server.turns import Cause, Observer, Step, Turn
@@ -25,7 +26,7 @@ from hopgate.server.turns import Cause, Observer, Step, Turn
 log = logging.getLogger(__name__)
 
 FIRST_NODE = start.__name__
-LAST_EDGE = after_generate.__name__
+LAST_NODE = generate.__name__
 QUESTION = "original_question"  # the state's key of the question as the user asked it
 EDIT = "UpdateState"  # suffix of LangGraph's name for an edit of the state
 USAGE = TypeAdapter(Usage)
@@ -45,7 +46,6 @@ class _Running:
     within: dict[UUID | None, Step] = field(default_factory=dict)  # the enclosing node of each run
     before: Usage | None = None
     after: Usage | None = None
-    last_edge: UUID | None = None
     is_over: bool = False
     is_edit: bool = False  # by its name, which a request can set too
 
@@ -77,7 +77,7 @@ class TurnWatcher(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Record the start of a run, node or edge."""
+        """Record the start of a run or node."""
         name, data = str(kwargs.get("name") or ""), metadata or {}
         if parent_run_id not in self._running:
             self._running[run_id] = _start(run_id, data, is_edit=name.endswith(EDIT))
@@ -85,8 +85,6 @@ class TurnWatcher(BaseCallbackHandler):
         running = self._running[run_id] = self._running[parent_run_id]
         around = running.within.get(parent_run_id)
         is_node = name == data.get("langgraph_node") and not name.startswith("__")
-        if name == LAST_EDGE:
-            running.last_edge = run_id
         if is_node and not (around and around.name == name):  # a subgraph has the name of its node
             _read_inputs(running, name, inputs)
             _add(running, Step(run_id, around.id if around else None, "node", name, time.time_ns()))
@@ -100,10 +98,10 @@ class TurnWatcher(BaseCallbackHandler):
             return
         if run_id == running.turn.run_id:
             self._end(running, None)
-        elif run_id == running.last_edge:
-            running.is_over = outputs == END
         elif run_id in running.steps:
             _read_update(running, outputs)
+            if running.steps[run_id].name == LAST_NODE:
+                running.is_over = after_generate({"decision": running.turn.decision}) == END
             _close(running, run_id, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:

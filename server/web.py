@@ -4,6 +4,9 @@ langgraph.json names `app` as its `http.app`. The server copies the routes, so t
 are middleware of the routes, not of the app.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -18,6 +21,7 @@ from hopgate.nodes.limits import limits_from_environment
 from hopgate.server import metrics, presets
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
+from hopgate.server.warming import warm_up
 
 STATIC = Path(__file__).with_name("static")
 
@@ -30,6 +34,15 @@ def to_page(_: Request) -> RedirectResponse:
 def to_metrics(_: Request) -> Response:
     """Return hopgate's metrics for Prometheus."""
     return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """Create the presets before the server answers, and load the defaults while it does."""
+    warming = asyncio.create_task(warm_up())
+    async with presets.lifespan(app):
+        yield
+    warming.cancel()
 
 
 # Editable installs may use links.
@@ -52,5 +65,5 @@ app = Starlette(
         Middleware(DeveloperRoutes),
         Middleware(BodyLimit, max_bytes=limits_from_environment().body_bytes),
     ],
-    lifespan=presets.lifespan,
+    lifespan=lifespan,
 )

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from threading import Event
-from time import sleep
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -31,7 +31,12 @@ from hopgate.classifiers.checkpoint import (
 )
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.classifiers.networks import network_from
-from hopgate.classifiers.router import BATCH, BLENDS, Router, load_router
+from hopgate.classifiers.router import Router, load_router
+from hopgate.common import minilm
+from hopgate.common.onnx import BATCH_TOKENS
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.checkpoint import Weights
 
 SHIPPED = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o", "local-smollm2")
 QUESTIONS = [
@@ -61,9 +66,7 @@ def as_rows(found: list[dict[str, float]]) -> torch.Tensor:
     return torch.tensor([[row[label] for label in "ABC"] for row in found])
 
 
-def transformers_forward(
-    shipped: Checkpoint, state: dict[str, torch.Tensor], questions: list[str]
-) -> torch.Tensor:
+def transformers_forward(shipped: Checkpoint, state: Weights, questions: list[str]) -> torch.Tensor:
     """Label probabilities by transformers' T5, one question at a time."""
     network = network_from("t5", shipped.config, state)
     rows = []
@@ -109,7 +112,7 @@ def test_half_alpha_is_the_average_of_all_weights(router: Router, shipped: Check
 
 def test_a_batch_gives_what_each_question_gives_alone(router: Router) -> None:
     questions = [f"{question} {'And why? ' * (i % 7)}" for i, question in enumerate(QUESTIONS * 17)]
-    assert len(questions) > BATCH
+    assert len(questions) > BATCH_TOKENS // 8  # more than one pass
     together = as_rows(router.route(questions, 0.3))
     alone = as_rows([router.route([question], 0.3)[0] for question in questions])
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
@@ -123,68 +126,6 @@ def test_threads_with_different_alpha_do_not_mix(router: Router) -> None:
     assert len({str(rows) for rows in expected}) == 16
     for rows, wanted in zip(found, expected * 2, strict=True):
         torch.testing.assert_close(as_rows(rows), wanted, atol=1e-4, rtol=0)
-
-
-class Held:
-    """Replaces a router's encoder: blocks until `go` is set, and counts the questions."""
-
-    def __init__(self, router: Router) -> None:
-        self.inner, self.sizes, self.go, self.fails = router._body, list[int](), Event(), False
-        router._body = self
-
-    def __call__(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        self.sizes.append(len(tokens))
-        assert self.go.wait(30)
-        if self.fails:
-            raise MemoryError("no more memory")
-        assert self.inner is not None
-        return self.inner(tokens, mask)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        sleep(0.01)
-    raise AssertionError("timed out")
-
-
-def test_waiting_calls_become_one_batch_at_any_alpha() -> None:
-    router = Router.load()
-    expected = [as_rows(router.route([QUESTIONS[i % 4]], i / 15)) for i in range(16)]
-    router._blends.clear()
-    held = Held(router)
-    with ThreadPoolExecutor(16) as pool:
-        first = pool.submit(router.route, [QUESTIONS[0]], 0.0)
-        wait_until(lambda: held.sizes == [1])
-        others = [pool.submit(router.route, [QUESTIONS[i % 4]], i / 15) for i in range(1, 16)]
-        wait_until(lambda: len(router._waiting) == 15)
-        held.go.set()
-        found = [as_rows(call.result(30)) for call in (first, *others)]
-    assert held.sizes == [1, 15]
-    for rows, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=0)
-
-
-def test_a_failing_batch_fails_only_its_own_calls() -> None:
-    router = Router.load()
-    held = Held(router)
-    held.fails = True
-    with ThreadPoolExecutor(3) as pool:
-        calls = [pool.submit(router.route, [QUESTIONS[0]], alpha) for alpha in (0.1, 0.5, 0.9)]
-        wait_until(lambda: len(held.sizes) == 1 and len(router._waiting) == 2)
-        held.go.set()
-        for call in calls:
-            with pytest.raises(MemoryError):
-                call.result(30)
-    held.fails = False
-    assert len(router.route([QUESTIONS[0]], 0.1)) == 1
-
-
-def test_the_number_of_blends_in_memory_is_bounded(router: Router) -> None:
-    for step in range(21):
-        router.route(QUESTIONS[:1], step / 20)
-    assert len(router._blends) == BLENDS
 
 
 def test_many_alphas_at_once_give_what_each_gives_alone(router: Router) -> None:
@@ -242,16 +183,47 @@ def test_long_question_is_cut_at_384_tokens(router: Router) -> None:
     assert cut == pytest.approx(longer, abs=1e-5)
 
 
-def test_altered_byte_is_refused(folder: Path) -> None:
-    weights = folder / "cost-flan-t5-xl.safetensors"
-    content = bytearray(weights.read_bytes())
+@pytest.mark.parametrize("name", ["cost-flan-t5-xl.safetensors", "features.onnx"])
+def test_altered_byte_is_refused(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(RuntimeError, match=r"cost-flan-t5-xl\.safetensors was altered"):
+    (folder / name).write_bytes(content)
+    with pytest.raises(RuntimeError, match=f"{name} was altered"):
         Router.load(folder)
 
 
-@pytest.mark.parametrize("name", ["reliability-gpt-4o.safetensors", "tokenizer.json"])
+def test_a_graph_without_a_hash_is_refused(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["sha256"]["features.onnx"]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(RuntimeError, match="damaged: files without a hash"):
+        Router.load(folder)
+
+
+def test_a_router_without_a_graph_gives_the_same_probabilities(
+    folder: Path, router: Router
+) -> None:
+    """Routers had no graph before they ran on ONNX Runtime; these run through torch."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["graph"], manifest["sha256"]["features.onnx"]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    (folder / "features.onnx").unlink()
+    older = Router.load(folder)
+    for alpha in (0.0, 0.4, 1.0):
+        found, expected = (as_rows(each.route(QUESTIONS, alpha)) for each in (older, router))
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_the_graph_of_another_network_is_refused(tmp_path: Path, shipped: Checkpoint) -> None:
+    other = replace(shipped, graph=minilm.GRAPH.read_bytes())
+    write(other, tmp_path / "router", "", int8=True, overwrite=False)
+    with pytest.raises(ValueError, match="the graph takes a weight from elsewhere"):
+        Router.load(tmp_path / "router")
+
+
+@pytest.mark.parametrize(
+    "name", ["reliability-gpt-4o.safetensors", "tokenizer.json", "features.onnx"]
+)
 def test_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(RuntimeError, match=f"{name} is missing"):
@@ -269,6 +241,7 @@ def edit_format(manifest: dict[str, object]) -> None:
 
 def edit_width(manifest: dict[str, dict[str, object]]) -> None:
     manifest["config"]["d_ff"] = 512
+    manifest["graph"] = None  # only torch reads the configuration
 
 
 def drop_reliability(manifest: dict[str, dict[str, object]]) -> None:
@@ -389,7 +362,7 @@ def test_routing_imports_only_what_it_needs() -> None:
             del sys.modules[name]
         importlib.import_module(f"{room}.router").load_router().route(["Who?"], 0.5)
         imported = {name for name in sys.modules if name.startswith(f"{room}.")}
-    needed = {"checkpoint", "doubts", "networks", "router", "serving"}
+    needed = {"checkpoint", "doubts", "router"}
     assert imported == {f"{room}.{name}" for name in needed}
 
 

@@ -582,7 +582,7 @@ def test_no_passage_matches_for_two_users(user: str, other: str, rest: str) -> N
     )
 
 
-@pytest.mark.parametrize("after", ["condense", "gate", "route"])
+@pytest.mark.parametrize("after", ["start", "gate", "route"])
 @pytest.mark.parametrize("strategy", ["single", "multi"])
 async def test_a_resumed_run_is_bound_to_its_user(index: str, after: str, strategy: Any) -> None:
     graph = build(BOUND, checkpointer=InMemorySaver())

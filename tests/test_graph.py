@@ -72,7 +72,8 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
     edges = {(edge.source, edge.target, edge.conditional) for edge in drawn.edges}
     assert edges == {
         ("__start__", "start", False),
-        ("start", "condense", False),
+        ("start", "condense", True),
+        ("start", "gate", True),
         ("condense", "gate", False),
         ("gate", "route", True),
         ("gate", "generate", True),
@@ -230,7 +231,7 @@ async def test_usage_counts_every_request_and_its_tokens(fake: FakeOpenAI, label
     assert usage["llm_calls"] == len(fake.requests)
     assert usage["prompt_tokens"] == PROMPT_TOKENS * len(fake.requests)
     assert usage["completion_tokens"] == COMPLETION_TOKENS * len(fake.requests)
-    visited = {"start", "condense", "gate", "route", "retrieve", "generate"}
+    visited = {"start", "gate", "route", "retrieve", "generate"}
     assert set(usage["ms"]) == visited | ({"reason"} if label == "C" else set())
     assert all(ms >= 0 for ms in usage["ms"].values())
 
@@ -255,8 +256,9 @@ async def test_usage_is_the_same_when_tokens_are_streamed(fake: FakeOpenAI) -> N
 
 async def test_a_first_question_is_not_condensed(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct="x"))
-    await build().ainvoke({"question": QUESTION})
+    result = await build().ainvoke({"question": QUESTION})
     assert len(fake.requests) == 2
+    assert set(result["usage"]["ms"]) == {"start", "gate", "generate"}
 
 
 @memory_and_sqlite
@@ -277,6 +279,7 @@ async def test_a_follow_up_is_condensed_with_one_call(
     assert retriever.queries[-1] == standalone
     assert all(f"Question: {standalone}" in prompt for prompt in fake.prompts[1:])
     assert result["usage"]["llm_calls"] == len(fake.requests) == 3
+    assert "condense" in result["usage"]["ms"]
     state = (await graph.aget_state(THREAD)).values
     assert (state["original_question"], state["standalone"]) == ("And when was it lit?", standalone)
 
@@ -392,7 +395,6 @@ async def test_every_checkpoint_is_plain_json(
     assert [state.next for state in history][::-1] == [
         ("__start__",),
         ("start",),
-        ("condense",),
         ("gate",),
         ("route",),
         ("multihop",),

@@ -175,7 +175,7 @@ async def test_the_limit_replaces_an_unset_deadline() -> None:
 # Attempts to bypass limits
 
 
-@pytest.mark.parametrize("after", ["condense", "gate", "route", "retrieve", "generate"])
+@pytest.mark.parametrize("after", ["start", "gate", "route", "retrieve", "generate"])
 async def test_limits_apply_to_a_resumed_run(after: str) -> None:
     label = "B" if after in ("retrieve", "generate") else "C"
     app = graph({"max_hops": 2, "escalate": 4}, label)

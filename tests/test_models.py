@@ -1,9 +1,11 @@
 """Chat models: names, faults of a fake endpoint, and the real embedded model."""
 
 import asyncio
+import gc
 import json
 import math
 import shutil
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +329,25 @@ def test_event_loops_do_not_share_connections(fake: FakeOpenAI) -> None:
     assert [asyncio.run(complete()).text for _ in range(2)] == ["one", "two"]
 
 
+def test_connections_are_closed_when_their_event_loop_ends(
+    fake: FakeOpenAI, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.says("one")
+
+    async def ask() -> ChatOpenAI:
+        await complete()
+        return (await chat.load("openai:fake")).client
+
+    loops = len(chat._loaded)
+    client = asyncio.run(ask())
+    assert client.http_async_client.is_closed
+    assert len(chat._loaded) == loops
+    del client
+    gc.collect()
+    assert not [each for each in recwarn if "nclosed" in str(each.message)]
+    assert "nclosed" not in caplog.text
+
+
 def test_an_apps_own_model_is_wrapped(key: str) -> None:
     model = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:9/v1"))
     assert (model.name, model.endpoint) == ("mine", "http://127.0.0.1:9/v1")
@@ -405,3 +426,12 @@ async def test_a_password_in_the_base_url_is_not_shown(monkeypatch: pytest.Monke
     message = await error_of()
     assert "hunter2" not in message
     assert "http://127.0.0.1:9/v1" in message
+
+
+async def test_a_password_in_the_base_url_is_sent_as_basic_authentication(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", fake.base_url.replace("//", "//alice:hunter%402@"))
+    fake.says("Oslo")
+    assert (await complete()).text == "Oslo"
+    assert fake.keys == [f"Basic {b64encode(b'alice:hunter@2').decode()}"]

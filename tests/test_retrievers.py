@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -35,9 +35,6 @@ from hopgate.retrievers.base import (
     passage_id,
 )
 from hopgate.retrievers.encoders import load_encoder, resolve_encoder
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 TEXTS = [
     "The lighthouse was lit in 1811.",
@@ -71,7 +68,7 @@ def test_minilm_is_the_released_model_with_unit_vectors() -> None:
     vectors = encoder.encode_queries(TEXTS)
     assert (encoder.dimension, encoder.pooling, encoder.max_tokens) == (384, "mean", 256)
     assert encoder.normalize
-    assert encoder.fingerprint == minilm.SHA256
+    assert encoder.fingerprint == minilm.RELEASED_SHA256
     assert vectors.shape == (3, 384)
     assert vectors.dtype == np.float32
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
@@ -90,7 +87,7 @@ def test_no_queries_give_no_vectors() -> None:
 
 def test_changed_minilm_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minilm, "SHA256", "0" * 64)
-    with pytest.raises(RuntimeError, match=r"model\.safetensors is not the released"):
+    with pytest.raises(RuntimeError, match=r"minilm\.safetensors was altered"):
         resolve_encoder("minilm")
 
 
@@ -115,9 +112,11 @@ def test_the_prefixes_of_a_model_are_its_own_those_of_its_family_or_those_asked_
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
+    from hopgate.retrievers.sentence_models import SentenceModel
+
     plain = load_encoder(str(tiny_contriever))
     assert (plain.query_prefix, plain.passage_prefix) == ("", "")
-    model = SentenceTransformer(modules=list(plain._model))
+    model = SentenceTransformer(modules=list(SentenceModel("tiny", tiny_contriever).model))
     model.prompts = {"query": "search: ", "passage": "doc: "}
     model.save(str(tmp_path / "prompted"))
     own = load_encoder(str(tmp_path / "prompted"))
@@ -151,7 +150,7 @@ def test_progress_counts_up_to_all_passages(tiny_contriever: Path) -> None:
         passages, lambda done, total: seen.append((done, total))
     )
     assert vectors.shape == (600, 32)
-    assert seen == [(512, 600), (600, 600)]
+    assert seen == [(128, 600), (256, 600), (384, 600), (512, 600), (600, 600)]
 
 
 def test_an_encoder_is_loaded_again_when_its_files_change(
@@ -175,7 +174,7 @@ def test_an_encoder_loads_once_for_all_threads(
     loads: list[str] = []
     real = encoders._load_model
 
-    def counted(source: encoders.EncoderSource) -> SentenceTransformer:
+    def counted(source: encoders.EncoderSource) -> encoders.Model:
         loads.append(source.name)
         return real(source)
 

@@ -1,4 +1,4 @@
-"""What nodes share: their runtime, the edges' guard, the state's reducers, strategy names."""
+"""What nodes share: their runtime, the edges' limits, the state's reducers, strategy names."""
 
 import logging
 from datetime import UTC, datetime
@@ -13,9 +13,10 @@ from langgraph.types import Overwrite
 
 from hopgate import Context
 from hopgate.common import strategies
+from hopgate.graphs.edges import Edge
 from hopgate.models.chat import ModelError, wrap
 from hopgate.nodes.limits import Limits
-from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed, bind, guard
+from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed, bind
 from hopgate.nodes.start import start
 from hopgate.nodes.state import NO_USAGE, Decision, Update, add_hops, merge_decision
 
@@ -99,19 +100,18 @@ async def test_a_visit_gets_the_context_within_the_limits() -> None:
         await visit(bound, {}, Context(max_hops=5))
 
 
-def test_a_guarded_edge_checks_the_state_before_it_decides() -> None:
+async def test_an_edge_checks_the_state_before_it_decides() -> None:
     decided: list[Any] = []
 
-    def edge(state: Any) -> Literal["gate"]:
+    def choose(state: Any) -> Literal["gate"]:
         decided.append(state)
         return "gate"
 
-    guarded = guard(edge, resources(limits=Limits(question_chars=3)))
-    assert guarded({"standalone": "Why"}) == "gate"
+    edge = Edge(choose, Limits(question_chars=3))
+    assert edge.invoke({"standalone": "Why"}) == await edge.ainvoke({"standalone": "Who"}) == "gate"
     with pytest.raises(ValueError, match="next_query has 4 characters"):
-        guarded({"next_query": "Why?"})
-    assert len(decided) == 1
-    assert guarded.__annotations__["return"] == Literal["gate"]  # LangGraph draws edges from it
+        await edge.ainvoke({"next_query": "Why?"})
+    assert len(decided) == 2
 
 
 # Searching and calling the model

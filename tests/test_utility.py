@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -61,7 +64,10 @@ def test_unknown_outcomes_do_not_affect_the_loss() -> None:
     torch.testing.assert_close(loss, torch.nn.functional.softplus(scores[-1]))
 
 
-def trained_heads() -> tuple[torch.Tensor, dict[str, dict[str, torch.Tensor]]]:
+Heads = dict[str, dict[str, np.ndarray[Any, np.dtype[np.float32]]]]
+
+
+def trained_heads() -> tuple[torch.Tensor, Heads]:
     torch.manual_seed(0)
     features = torch.randn(400, 16)
     readout = new_readout(16, 2)
@@ -69,14 +75,12 @@ def trained_heads() -> tuple[torch.Tensor, dict[str, dict[str, torch.Tensor]]]:
     return features, label_heads(features, readout, ["weak", "strong"])
 
 
-def labels_at(
-    features: torch.Tensor, heads: dict[str, dict[str, torch.Tensor]], alpha: float
-) -> list:
+def labels_at(features: torch.Tensor, heads: Heads, alpha: float) -> list[int]:
     mixed = {
         name: (1 - alpha) * heads["cost-weak"][name] + alpha * heads["reliability-weak"][name]
         for name in ("head.weight", "head.bias")
     }
-    scores = torch.nn.functional.linear(features, mixed["head.weight"], mixed["head.bias"])
+    scores = features.numpy() @ mixed["head.weight"].T + mixed["head.bias"]
     found: list[int] = scores.argmax(1).tolist()
     return found
 
@@ -95,4 +99,4 @@ def test_heads_have_one_shape_and_differ_by_profile() -> None:
         f"{part}-{llm}" for part in ("cost", "reliability") for llm in ("weak", "strong")
     }
     assert {head["head.weight"].shape for head in heads.values()} == {(3, 16)}
-    assert not torch.equal(heads["cost-weak"]["head.bias"], heads["cost-strong"]["head.bias"])
+    assert not np.array_equal(heads["cost-weak"]["head.bias"], heads["cost-strong"]["head.bias"])

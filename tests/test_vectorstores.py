@@ -65,12 +65,12 @@ def test_a_collection_that_is_not_there_is_named(store: str) -> None:
         open_source(store)
 
 
-async def test_a_request_chooses_its_store_by_context(store: str) -> None:
+def test_a_request_chooses_its_store_by_context(store: str) -> None:
     fill_store(store, PASSAGES)
     context = Context(index=store, strategy="single")
     resources = Resources()
-    retriever = await resources.load_retriever(context)
-    assert retriever is await resources.load_retriever(context)
+    retriever = resources.open_retriever(context)
+    assert retriever is resources.open_retriever(context)
     ((best,),) = retriever.search(["bread"], 1)
     assert best["title"] == "Harbour bakery"
 

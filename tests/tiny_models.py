@@ -1,8 +1,17 @@
 """Tiny models with random weights, which tests make and save."""
 
-from pathlib import Path
+from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopgate.classifiers.checkpoint import HEAD, Checkpoint
 from hopgate.retrievers.encoders import resolve_encoder
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.networks import T5Network
+
+WORDS = ["[PAD]", "[UNK]", "who", "wrote", "it", "when", "was", "built", "the", "mother", "of"]
 
 
 def save_cross_encoder(folder: Path, labels: int = 1, seed: int = 3) -> Path:
@@ -45,3 +54,41 @@ def save_contriever(folder: Path, seed: int = 3) -> Path:
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def small_t5(seed: int = 0, **settings: Any) -> T5Network:
+    """Return a T5 of three layers with a label head."""
+    import torch
+    from transformers import T5Config
+
+    from hopgate.classifiers.networks import T5Network
+
+    torch.manual_seed(seed)
+    sizes = dict(vocab_size=60, d_model=32, d_kv=16, d_ff=48, num_layers=3, num_heads=4)
+    config = T5Config(**sizes | settings, decoder_start_token_id=0)
+    network = T5Network(config).eval()
+    for parameter in network.parameters():
+        parameter.data.normal_(std=0.3)
+    return network
+
+
+def small_router(cost: T5Network, reliability: T5Network, *, one_body: bool) -> Checkpoint:
+    """Return a router for the LLM `tiny`, whose weights differ everywhere or in the heads alone."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from hopgate.classifiers.networks import state_of
+
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    states = {"cost-tiny": state_of(cost), "reliability": state_of(reliability)}
+    shared = {
+        name: values
+        for name, values in states["cost-tiny"].items()
+        if one_body and not name.startswith(HEAD)
+    }
+    own = {
+        part: {name: values for name, values in state.items() if name not in shared}
+        for part, state in states.items()
+    }
+    config = cost.t5.config.to_diff_dict()
+    return Checkpoint("t5", config, tokenizer, {"shared": shared, **own})

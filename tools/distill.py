@@ -25,15 +25,14 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import track
-from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import BertModel, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 from hopgate.classifiers.checkpoint import MAX_TOKENS, Checkpoint, check_free, split, write
 from hopgate.classifiers.fitting import Stateful, Unfinished
 from hopgate.classifiers.networks import from_pretrained, padded, state_of
+from hopgate.common import minilm
 from hopgate.common.files import read_jsonl
-from hopgate.common.minilm import minilm_folder
 
 SENTENCE_TOKENS = 40
 STEPS = 3000
@@ -360,13 +359,13 @@ def distill(
         raise ValueError(f"steps is {steps}; use a number of at least 1")
     check_free(out, overwrite)
     torch.manual_seed(seed)
-    folder = minilm_folder()
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
+    tokenizer = minilm.tokenizer()
     tokenizer.enable_truncation(SENTENCE_TOKENS)
     sentences = read_sentences(paths)
     ids = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]
-    teacher = BertModel.from_pretrained(folder, add_pooling_layer=False)
+    teacher = BertModel(BertConfig.from_json_file(minilm.CONFIG), add_pooling_layer=False)
+    weights = minilm.weights()
+    teacher.load_state_dict({name: torch.from_numpy(each) for name, each in weights.items()})
     student = new_t5(len(layers))
     teacher.train(False)
     student.train(False)

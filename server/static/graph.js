@@ -5,6 +5,7 @@ import { isDot, layout, path } from "./layout.js";
 
 /** What a conditional edge means, by its source and its target. */
 const LABELS = {
+  "start condense": "follow-up",
   "gate route": "Yes",
   "gate generate": "No",
   "route generate": "A none",

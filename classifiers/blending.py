@@ -1,0 +1,75 @@
+"""Routers whose whole body blends: a torch network for each α. Needs the extra `train`."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hopgate.classifiers.checkpoint import Checkpoint
+from hopgate.classifiers.fitting import all_features
+from hopgate.classifiers.networks import Network, network_from
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hopgate.classifiers.router import Features
+
+BLENDS = 8
+"""Maximum number of networks kept in memory."""
+BLEND_BYTES = 512 * 2**20
+"""Maximum memory for networks; the one in use always stays."""
+
+
+class BlendedBody:
+    """The networks of a router at the α that were asked for last, on a GPU if there is one."""
+
+    def __init__(self, checkpoint: Checkpoint, profile: str) -> None:
+        """Keep the two sets of weights.
+
+        Raises:
+            ValueError: They do not fit the configuration.
+        """
+        self._architecture, self._config = checkpoint.architecture, checkpoint.config
+        self._cost, self._reliability = map(checkpoint.state, checkpoint.blended_parts(profile))
+        self._same = {*checkpoint.parts["shared"]}
+        self._one_pass = checkpoint.one_pass
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._lock = threading.Lock()
+        self._networks: OrderedDict[float, Network] = OrderedDict()
+        size = sum(values.nbytes for values in self._cost.values())
+        self._limit = min(BLENDS, max(1, BLEND_BYTES // size))
+        self.at(0.0)  # raises if the weights do not fit
+
+    def at(self, alpha: float) -> Features:
+        """Return what computes the features at α; makes a network for a new one."""
+        alpha = 0.0 if self._one_pass else alpha
+        with self._lock:
+            network = self._networks.get(alpha) or self._network(alpha)
+            self._networks[alpha] = network
+            self._networks.move_to_end(alpha)
+            while len(self._networks) > self._limit:
+                self._networks.popitem(last=False)
+
+        def features(ids: Sequence[list[int]]) -> NDArray[np.float32]:
+            order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
+            found = all_features(network, [ids[at] for at in order])
+            back = np.empty(found.shape, dtype=np.float32)
+            back[order] = found.numpy()
+            return back
+
+        return features
+
+    def _network(self, alpha: float) -> Network:
+        state = {
+            name: cost
+            if name in self._same
+            else (1 - alpha) * cost + alpha * self._reliability[name]
+            for name, cost in self._cost.items()
+        }
+        network = network_from(self._architecture, self._config, state)
+        return network.requires_grad_(False).to(self._device)

@@ -1,0 +1,222 @@
+"""Networks of text encoders and routers, run by ONNX Runtime on the CPU, without torch.
+
+A network is a graph without weights (see `hopgate.common.exporting`) and the weights it names,
+which stay where they are stored. A graph may come with a stranger's files, so it is checked before
+it is loaded: it can do arithmetic on its inputs and its weights, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+INPUTS = ("tokens", "mask")
+WEIGHTS = "weights"
+"""Where a graph says that its weights are: no file, the name stands for those given with it."""
+OUTPUT = "features"
+BATCH_TOKENS = 512
+"""Tokens in one pass, padding included: more leave the CPU's caches (docs/results/start.md)."""
+_NAMES = """
+    Abs Add And Cast Clip Concat Constant Div Equal Erf Expand Gather GatherElements
+    GatherND Gelu Gemm Greater GreaterOrEqual Identity LayerNormalization Less LessOrEqual Log
+    MatMul Max Min Mul Neg Not Pow Range Reciprocal ReduceL2 ReduceMean ReduceSum Relu
+    Reshape Shape Slice Softmax Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where
+"""
+OPERATORS = frozenset(_NAMES.split())
+"""What a graph may do; none of these reads a file, loops, or runs another graph."""
+
+
+class Network:
+    """A network in memory, for use from any number of threads at once."""
+
+    def __init__(self, graph: bytes, weights: Weights) -> None:
+        """Join a graph and its weights.
+
+        Args:
+            graph: A serialised ONNX model with the inputs `INPUTS`, both int64 [texts, tokens],
+                and the output `OUTPUT`, float32 [texts, width].
+            weights: By the names that the graph gives them.
+
+        Raises:
+            ValueError: The graph is damaged, does anything but arithmetic, or does not fit the
+                weights.
+        """
+        import onnxruntime
+
+        check(graph, weights)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads()
+        # Threads that spin while they wait take the time of other requests.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in weights.values()]
+        options.add_external_initializers(list(weights), values)
+        try:
+            self._session = onnxruntime.InferenceSession(
+                graph,
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=False,  # it would print, and try the same again
+            )
+        except Exception as error:  # its errors have no common base class
+            raise ValueError(f"the graph does not fit its weights: {_reason(error)}") from error
+
+    def run(
+        self, ids: Sequence[Sequence[int]], progress: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Return the network's output for each text.
+
+        Texts of similar length share a pass.
+
+        Args:
+            ids: The token ids of each text, at least one text.
+            progress: Called after each pass with the number of texts done.
+
+        Returns:
+            float32, shape (texts, width), in the order of the texts.
+
+        Raises:
+            ValueError: The graph cannot process these tokens.
+        """
+        rows: list[NDArray[np.float32]] = []
+        order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
+        for batch in _batches([ids[at] for at in order]):
+            rows.extend(self._pass(batch))
+            if progress:
+                progress(len(rows))
+        found = np.empty((len(rows), *rows[0].shape), dtype=np.float32)
+        found[order] = rows
+        return found
+
+    def _pass(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        tokens = np.zeros((len(ids), max(map(len, ids))), dtype=np.int64)
+        mask = np.zeros_like(tokens)
+        for row, each in enumerate(ids):
+            tokens[row, : len(each)] = each
+            mask[row, : len(each)] = 1
+        try:
+            (found,) = self._session.run([OUTPUT], dict(zip(INPUTS, (tokens, mask), strict=True)))
+        except Exception as error:
+            raise ValueError(f"the graph cannot be run: {_reason(error)}") from error
+        return np.asarray(found, dtype=np.float32)
+
+
+def _batches(ids: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
+    """Cut texts, sorted by length, into passes of at most `BATCH_TOKENS`."""
+    batches: list[list[Sequence[int]]] = []
+    for each in ids:
+        if batches and (len(batches[-1]) + 1) * len(each) <= BATCH_TOKENS:
+            batches[-1].append(each)
+        else:
+            batches.append([each])
+    return batches
+
+
+def threads() -> int:
+    """Return how many threads one pass may use: `OMP_NUM_THREADS`, else the process's cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check(graph: bytes, weights: Weights) -> None:
+    """Check that a graph does nothing but arithmetic on its inputs and on these weights.
+
+    Raises:
+        ValueError: It is damaged, has other operators than `OPERATORS`, has functions or inner
+            graphs, or takes a weight from elsewhere.
+    """
+    model: Any = _model_class()()
+    try:
+        model.ParseFromString(graph)
+    except Exception as error:  # protobuf's DecodeError, imported late
+        raise ValueError("the graph is damaged: it is not an ONNX model") from error
+    names = {(node.domain, node.op_type) for node in model.graph.node}
+    if not names:
+        raise ValueError("the graph is damaged: it is empty")
+    others = sorted(f"{d}::{o}".removeprefix("::") for d, o in names if not _is_allowed(d, o))
+    if others:
+        raise ValueError(f"the graph has the operator {others[0]!r}, which hopgate does not run")
+    attributes = [each for node in model.graph.node for each in node.attribute]
+    if model.functions or any(each.g or each.graphs for each in attributes):
+        raise ValueError("the graph has another graph within, which hopgate does not run")
+    constants = [tensor for each in attributes for tensor in (*each.t, *each.tensors)]
+    sparse = any(each.sparse_tensor or each.sparse_tensors for each in attributes)
+    if (
+        model.graph.sparse_initializer
+        or sparse
+        or any(map(_is_elsewhere, constants))
+        or any(
+            each.name not in weights or _locations(each) != {WEIGHTS}
+            for each in filter(_is_elsewhere, model.graph.initializer)
+        )
+    ):
+        raise ValueError("the graph takes a weight from elsewhere, which hopgate does not read")
+
+
+def _is_elsewhere(tensor: Any) -> bool:
+    return bool(tensor.data_location or tensor.external_data)
+
+
+def _locations(tensor: Any) -> set[str]:
+    return {entry.value for entry in tensor.external_data if entry.key == "location"}
+
+
+def _is_allowed(domain: str, operator: str) -> bool:
+    return domain in ("", "ai.onnx") and operator in OPERATORS
+
+
+_FIELDS = {
+    "Model": {"graph": (7, "Graph"), "functions": (25, "Any")},
+    "Graph": {"node": (1, "Node"), "initializer": (5, "Tensor"), "sparse_initializer": (15, "Any")},
+    "Node": {"op_type": (4, "string"), "attribute": (5, "Attribute"), "domain": (7, "string")},
+    "Attribute": {
+        **{"t": (5, "Tensor"), "tensors": (10, "Tensor")},
+        **{"g": (6, "Any"), "graphs": (11, "Any")},
+        **{"sparse_tensor": (22, "Any"), "sparse_tensors": (23, "Any")},
+    },
+    "Tensor": {"name": (8, "string"), "external_data": (13, "Entry"), "data_location": (14, "int")},
+    "Entry": {"key": (1, "string"), "value": (2, "string")},
+    "Any": {},
+}
+"""The parts of onnx.proto that `check` reads: by message, each field's number and type."""
+
+
+@cache
+def _model_class() -> Any:
+    """Return protobuf's class of an ONNX model; the package `onnx` takes 30 MB and 0.2 s."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file: Any = descriptor_pb2.FileDescriptorProto(
+        name="hopgate_onnx.proto", package="hopgate_onnx", syntax="proto2"
+    )
+    kinds = descriptor_pb2.FieldDescriptorProto
+    single = {"graph", "op_type", "domain", "name", "data_location", "key", "value"}
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind) in fields.items():
+            added = message.field.add(name=field, number=number)
+            added.label = kinds.LABEL_OPTIONAL if field in single else kinds.LABEL_REPEATED
+            plain = {"string": kinds.TYPE_STRING, "int": kinds.TYPE_INT32}.get(kind)
+            added.type = plain or kinds.TYPE_MESSAGE
+            if not plain:
+                added.type_name = f".hopgate_onnx.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("hopgate_onnx.Model"))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,54 @@
+"""Conditional edges: a function of the state that returns the name of the next node."""
+
+from collections.abc import Callable
+from typing import Any, get_args, get_type_hints
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.graph import StateGraph
+
+from hopgate.nodes.limits import NO_LIMITS, Limits
+
+Choose = Callable[[Any], str]
+
+
+class Edge(Runnable[Any, str]):
+    """An edge as LangGraph calls it, which first checks the state against the operator's limits.
+
+    LangGraph follows the edges of a hand edit at once, so an edit past a limit is refused there.
+    A plain function would run in a thread, which takes longer than the choice itself.
+    """
+
+    def __init__(self, choose: Choose, limits: Limits) -> None:
+        """Wrap `choose`, whose name the edge takes."""
+        self.name = choose.__name__
+        self._choose = choose
+        self._limits = limits
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
+        """Return the next node.
+
+        Raises:
+            ValueError: The state exceeds a limit.
+        """
+        if self._limits is not NO_LIMITS:
+            self._limits.check_state(input)
+        return self._choose(input)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
+        """Return the next node, see `invoke`."""
+        return self.invoke(input)
+
+
+def add_edges(
+    builder: StateGraph[Any, Any, Any, Any], source: str, choose: Choose, limits: Limits = NO_LIMITS
+) -> None:
+    """Add an edge from a node to each of the nodes that `choose` can return.
+
+    Args:
+        builder: The graph.
+        source: The node, or START.
+        choose: Its return type is a `Literal` of the nodes.
+        limits: What the state may hold.
+    """
+    ends = get_args(get_type_hints(choose)["return"])
+    builder.add_conditional_edges(source, Edge(choose, limits), list(ends))

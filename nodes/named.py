@@ -1,0 +1,210 @@
+"""The index and the router that a request names: checked, and opened, as often as they change.
+
+What is not a coroutine may block, so nodes call it in a thread. Searches of one index that arrive
+together run as one, and so do routings by one router.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from hopgate.classifiers.decision import Routed, routed
+from hopgate.common.batching import Batcher
+from hopgate.common.cache import file_stamp
+from hopgate.nodes.context import SAMPLE, Context
+from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.filters import Filter, filtered, parse_where
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.router import Router
+
+KEPT = 256  # names come from requests
+Find = Callable[[Retriever, Sequence[str], int], list[list[Hit]]]
+Value = TypeVar("Value")
+_Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class _Found(NamedTuple, Generic[Value]):
+    value: Value
+    files: Sequence[Path]
+    stamps: _Stamps
+
+
+class Lookup(Generic[Value]):
+    """What a name stands for, looked up again only when one of its files has changed.
+
+    Looking up reads manifests and lists folders, which would cost every question more than all of
+    its LangGraph steps. Staleness is that of `hopgate.common.cache.Cache`; errors are not kept.
+    """
+
+    def __init__(self, find: Callable[..., Value], files: Callable[..., Sequence[Path]]) -> None:
+        """Keep how to look up a name, and how to list the files that the result depends on."""
+        self._find = find
+        self._files = files
+        self._cell = lru_cache(KEPT)(lambda *name: list[_Found[Value]]())
+
+    def __call__(self, *name: str) -> Value:
+        """Return what the name stands for; raises the errors of `find` and `files`."""
+        cell = self._cell(*name)
+        if not cell or _stamps(cell[0].files) != cell[0].stamps:
+            files = self._files(*name)
+            stamps = _stamps(files)  # before the look: a change during it makes the result stale
+            cell[:] = [_Found(self._find(*name), files, stamps)]
+        return cell[0].value
+
+
+def _stamps(files: Sequence[Path]) -> _Stamps:
+    return tuple(map(file_stamp, files))
+
+
+def check_index(context: Context) -> None:
+    """Check that the request's index can be searched, without opening it.
+
+    Raises:
+        ValueError: See `hopgate.retrievers.sources.check_source`.
+        RuntimeError: An extra is missing.
+    """
+    if is_folder(context):
+        _check_folder(context.index, context.mode)
+    else:
+        from hopgate.retrievers.sources import check_source
+
+        check_source(context.index, context.mode, context.rerank, context.where)
+
+
+def open_index(context: Context) -> Retriever:
+    """Open the request's index, all searches of which fulfil the request's filter.
+
+    Raises:
+        ValueError: See `hopgate.retrievers.sources.open_source`.
+        RuntimeError: An extra or a model is missing, or an engine cannot be reached.
+    """
+    if is_folder(context):
+        return filtered(_open_folder(context.index, context.mode), context.where)
+    from hopgate.retrievers.sources import open_source
+
+    return open_source(context.index, context.mode, context.rerank, context.where)
+
+
+def check_router(context: Context, model: str) -> None:
+    """Check that the request's router can be loaded and has the profile that it needs.
+
+    Raises:
+        ValueError: See `hopgate.classifiers.profiles.chosen_profile`.
+        RuntimeError: A file is missing or was altered.
+    """
+    _profile(context.router, context.profile, model)
+
+
+class Search(NamedTuple):
+    """What searches have in common that can run as one."""
+
+    name: str
+    mode: str
+    where: Filter
+    k: int
+
+
+async def search(context: Context, query: str, k: int, find: Find) -> list[Hit]:
+    """Search the request's index, which is a folder; see `is_folder`.
+
+    Args:
+        context: The request's settings.
+        query: The search text.
+        k: Maximum number of passages.
+        find: Searches an open index; a function of a module, so that calls can run as one.
+
+    Raises:
+        ValueError: See `open_index`.
+    """
+    key = Search(context.index, context.mode, parse_where(context.where), k), find
+    return await asyncio.wrap_future(_searches.submit(key, query))
+
+
+def _search_all(key: tuple[Search, Find], queries: Sequence[str]) -> list[list[Hit]]:
+    wanted, find = key
+    opened = filtered(_open_folder(wanted.name, wanted.mode), wanted.where)
+    return find(opened, queries, wanted.k)
+
+
+class Named(NamedTuple):
+    """A router by the arguments of `_router`, and an α."""
+
+    router: str
+    profile: str
+    model: str
+    alpha: float
+
+
+async def route(context: Context, model: str, question: str) -> Routed:
+    """Ask the request's router; raises the errors of `check_router`."""
+    key = Named(context.router, context.profile, model, context.alpha)
+    return await asyncio.wrap_future(_routings.submit(key, question))
+
+
+def _route_all(key: Named, questions: Sequence[str]) -> list[Routed]:
+    return routed(_router(key.router, key.profile, key.model), questions, key.alpha)
+
+
+_searches = Batcher(_search_all)
+_routings = Batcher(_route_all)
+
+
+def is_folder(context: Context) -> bool:
+    """Return whether the request's index is a folder, whose files tell whether it has changed."""
+    return not context.rerank and (context.index == SAMPLE or ":" not in context.index)
+
+
+def _index_files(name: str, mode: str) -> list[Path]:
+    from hopgate.retrievers.encoders import model_files
+    from hopgate.retrievers.index import own_encoder, while_it_changes
+    from hopgate.retrievers.manifest import MANIFEST, info
+    from hopgate.retrievers.sources import index_path
+
+    folder = index_path(name).expanduser()
+
+    def look() -> list[Path]:
+        manifest = info(index_path(name))
+        own = [folder / each for each in (MANIFEST, *manifest["files"])]
+        return own + model_files(own_encoder(folder, manifest).folder)
+
+    return while_it_changes(folder, look)
+
+
+def _check(name: str, mode: str) -> None:
+    from hopgate.retrievers.sources import check_source
+
+    check_source(name, mode)
+
+
+def _open(name: str, mode: str) -> Retriever:
+    from hopgate.retrievers.sources import open_source
+
+    return open_source(name, mode)
+
+
+def _router_files(router: str, profile: str, model: str) -> list[Path]:
+    from hopgate.classifiers.checkpoint import router_folder
+
+    folder = router_folder(router)
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _find_profile(router: str, profile: str, model: str) -> str | None:
+    from hopgate.classifiers.profiles import chosen_profile
+
+    return chosen_profile(router, profile, model)
+
+
+def _find_router(router: str, profile: str, model: str) -> "Router":
+    from hopgate.classifiers.router import load_router
+
+    return load_router(router, _profile(router, profile, model))
+
+
+_check_folder = Lookup(_check, _index_files)
+_open_folder = Lookup(_open, _index_files)
+_profile = Lookup(_find_profile, _router_files)
+_router = Lookup(_find_router, _router_files)

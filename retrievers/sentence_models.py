@@ -1,0 +1,135 @@
+"""Models that run through sentence-transformers, from safetensors files and without remote code.
+
+Importing this module imports torch; it needs the extra `train`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers.utils import logging
+
+from hopgate.retrievers.encoders import BatchProgress, first_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CONTRIEVER_MAX_TOKENS = 512
+_BATCH = 32
+_GROUP = 128
+"""Texts between two reports of progress; each such group is sorted by length."""
+
+
+class SentenceModel:
+    """An encoder's network, on a GPU if there is one; one call runs at a time.
+
+    Its attributes and methods are those of `hopgate.retrievers.encoders.Model`.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Load a folder as sentence-transformers does, or as Contriever without a modules.json.
+
+        Raises:
+            RuntimeError: The files are not those of an encoder.
+        """
+        with _without_progress_bar():
+            try:
+                self.model = _load(folder)
+            except Exception as error:  # torch, safetensors and tokenizers share no base class
+                raise RuntimeError(
+                    f"encoder {name} in {folder} cannot be loaded: {first_line(error)}"
+                ) from error
+        self._lock = Lock()
+        self.dimension = int(self.model.get_embedding_dimension() or 0)
+        self.pooling = _pooling(self.model)
+        self.normalize = any(type(each).__name__ == "Normalize" for each in self.model)
+        self.max_tokens = int(self.model.max_seq_length or 0)
+        known = self.model.prompts
+        own = [known.get(key) or "" for key in ("query", "document", "passage", "corpus")]
+        self.prompts = own[0], next(filter(None, own[1:]), "")
+
+    def encode(
+        self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
+    ) -> NDArray[np.float32]:
+        """Return vectors, [texts, dimension]."""
+        encode = self.model.encode_query if queries else self.model.encode_document
+        found = np.empty((len(texts), self.dimension), dtype=np.float32)
+        for start in range(0, len(texts), _GROUP):
+            group = list(texts[start : start + _GROUP])
+            end = start + len(group)
+            with self._lock:
+                found[start:end] = encode(
+                    group, prompt=prefix, batch_size=_BATCH, show_progress_bar=False
+                )
+            if progress:
+                progress(end)
+        return found
+
+
+def _load(folder: Path) -> SentenceTransformer:
+    if (folder / "modules.json").exists():
+        return SentenceTransformer(
+            str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
+    return _load_contriever(folder)
+
+
+def _load_contriever(folder: Path) -> SentenceTransformer:
+    """Build Contriever: a BERT, then the mean over unmasked token vectors, not normalised."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    options: dict[str, bool] = {"use_safetensors": True, "local_files_only": True}
+    if config["model_type"] == "bert":
+        options["add_pooling_layer"] = False  # BERT's own pooler: unused, not in the checkpoint
+    transformer = Transformer(
+        str(folder),
+        model_kwargs=options,
+        max_seq_length=min(CONTRIEVER_MAX_TOKENS, config["max_position_embeddings"]),
+    )
+    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
+    return SentenceTransformer(modules=[transformer, pooling])
+
+
+def load_cross_encoder(name: str, folder: Path) -> CrossEncoder:
+    """Load a cross-encoder.
+
+    Raises:
+        RuntimeError: The files are not those of a cross-encoder.
+    """
+    with _without_progress_bar():
+        try:
+            model: CrossEncoder = CrossEncoder(
+                str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
+            )
+            return model
+        except Exception as error:  # torch, safetensors and tokenizers share no base class
+            raise RuntimeError(
+                f"cross-encoder {name} in {folder} cannot be loaded: {first_line(error)}"
+            ) from error
+
+
+def _pooling(model: SentenceTransformer) -> str:
+    for module in model:
+        mode = getattr(module, "pooling_mode", None)
+        if mode:
+            return mode if isinstance(mode, str) else "+".join(mode)
+    return "none"
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Hide the progress bar that transformers shows while it loads weights."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

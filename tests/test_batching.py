@@ -1,0 +1,120 @@
+"""Calls that arrive together run as one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+
+import pytest
+
+from hopgate.common import batching
+from hopgate.common.batching import Batcher
+
+
+class Slow:
+    """Doubles numbers; each batch waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, list[int]]] = []
+        self.started = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def __call__(self, key: str, items: Sequence[int]) -> list[int]:
+        self.batches.append((key, list(items)))
+        self.started.release()
+        assert self.go.acquire(timeout=10)
+        if 13 in items:
+            raise ValueError("13 is unlucky")
+        return [2 * item for item in items]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    monkeypatch.setattr(batching, "threads", lambda: 1)
+    return Slow()
+
+
+def results(calls: Sequence[Future[int]]) -> list[int]:
+    return [call.result(timeout=10) for call in calls]
+
+
+def busy(slow: Slow) -> tuple[Batcher[str, int, int], Future[int]]:
+    """A batcher whose only thread is at work."""
+    batcher = Batcher[str, int, int](slow)
+    first = batcher.submit("a", 0)
+    assert slow.started.acquire(timeout=10)
+    return batcher, first
+
+
+def test_a_call_runs_at_once_and_those_that_come_meanwhile_run_together(slow: Slow) -> None:
+    batcher, first = busy(slow)
+    others = [batcher.submit("a", number) for number in (1, 2, 3)]
+    slow.go.release(2)
+    assert results([first, *others]) == [0, 2, 4, 6]
+    assert slow.batches == [("a", [0]), ("a", [1, 2, 3])]
+
+
+def test_only_calls_with_the_same_key_run_together(slow: Slow) -> None:
+    batcher, first = busy(slow)
+    others = [batcher.submit(key, number) for key, number in (("a", 1), ("b", 2), ("a", 3))]
+    slow.go.release(3)
+    assert results([first, *others]) == [0, 2, 4, 6]
+    assert slow.batches[1:] == [("a", [1, 3]), ("b", [2])]
+
+
+def test_a_batch_has_a_largest_size(slow: Slow) -> None:
+    batcher, first = busy(slow)
+    others = [batcher.submit("a", number) for number in range(100, 101 + batching.LARGEST)]
+    slow.go.release(3)
+    assert results([first, *others]) == [0, *range(200, 202 + 2 * batching.LARGEST, 2)]
+    assert [len(items) for _, items in slow.batches] == [1, batching.LARGEST, 1]
+
+
+def test_no_call_fails_for_another(slow: Slow) -> None:
+    batcher, _ = busy(slow)
+    good, bad, late = (batcher.submit("a", number) for number in (1, 13, 2))
+    slow.go.release(10)
+    assert results([good, late]) == [2, 4]
+    with pytest.raises(ValueError, match="13 is unlucky"):
+        bad.result(timeout=10)
+
+
+def test_too_few_results_are_an_error_of_each_call() -> None:
+    call = Batcher[str, int, int](lambda key, items: []).submit("a", 1)
+    with pytest.raises(ValueError, match="zip"):
+        call.result(timeout=10)
+
+
+def test_a_cancelled_call_is_left_out(slow: Slow) -> None:
+    batcher, first = busy(slow)
+    kept, left = batcher.submit("a", 1), batcher.submit("a", 2)
+    assert left.cancel()
+    slow.go.release(2)
+    assert results([first, kept]) == [0, 2]
+    assert slow.batches == [("a", [0]), ("a", [1])]
+    with pytest.raises(CancelledError):
+        left.result()
+
+
+def test_calls_of_several_event_loops_run_together(slow: Slow) -> None:
+    batcher, _ = busy(slow)
+
+    async def ask(number: int) -> int:
+        return await asyncio.wrap_future(batcher.submit("a", number))
+
+    found: list[int] = []
+    loops = [
+        threading.Thread(target=lambda n=number: found.append(asyncio.run(ask(n))))  # type: ignore[misc]
+        for number in (1, 2)
+    ]
+    for loop in loops:
+        loop.start()
+    while len(batcher._waiting) < 2:
+        pass
+    slow.go.release(2)
+    for loop in loops:
+        loop.join(timeout=10)
+    assert sorted(found) == [2, 4]
+    assert sorted(slow.batches[1][1]) == [1, 2]

@@ -1,0 +1,503 @@
+"""Networks on ONNX Runtime: they give what torch gives, and a hostile graph is refused.
+
+HOPGATE_WIDE=300 damages three hundred graphs of each kind in place of a few.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from tiny_models import small_router, small_t5
+
+from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, GRAPH, HEAD, Checkpoint, read
+from hopgate.classifiers.fitting import all_features
+from hopgate.classifiers.networks import T5Network, add_graph, network_from
+from hopgate.classifiers.router import Router
+from hopgate.common import exporting
+from hopgate.common import onnx as running
+from hopgate.common.minilm import GRAPH as MINILM_GRAPH
+from hopgate.common.onnx import BATCH_TOKENS, INPUTS, OUTPUT, WEIGHTS, Network
+
+WIDE = int(os.environ.get("HOPGATE_WIDE", "0"))
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+KINDS = {
+    "t5": {"feed_forward_proj": "relu"},
+    "shipped": {"feed_forward_proj": "gelu", "num_decoder_layers": 1},
+    "t5-v1.1": {"feed_forward_proj": "gated-gelu", "num_decoder_layers": 2},
+}
+SIZES = [*product((1, 2, 5, 33), (1, 2, 3, 17, 70)), (1, 384), (3, 384), (2, 200), (600, 4)]
+
+
+def body_of(checkpoint: Checkpoint, part: str) -> dict[str, Floats]:
+    """The weights that a router's graph takes."""
+    state = checkpoint.state(part)
+    return {name: values for name, values in state.items() if not name.startswith(HEAD)}
+
+
+def difference(found: Floats, expected: Floats) -> float:
+    """The largest difference, relative to the largest value."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@cache
+def exported(kind: str) -> tuple[Checkpoint, T5Network]:
+    """A router with its graph, and its network."""
+    network = small_t5(**KINDS[kind])
+    router = small_router(network, small_t5(1, **KINDS[kind]), one_body=True)
+    add_graph(router)
+    return router, network
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_t5_gives_what_torch_gives(kind: str) -> None:
+    router, network = exported(kind)
+    assert router.graph
+    running = Network(router.graph, body_of(router, "cost-tiny"))
+    random = np.random.default_rng(0)
+    for texts, tokens in SIZES:
+        lengths = [tokens, *random.integers(1, tokens + 1, texts - 1)]
+        ids = [random.integers(0, 60, length).tolist() for length in lengths]
+        found, expected = running.run(ids), all_features(network, ids).numpy()
+        assert found.shape == (texts, 32)
+        assert found.dtype == np.float32
+        assert difference(found, expected) < 1e-4, (texts, tokens)
+
+
+def test_a_router_with_a_graph_does_not_build_its_torch_network() -> None:
+    router, _ = exported("t5")
+    through_torch = Router(replace(router, graph=None))
+    on_onnx = Router(replace(router, config={"no": "T5"}))
+    questions = ["who wrote it", "when was the mother of it built"]
+    for alpha in (0.0, 0.4, 1.0):
+        expected = through_torch.route(questions, alpha)
+        for row, wanted in zip(on_onnx.route(questions, alpha), expected, strict=True):
+            assert row == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_router_whose_whole_body_blends_has_no_graph() -> None:
+    router = small_router(small_t5(0), small_t5(1), one_body=False)
+    add_graph(router)
+    assert router.graph is None
+
+
+class Wrong(Network):
+    """Runs with a small error, as if the exporter had a fault."""
+
+    def run(self, *arguments: Any) -> Floats:
+        return super().run(*arguments) * np.float32(1.001)
+
+
+def test_an_export_that_differs_from_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = small_t5(feed_forward_proj="relu")
+    router = small_router(network, network, one_body=True)
+    monkeypatch.setattr(exporting, "Network", Wrong)
+    with pytest.raises(RuntimeError, match=r"the exported graph differs from torch by 1\.0e-03"):
+        add_graph(router)
+
+
+THINGS = [
+    *("the Eiffel Tower", "Hamlet", "the Suez Canal", "insulin", "Mount Etna", "the Beatles"),
+    *("penicillin", "the Danube", "chess", "Ibn Battuta", "the Moon", "Kyoto", "Frida Kahlo"),
+    *("the 1998 World Cup", "photosynthesis", "Nestlé", "the Treaty of Utrecht", "jazz", "Peru"),
+    *("the film Blue Harbour", "the mayor of Trier", "glass", "Ada Lovelace", "the Rhine", "tea"),
+]  # fmt: skip
+FORMS = [
+    "Who made {}?",
+    "When was {} first described?",
+    "what is the capital of the country where {} is found",
+    "Who was the mother of the director of the film about {} that won an award in Cannes?",
+    "how many people know {}",
+    "Is {} older than {other}, and who named the one that is younger?",
+    "What did the inventor of {} study before he worked with the founder of {other}?",
+    "{}?",
+    "In which year did the author of the best-known book about {} move to the town of {other}?",
+    "Explain {} to a child.",
+    "Which of the rivers near {} is longer than the one that crosses {other}?",
+    "wer hat {} erfunden",
+]
+QUESTIONS = [
+    form.format(thing, other=other)
+    for form in FORMS
+    for thing, other in zip(THINGS, THINGS[1:] + THINGS[:1], strict=True)
+]
+LONG = [" ".join(QUESTIONS[at : at + count]) for at, count in ((0, 3), (30, 8), (60, 15), (90, 60))]
+
+
+def test_the_shipped_router_decides_as_torch_does() -> None:
+    shipped, questions = read("builtin"), [*sorted(QUESTIONS, key=len), *LONG]
+    assert len(questions) > 270
+    assert shipped.graph
+    ids = [encoding.ids for encoding in shipped.tokenizer.encode_batch(questions)]
+    body = body_of(shipped, "cost-gpt-4o")
+    network = network_from(shipped.architecture, shipped.config, shipped.state("cost-gpt-4o"))
+    at = len(QUESTIONS)
+    expected = torch.cat([all_features(network, each) for each in (ids[:at], ids[at:])]).numpy()
+    assert np.abs(Network(shipped.graph, body).run(ids) - expected).max() < 1e-4
+    alphas, labels = [step / 10 for step in range(11)], set()
+    for profile in shipped.profiles:
+        cost, reliability = map(shipped.state, shipped.blended_parts(profile))
+        routed = Router(shipped, profile).route_alphas(questions, alphas)
+        for alpha, rows in zip(alphas, routed, strict=True):
+            weight, bias = (
+                (1 - alpha) * cost[name] + alpha * reliability[name]
+                for name in ("head.weight", "head.bias")
+            )
+            wanted = (expected @ weight.T + bias).argmax(1).tolist()
+            assert ["ABC".index(max(row, key=row.__getitem__)) for row in rows] == wanted
+            labels |= {*wanted}
+    assert labels == {0, 1, 2}
+
+
+def small_graph() -> tuple[Any, dict[str, Floats]]:
+    """A graph that gives the mean of a table's rows, as an export would write it; its weights."""
+    table = TensorProto(name="table", data_type=TensorProto.FLOAT, dims=[10, 4])
+    point_at(table, WEIGHTS)
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["states"]),
+        helper.make_node("ReduceMean", ["states", "axes"], [OUTPUT], keepdims=0),
+    ]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"])
+        for name in INPUTS
+    ]
+    output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["texts", 4])
+    axes = numpy_helper.from_array(np.array([1]), "axes")
+    graph = helper.make_graph(nodes, "small", inputs, [output], [table, axes])
+    versions = [helper.make_opsetid("", exporting.OPSET)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=10)
+    return model, {"table": np.arange(40, dtype=np.float32).reshape(10, 4)}
+
+
+def point_at(tensor: Any, location: str, offset: int = 0, length: int = 160) -> Any:
+    """Say that a tensor's values are in a file."""
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.EXTERNAL
+    entries = {"location": location, "offset": str(offset), "length": str(length)}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def elsewhere(location: str, name: str = "table") -> Any:
+    """A table whose values are in a file."""
+    return point_at(TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[10, 4]), location)
+
+
+def add_constant(model: Any, **value: Any) -> None:
+    """Add the values of a Constant node to the table."""
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["constant"], **value))
+    model.graph.node.insert(1, helper.make_node("Add", ["constant", "table"], ["sum"]))
+    model.graph.node[2].input[0] = "sum"
+
+
+def sparse(location: str) -> Any:
+    values = point_at(TensorProto(name="v", data_type=TensorProto.FLOAT, dims=[4]), location, 0, 16)
+    return onnx.SparseTensorProto(
+        values=values, indices=numpy_helper.from_array(np.arange(4), "i"), dims=[10, 4]
+    )
+
+
+def test_the_graph_that_is_made_hostile_below_works() -> None:
+    model, weights = small_graph()
+    found = Network(model.SerializeToString(), weights).run([[1, 2], [3]])
+    assert found.tolist() == [[4 + 2, 5 + 2, 6 + 2, 7 + 2], [6, 7, 8, 9]]
+
+
+def custom_domain(model: Any) -> None:
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.node[1].CopyFrom(
+        helper.make_node("FusedMatMul", ["states", "states"], [OUTPUT], domain="com.microsoft")
+    )
+
+
+def unknown_operator(model: Any) -> None:
+    model.graph.node.append(helper.make_node("NonZero", ["tokens"], ["other"]))
+
+
+def branch(model: Any) -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["states"], ["inner"])],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)],
+    )
+    model.graph.node.append(
+        helper.make_node("If", ["mask"], ["other"], then_branch=inner, else_branch=inner)
+    )
+
+
+def hidden_branch(model: Any) -> None:
+    inner = helper.make_graph([helper.make_node("NonZero", ["states"], ["x"])], "inner", [], [])
+    model.graph.node[0].attribute.append(helper.make_attribute("body", inner))
+
+
+def hidden_branches(model: Any) -> None:
+    inner = helper.make_graph([helper.make_node("NonZero", ["states"], ["x"])], "inner", [], [])
+    model.graph.node[0].attribute.append(helper.make_attribute("bodies", [inner]))
+
+
+def function(model: Any) -> None:
+    """A function of the graph's own replaces an operator that is allowed."""
+    node = helper.make_node("NonZero", ["a"], ["b"])
+    model.functions.append(
+        helper.make_function("", "Gelu", ["a"], ["b"], [node], [helper.make_opsetid("", 20)])
+    )
+
+
+def bytes_as_a_name(model: Any) -> bytes:
+    model.graph.node[0].op_type = "Gatherings"
+    return bytes(model.SerializeToString().replace(b"Gatherings", b"Gatherin\xff\xfe"))
+
+
+def set_initializer(location: str, name: str = "table") -> Callable[[Any], None]:
+    return lambda model: model.graph.initializer[0].CopyFrom(elsewhere(location, name))
+
+
+def location_twice(model: Any) -> None:
+    model.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
+
+
+def no_location(model: Any) -> None:
+    del model.graph.initializer[0].external_data[0]
+
+
+def second_initializer(model: Any) -> None:
+    model.graph.initializer.append(elsewhere(WEIGHTS, "axes2"))
+
+
+def sparse_initializer(model: Any) -> None:
+    model.graph.sparse_initializer.append(sparse("weights"))
+
+
+OPERATOR, WITHIN = "the graph has the operator", "has another graph within"
+ELSEWHERE, DAMAGED = "takes a weight from elsewhere", "the graph is damaged"
+HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "custom domain": (custom_domain, rf"{OPERATOR} 'com\.microsoft::FusedMatMul'"),
+    "unknown operator": (unknown_operator, f"{OPERATOR} 'NonZero'"),
+    "operator with branches": (branch, f"{OPERATOR} 'If'"),
+    "name that is not text": (bytes_as_a_name, OPERATOR),
+    "graph in an attribute": (hidden_branch, WITHIN),
+    "graphs in an attribute": (hidden_branches, WITHIN),
+    "function": (function, WITHIN),
+    "weights in a file": (set_initializer("/etc/passwd"), ELSEWHERE),
+    "weights in a file nearby": (set_initializer("secret"), ELSEWHERE),
+    "weights in memory": (set_initializer("*/_ORT_MEM_ADDR_/*"), ELSEWHERE),
+    "weights in two places": (location_twice, ELSEWHERE),
+    "weights without a place": (no_location, ELSEWHERE),
+    "unknown weights": (set_initializer(WEIGHTS, "other"), ELSEWHERE),
+    "more weights": (second_initializer, ELSEWHERE),
+    "sparse weights": (sparse_initializer, ELSEWHERE),
+    "constant in a file": (lambda m: add_constant(m, value=elsewhere("/etc/passwd")), ELSEWHERE),
+    "constant in a file with the weights' name": (
+        lambda m: add_constant(m, value=elsewhere(WEIGHTS)),
+        ELSEWHERE,
+    ),
+    "constant in memory": (
+        lambda m: add_constant(m, value=elsewhere("*/_ORT_MEM_ADDR_/*")),
+        ELSEWHERE,
+    ),
+    "sparse constant in a file": (
+        lambda m: add_constant(m, sparse_value=sparse("weights")),
+        ELSEWHERE,
+    ),
+    "no nodes": (lambda m: m.graph.ClearField("node"), f"{DAMAGED}: it is empty"),
+    "empty": (lambda m: b"", f"{DAMAGED}: it is empty"),
+    "truncated": (lambda m: m.SerializeToString()[:-30], DAMAGED),
+    "text": (lambda m: b"<html>not found</html>", DAMAGED),
+    "random bytes": (lambda m: np.random.default_rng(0).bytes(5000), DAMAGED),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_graph_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("weights", "secret"):  # what a graph must not read
+        (tmp_path / name).write_bytes(np.full(40, 7, np.float32).tobytes())
+    change, message = HOSTILE[kind]
+    model, weights = small_graph()
+    changed = change(model)
+    graph = changed if isinstance(changed, bytes) else model.SerializeToString()
+    with pytest.raises(ValueError, match=message):
+        Network(graph, weights)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: {}, ELSEWHERE),
+        (lambda weights: weights | {"other": np.zeros(3, np.float32)}, "does not fit .*other"),
+        (lambda weights: {"table": np.zeros((10, 5), np.float32)}, "does not fit .*dimensions"),
+        (lambda weights: {"table": np.zeros((10, 4))}, "does not fit .*type"),
+    ],
+    ids=["missing", "extra", "shape", "type"],
+)
+def test_weights_that_do_not_fit_the_graph_are_refused(
+    change: Callable[[Any], Any], message: str
+) -> None:
+    model, weights = small_graph()
+    with pytest.raises(ValueError, match=message):
+        Network(model.SerializeToString(), change(weights))
+
+
+def test_each_operator_that_is_allowed_is_one_of_onnx() -> None:
+    known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    assert known >= running.OPERATORS
+    assert not running.OPERATORS & {"If", "Loop", "Scan", "SequenceMap", "StringConcat"}
+
+
+def test_what_a_graph_cannot_compute_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    model, weights = small_graph()
+    network = Network(model.SerializeToString(), weights)
+    with pytest.raises(
+        ValueError, match=r"^the graph cannot be run: .*out of data bounds"
+    ) as caught:
+        network.run([[99]])
+    assert "\n" not in str(caught.value)
+    model.graph.input[1].name = "other"
+    with pytest.raises(ValueError, match=r"the graph cannot be run: .*other"):
+        Network(model.SerializeToString(), weights).run([[1]])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_that_cannot_be_loaded_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime's own fallback prints on stdout if it cannot decode its error message."""
+    model, weights = small_graph()
+    model.graph.node[1].input[0] = "nothing"
+    plain = model.SerializeToString()
+    for graph in (plain, plain.replace(b"nothing", b"\xff" * 7)):
+        with pytest.raises(ValueError, match="does not fit its weights"):
+            Network(graph, weights)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_results_are_in_the_order_of_the_texts_and_progress_is_reported() -> None:
+    model, weights = small_graph()
+    network = Network(model.SerializeToString(), weights)
+    random, seen = np.random.default_rng(1), list[int]()
+    # padding is row 0, which the mean includes: only texts of one length can be compared
+    ids = [[int(random.integers(10))] * 200 for _ in range(9)]
+    found = network.run(ids, seen.append)
+    assert found[:, 0].tolist() == [4 * row[0] for row in ids]
+    per_pass = BATCH_TOKENS // 200
+    assert seen == [*range(per_pass, 9, per_pass), 9]
+
+
+def test_a_text_longer_than_a_pass_has_one_of_its_own() -> None:
+    model, weights = small_graph()
+    found = Network(model.SerializeToString(), weights).run([[1] * (2 * BATCH_TOKENS), [3]])
+    assert found[:, 0].tolist() == [4, 12]
+
+
+def test_threads_share_a_network() -> None:
+    shipped = read("builtin")
+    assert shipped.graph
+    network = Network(shipped.graph, body_of(shipped, "cost-gpt-4o"))
+    ids = [e.ids for e in shipped.tokenizer.encode_batch(QUESTIONS[:40])]
+    expected, found = network.run(ids), dict[int, Floats]()
+
+    def work(at: int) -> None:
+        found[at] = network.run([ids[at]])[0]
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert difference(np.stack([found[at] for at in range(40)]), expected) < 1e-4
+
+
+@pytest.mark.parametrize(("given", "expected"), [("3", 3), ("0", None), ("x", None), ("", None)])
+def test_threads_of_a_pass_are_those_of_openmp_or_the_cores(
+    given: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4}, raising=False)
+    assert running.threads() == (expected or 5)
+
+
+DAMAGE = """
+import sys
+from hopgate.classifiers.checkpoint import HEAD, read
+from hopgate.common import minilm
+from hopgate.common.onnx import Network
+
+if sys.argv[1] == "minilm":
+    graph, weights = minilm.GRAPH.read_bytes(), minilm.weights()
+else:
+    router = read("builtin")
+    graph, state = router.graph, router.state("cost-gpt-4o")
+    weights = {name: values for name, values in state.items() if not name.startswith(HEAD)}
+if sys.platform == "linux":
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+for line in sys.stdin:
+    changed = bytearray(graph)
+    for pair in line.split():
+        at, value = map(int, pair.split(":"))
+        changed[at] = value
+    try:
+        Network(bytes(changed), weights).run([[101, 2040, 102], [101, 102]])
+        print("runs", flush=True)
+    except ValueError:
+        print("refused", flush=True)
+"""
+
+
+class Damaged:
+    """Loads and runs damaged copies of a shipped graph, in another process that may die of it."""
+
+    def __init__(self, which: str) -> None:
+        command = [sys.executable, "-c", DAMAGE, which]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def load(self, changes: Sequence[tuple[int, int]]) -> str:
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.process.stdin.write(" ".join(f"{at}:{value}" for at, value in changes) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        assert answer, f"it died: {self.process.stderr.read()}"
+        return answer
+
+
+@pytest.fixture(scope="module", params=["minilm", "router"])
+def damaged(request: pytest.FixtureRequest) -> Iterator[tuple[Damaged, int]]:
+    graph = {"minilm": MINILM_GRAPH, "router": BUILTIN_FOLDER / GRAPH}[request.param]
+    child = Damaged(request.param)
+    yield child, graph.stat().st_size
+    child.process.kill()
+    child.process.communicate()
+
+
+@given(data=st.data())
+@settings(
+    max_examples=WIDE or 100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_damaged_bytes_of_a_graph_crash_nothing(
+    damaged: tuple[Damaged, int], data: st.DataObject
+) -> None:
+    child, size = damaged
+    change = st.tuples(st.integers(0, size - 1), st.integers(0, 255))
+    changes = data.draw(st.lists(change, min_size=1, max_size=8))
+    assert child.load(changes) in ("runs", "refused")
