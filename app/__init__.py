@@ -4,6 +4,8 @@
 >>> result = await graph.ainvoke({"question": "…"}, context=Context(alpha=0.4))
 """
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,15 +14,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "build_graph", "graph"]
 
+_MODULES = {
+    "Context": "hopgate.nodes.context",
+    "build_graph": "hopgate.graphs.adaptive",
+    "graph": "hopgate.graphs.adaptive",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used, so that `import hopgate` is light."""
-    if name == "Context":
-        from hopgate.nodes.context import Context
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
-        return Context
-    if name in ("build_graph", "graph"):
-        from hopgate.graphs import adaptive
 
-        return getattr(adaptive, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """List the public names too before they are used."""
+    return sorted({*globals(), *__all__})
+
+
+# A LangGraph server looks graphs up in a module's `__dict__`, where `__getattr__` does not reach.
+# Where LangGraph is loaded already, importing the graph costs little.
+if "langgraph.graph" in sys.modules:
+    for _name in __all__:
+        __getattr__(_name)

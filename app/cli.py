@@ -3,8 +3,8 @@
 Rules for every command:
 
 `--json` prints one JSON document on stdout and nothing else there; progress goes to
-stderr. Exit code 0 done, 2 wrong usage or input, 1 anything else; errors are one line,
-without a traceback unless `--debug` is given.
+stderr. Exit code 0 done, 2 wrong usage or input, 130 interrupted (Ctrl-C), 1 anything else;
+errors are one line, without a traceback unless `--debug` is given.
 """
 
 import io
@@ -38,6 +38,9 @@ from hopgate.options import (
 
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
+
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -524,8 +527,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         command = error.ctx.command_path if error.ctx else "hopgate"
         message = error.format_message().rstrip(".")
         return _fail(f"{command}: {message}. See `{command} --help`.", 2)
-    except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 1)
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _fail(str(error.__cause__ or error) or "interrupted", INTERRUPTED)
     except Exception as error:
         if debug:
             raise

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.rule import Rule
 
 from hopgate import asking, live, render
-from hopgate.cli import explain_error
+from hopgate.cli import INTERRUPTED, explain_error
 
 ALPHA = 0.4
 PROFILE = "flan-t5-xl"
@@ -56,5 +56,7 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     try:
         asyncio.run(run())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except Exception as error:
         sys.exit(f"hopgate: {explain_error(error)[0]}")

@@ -43,6 +43,7 @@ def run() -> list[Check]:
         _package("tantivy", "tantivy", needed=True, advice="pip install tantivy"),
         _attempt("encoder minilm", _encoder, needed=True),
         _attempt("router", _router, needed=True),
+        *_profile(),
         _attempt("sample index", _sample, needed=True),
         *_models(),
         *(
@@ -86,6 +87,23 @@ def _router() -> str:
     from hopgate.classifiers.checkpoint import profiles_in
 
     return f"profiles {', '.join(profiles_in())}; weights verified"
+
+
+def _profile() -> list[Check]:
+    """Check which LLM the router takes the configured model for."""
+    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.models import chat
+    from hopgate.nodes.route import guessed
+
+    try:
+        model = chat.resolve("auto")
+        profile = chosen_profile("builtin", "auto", model) or "none"
+    except (ValueError, RuntimeError):  # their own checks say why
+        return []
+    advice = guessed(model, profile)
+    return [
+        Check("router's profile", advice is None, False, f"{profile} for {model}", advice or "")
+    ]
 
 
 def _sample() -> str:

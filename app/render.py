@@ -176,7 +176,9 @@ def answer(result: dict[str, Any]) -> None:
     _out.print(Panel(escape(result["answer"]), title="answer", title_align="left"))
     for citation in result["citations"]:
         place = f" [dim]({place})[/]" if (place := _place(citation)) else ""
-        _out.print(f"  [bold]{escape(citation['title'])}[/]{place}: {escape(citation['quote'])}")
+        mark = escape(f"[{citation['number']}] ") if "number" in citation else ""
+        title, quote = escape(citation["title"]), escape(citation["quote"])
+        _out.print(f"  {mark}[bold]{title}[/]{place}: {quote}")
     for warning in decision["warnings"]:
         _out.print(f"  [yellow]![/] {escape(warning)}")
     if result["standalone"] != result["original_question"]:

@@ -18,6 +18,7 @@ from sample_questions import read_questions
 from hopgate import Context, build_graph
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.matching import match
+from hopgate.nodes.text import without_marks
 
 
 async def measure(
@@ -31,7 +32,9 @@ async def measure(
     started = time.perf_counter()
     for row in track(questions, description=strategy):
         result = await graph.ainvoke({"question": row["question"]}, context=context)
-        correct[row["strategy"]].append(match(result["answer"], row["answers"]))
+        correct[row["strategy"]].append(
+            match(without_marks(result["answer"], result["citations"]), row["answers"])
+        )
         steps += result["usage"]["retrieval_steps"]
         calls += result["usage"]["llm_calls"]
         paths[result["decision"]["strategy"]] += 1

@@ -21,6 +21,11 @@ _MARKS = (  # vowel signs and the like, which `\w` leaves out
 )
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 
+_ORDINAL = re.compile(r"(?<!\S)\d{1,2}\.\s*\Z")
+_GERMAN_ORDINAL = re.compile(  # what follows "3." in German, which has capitals there
+    "Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert"
+)
+
 
 def spaced(text: str) -> str:
     """Put spaces where a tokenizer needs them: `iPhone是手机` becomes `iPhone 是手 手机 `.
@@ -43,8 +48,25 @@ def words(text: str) -> list[str]:
     return _WORD.findall(spaced(text))
 
 
-def sentences(text: str) -> list[str]:
-    """Split a text into stripped, non-empty sentences; "U.S." does not end one."""
+def sentences(text: str, language: str = "en") -> list[str]:
+    """Split a text into stripped, non-empty sentences; "U.S." and "3. Mai" do not end one.
+
+    Args:
+        text: The text.
+        language: Its ISO 639-1 code, for its abbreviations.
+    """
     from sentencex import segment
 
-    return [part.strip() for part in segment("en", text) if part.strip()]
+    found: list[str] = []
+    for part in segment(language, text):
+        if found and _is_ordinal(found[-1], part):
+            found[-1] += part
+        else:
+            found.append(part)
+    return [part.strip() for part in found if part.strip()]
+
+
+def _is_ordinal(before: str, after: str) -> bool:
+    """Return whether a full stop belongs to a number: in "3. Mai" and "3. mai", not in "3. The"."""
+    goes_on = after[:1].islower() or _GERMAN_ORDINAL.match(after) is not None
+    return goes_on and _ORDINAL.search(before) is not None

@@ -20,6 +20,7 @@ from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.demonstrations import load_pool
 from hopgate.nodes.gate import decide
 from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, Resources, RetrievalFailed
+from hopgate.nodes.text import without_marks
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ async def _final_state(
 
 def _scored(example: Example, result: dict[str, Any]) -> Prediction:
     gate, usage = result["decision"]["gate"], result["usage"]
-    answer, golds = result["answer"], example.golds
+    answer = without_marks(result["answer"], result["citations"])
+    golds = example.golds
     return Prediction(
         id=example.id,
         question=example.question,

@@ -172,7 +172,8 @@ def execute(
 
     Raises:
         ValueError: A journal was written with other settings.
-        RuntimeError: The work failed or was interrupted; the message says what is saved where.
+        RuntimeError: The work failed; the message says what is saved where.
+        KeyboardInterrupt: It was interrupted, with the same message.
     """
 
     async def check() -> None:
@@ -195,7 +196,8 @@ def execute(
             if saved_in is None:
                 raise
             done = sum(each in journal.done for journal in journals for each in items)
-            raise RuntimeError(
+            interrupted = isinstance(error, KeyboardInterrupt)
+            raise (KeyboardInterrupt if interrupted else RuntimeError)(
                 f"{str(error) or 'interrupted'}; {done} of {len(runs) * len(items)} answers are "
                 f"saved in {saved_in}; run the same command again to resume"
             ) from error

@@ -31,7 +31,8 @@ async def look_up(question: str) -> dict[str, Any]:
         result = await graph.ainvoke({"question": question}, context=SETTINGS)
     except (ValueError, RuntimeError) as error:
         return {"error": str(error)}  # the agent can rephrase, or report it
-    sources = [{"title": each["title"], "quote": each["quote"]} for each in result["citations"]]
+    shown = ("number", "title", "quote")
+    sources = [{key: each[key] for key in shown if key in each} for each in result["citations"]]
     return {"answer": result["answer"], "sources": sources}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from langgraph.graph import START, StateGraph
 
 from hopgate.classifiers.decision import Router
+from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.edges import add_edges
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
@@ -25,7 +26,7 @@ from hopgate.nodes.internals import SYNC_DURABILITY
 from hopgate.nodes.limits import Limits, limits_from_environment
 from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
-from hopgate.nodes.runtime import Resources, bind, system_clock
+from hopgate.nodes.runtime import Resources, Step, bind, system_clock
 from hopgate.nodes.start import start
 from hopgate.nodes.state import Input, Output, State
 from hopgate.retrievers.base import Retriever, as_retriever
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
     from langgraph.checkpoint.base import BaseCheckpointSaver
-    from langgraph.graph.state import CompiledStateGraph
-
 STEP_OF: dict[str, Literal["generate", "retrieve", "multihop"]] = {
     "none": "generate",
     "single": "retrieve",
@@ -52,7 +51,9 @@ def build_graph(
     router: Router | None = None,
     clock: Callable[[], datetime] | None = None,
     limits: Limits | None = None,
-) -> "CompiledStateGraph[State, Context, Input, Output]":
+    context: Context | None = None,
+    name: str = "hopgate",
+) -> AdaptiveGraph:
     """Compile the adaptive graph.
 
     Args:
@@ -68,6 +69,9 @@ def build_graph(
         clock: Returns the current time as an aware datetime; the gate reads today's date from
             it. None uses the system's clock.
         limits: What a request may ask for; None reads `HOPGATE_LIMITS`.
+        context: The settings of this graph: a request replaces those that it gives. Inside
+            another graph, whose context is no `Context`, they apply as they are.
+        name: The graph's name, which tells tools and traces of several graphs apart.
 
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
@@ -81,11 +85,12 @@ def build_graph(
         router=router,
         clock=clock or system_clock,
         limits=limits_from_environment() if limits is None else limits,
+        context=context,
     )
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
-    builder.add_node("start", bind(start, resources, first=True))
+    builder.add_node("start", Step(bind(start, resources, first=True)))
     for node in (condense, gate, route, retrieve, generate, escalate):
-        builder.add_node(node.__name__, bind(node, resources))
+        builder.add_node(node.__name__, Step(bind(node, resources)))
     builder.add_node("multihop", build_multihop(resources))
     builder.add_edge(START, "start")
     builder.add_edge("condense", "gate")
@@ -96,8 +101,9 @@ def build_graph(
     add_edges(builder, "route", after_route, resources.limits)
     add_edges(builder, "generate", after_generate, resources.limits)
     add_edges(builder, "escalate", after_escalate, resources.limits)
-    compiled = builder.compile(checkpointer=checkpointer, name="hopgate")
-    return compiled if checkpointer is None else compiled.with_config(SYNC_DURABILITY)
+    compiled = builder.compile(checkpointer=checkpointer, name=name)
+    graph = AdaptiveGraph.of(compiled, context or Context())
+    return graph if checkpointer is None else graph.with_config(SYNC_DURABILITY)
 
 
 def after_start(state: State) -> Literal["condense", "gate"]:

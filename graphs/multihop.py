@@ -13,7 +13,7 @@ from hopgate.nodes.context import Context
 from hopgate.nodes.decompose import decompose
 from hopgate.nodes.reason import reason
 from hopgate.nodes.retrieve_hop import retrieve_hop
-from hopgate.nodes.runtime import Resources, bind
+from hopgate.nodes.runtime import Resources, Step, bind
 from hopgate.nodes.state import MultihopState
 from hopgate.nodes.sub_answer import sub_answer
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def build_multihop(resources: Resources) -> "Loop":
     """Compile the loop, without a checkpointer: it inherits the main graph's."""
     builder = StateGraph(MultihopState, context_schema=Context)
-    builder.add_node("decompose", bind(decompose, resources))
-    builder.add_node("retrieve", bind(retrieve_hop, resources, "retrieve"))
-    builder.add_node("reason", bind(reason, resources))
-    builder.add_node("sub_answer", bind(sub_answer, resources))
+    builder.add_node("decompose", Step(bind(decompose, resources)))
+    builder.add_node("retrieve", Step(bind(retrieve_hop, resources, "retrieve")))
+    builder.add_node("reason", Step(bind(reason, resources)))
+    builder.add_node("sub_answer", Step(bind(sub_answer, resources)))
     add_edges(builder, START, at_start)
     add_edges(builder, "decompose", continue_unless_stopped)
     add_edges(builder, "retrieve", after_retrieve)

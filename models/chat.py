@@ -5,6 +5,7 @@ Names: `openai:NAME` for any OpenAI-compatible endpoint (`OPENAI_BASE_URL`),
 """
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -321,6 +322,11 @@ async def complete(
         reply = await model.client.ainvoke(list(messages), {"tags": tags}, **options)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
+    if _broke_off(model, reply):
+        raise ModelError(
+            f"the reply of model {model.name} at {model.endpoint} broke off before its end; ask "
+            "again, and read the endpoint's log if it happens often"
+        )
     usage = reply.usage_metadata
     return Completion(
         text=_reply_text(model, reply, options["max_tokens"]),
@@ -330,6 +336,18 @@ async def complete(
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
     )
+
+
+def _broke_off(model: ChatModel, reply: "AIMessage") -> bool:
+    """Return whether a stream ended without the reason that the OpenAI protocol requires."""
+    ends = {"finish_reason", "status"}  # of chat completions, and of responses
+    return _is_openai(model) and ends.isdisjoint(reply.response_metadata)
+
+
+def _is_openai(model: ChatModel) -> bool:
+    from langchain_openai.chat_models.base import BaseChatOpenAI
+
+    return isinstance(model.client, BaseChatOpenAI)
 
 
 def _reply_text(model: ChatModel, reply: "AIMessage", limit: int) -> str:
@@ -370,8 +388,10 @@ def _log_sum(a: float, b: float) -> float:
 
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
-    causes = dict.fromkeys(" ".join(str(each).split()) for each in (error, error.__cause__) if each)
-    what = _without_key(model, " ".join(filter(None, causes)))[:300] or type(error).__name__
+    what = (
+        _without_key(model, _malformed(model, error) or _causes(error))[:300]
+        or type(error).__name__
+    )
     status = getattr(error, "status_code", None)
     ours = model.name.startswith("openai:")
     key, url = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if ours else ("its key", "its address")
@@ -388,6 +408,22 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
         if logprobs:
             advice += f"; if it does not return log-probabilities, {WITHOUT_LOGPROBS}"
     return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
+
+
+def _malformed(model: ChatModel, error: Exception) -> str | None:
+    """Return what is wrong with a reply that the client could not read."""
+    if not _is_openai(model):
+        return None
+    if isinstance(error, json.JSONDecodeError):
+        return "its reply is not JSON, or was cut short"
+    if isinstance(error, IndexError | KeyError | TypeError | AttributeError):
+        return "its reply is no chat completion: it has no choices, or they hold no message"
+    return None
+
+
+def _causes(error: Exception) -> str:
+    causes = (" ".join(str(each).split()) for each in (error, error.__cause__) if each)
+    return " ".join(filter(None, dict.fromkeys(causes)))
 
 
 def _without_key(model: ChatModel, text: str) -> str:

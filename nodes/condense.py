@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage
 from hopgate.nodes import prompts
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import State, Update
-from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, inert
+from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, inert, without_marks
 
 MAX_TOKENS = 100
 SHOWN_TURNS = 3  # of the conversation, the latest
@@ -73,12 +73,17 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
 
 def exchanges(messages: Sequence[AnyMessage], current_id: str) -> list[Exchange]:
     """Return the earlier questions of a conversation that were answered, oldest first."""
-    earlier = [message for message in messages if message.id != current_id]
+    spoken = [message for message in messages if message.type != "system"]
+    earlier = [message for message in spoken if message.id != current_id]
     return [
-        Exchange(question.text, answer.text)
+        Exchange(question.text, _plain(answer))
         for question, answer in pairwise(earlier)
         if question.type == "human" and answer.type == "ai"
     ]
+
+
+def _plain(answer: AnyMessage) -> str:
+    return without_marks(answer.text, answer.additional_kwargs.get("citations") or [])
 
 
 def _is_resolved(question: str, rewritten: str, last: Exchange) -> bool:

@@ -1,7 +1,9 @@
 """What a request can set: one validated dataclass, shown in Studio."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import date
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -10,12 +12,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     PlainSerializer,
     PlainValidator,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs, InitErrorDetails, PydanticCustomError
 
 from hopgate.common.files import shown
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
@@ -237,6 +242,37 @@ class Context:
         max_length=100,
         description="Time zone of the clock's date, such as Europe/Berlin. Default: the system's.",
     )
+
+    given = frozenset[str]()  # without an annotation, so it is no field
+    """The names of the fields that were given, of one context; the others have their defaults."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_given(cls, values: Any, make: ModelWrapValidatorHandler["Context"]) -> "Context":
+        if not isinstance(values, ArgsKwargs):
+            return make(values)
+        given = values.kwargs or {}
+        if unknown := given.keys() - cls.__dataclass_fields__.keys():
+            raise ValidationError.from_exception_data(
+                cls.__name__,
+                [_no_setting(cls.__dataclass_fields__, name, given[name]) for name in unknown],
+            )
+        made = make(values)
+        object.__setattr__(made, "given", frozenset(given))
+        return made
+
+    def over(self, defaults: "Context") -> "Context":
+        """Return these settings, with those of `defaults` where none was given."""
+        names = self.given & Context.__dataclass_fields__.keys()  # a subclass may have more
+        return replace(defaults, **{name: getattr(self, name) for name in names})
+
+
+def _no_setting(names: Iterable[str], name: str, value: object) -> InitErrorDetails:
+    """Return the error of a field that does not exist."""
+    close = get_close_matches(name, names, n=1)
+    advice = f"did you mean {close[0]}?" if close else "leave it out"
+    message = PydanticCustomError("no_such_setting", f"there is no such setting; {advice}")
+    return InitErrorDetails(type=message, loc=(name,), input=value)
 
 
 def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:

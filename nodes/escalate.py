@@ -28,7 +28,6 @@ async def escalate(state: State, runtime: NodeRuntime) -> Update:
             strategy=deeper,
             escalate_to=None,
             escalated=[*decision.get("escalated", []), step],
-            warnings=[],
         ),
     }
     if deeper == "multi" and decomposes:

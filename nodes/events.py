@@ -80,7 +80,7 @@ EscalateEvent = TypedDict(
 
 
 class TokenEvent(TypedDict):
-    """A piece of the answer as the model writes it, markers such as `[1]` included.
+    """A piece of the answer as the model writes it, marks such as `[1]` included.
 
     There are none if the model does not stream, or if the draft gate's draft is the answer.
     """
@@ -90,7 +90,7 @@ class TokenEvent(TypedDict):
 
 
 class AnswerEvent(TypedDict):
-    """The final answer without markers, or "I don't know", and its citations."""
+    """The final answer, or "I don't know", and its citations; marks of no passage are gone."""
 
     event: Literal["answer"]
     text: str

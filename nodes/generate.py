@@ -2,19 +2,21 @@
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 from langchain_core.messages import AIMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.common.words import sentences
-from hopgate.models.chat import Completion, Layout
+from hopgate.models.chat import ChatModel, Completion, Layout
 from hopgate.nodes import prompts
 from hopgate.nodes.events import AnswerEvent
-from hopgate.nodes.runtime import NodeRuntime, with_warning
-from hopgate.nodes.state import Citation, Decision, State, Update
+from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, with_warning
+from hopgate.nodes.state import Citation, Decision, State, Update, Usage
 from hopgate.nodes.support import Support, support
-from hopgate.nodes.text import inert
+from hopgate.nodes.text import MARK, inert, keep_marks
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 MAX_TOKENS = 100  # RetrievalQA, appendix A.4
 UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to count as its source
+MAX_QUOTE_LINES = 4
+MAX_QUOTE_CHARS = 500
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
 )
-_MARKER = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 # Without passages, a bracket inside the answer belongs to it: `a[1]`.
 _TRAILING = re.compile(
     r"(?<!\s\[\d\])(?<!\s\[\d\d\])(?<!\s\[\d{3}\])"  # try a row of markers as a whole
@@ -56,38 +59,68 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
     """Answer, over the evidence if there is any, and check the citations."""
     model = await runtime.model()
     answer, message_id = await _answer(state, runtime)
-    warnings = []
-    if state["hops"] and not state["evidence"] and not state["decision"].get("warnings"):
-        warnings.append("nothing was found; answered without sources")
-    warnings += answer.warnings
-    if model.tiny:
-        warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
     runtime.send(AnswerEvent(event="answer", text=answer.text, citations=answer.citations))
     strategy = state["decision"].get("strategy", "none")  # a person may have edited the gate
+    deeper = _deeper(strategy, state, answer, runtime)
+    # `doubt` says why an answer is withdrawn; warnings about it would outlive it.
+    warnings = [] if deeper else _warnings(state, answer, model)
     return {
         "answer": answer.text,
         "citations": answer.citations,
-        "messages": [AIMessage(answer.text, id=message_id)],
+        "messages": [_message(answer, message_id, runtime.total(state))],
         "decision": Decision(
             strategy=strategy,
             model=model.name,
             answered=answer.known,
             doubt=answer.doubt,
-            escalate_to=_deeper(strategy, state, answer, runtime),
+            escalate_to=deeper,
             **with_warning(state, *warnings),
         ),
     }
 
 
+def _message(answer: Answer, message_id: str | None, usage: Usage) -> AIMessage:
+    """Return the answer as chat clients read it, with its citations and the turn's usage."""
+    tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    counted = UsageMetadata(
+        input_tokens=tokens[0], output_tokens=tokens[1], total_tokens=sum(tokens)
+    )
+    return AIMessage(
+        answer.text,
+        id=message_id,
+        additional_kwargs={"citations": deepcopy(answer.citations)},
+        usage_metadata=counted if any(tokens) else None,
+    )
+
+
+def _warnings(state: State, answer: Answer, model: ChatModel) -> list[str]:
+    warnings = answer.warnings.copy()
+    failed = any(RETRIEVER_FAILED in each for each in state["decision"].get("warnings", []))
+    if state["hops"] and not state["evidence"] and not failed:
+        warnings.insert(0, "nothing was found; answered without sources")
+    if model.tiny:
+        warnings.append(f"{model.name} is a tiny model: its answers are often wrong")
+    return warnings
+
+
 async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | None]:
-    """Return the answer and its message's id; reuse the gate's draft for this question."""
+    """Return the answer and its message's id; reuse the gate's draft for this question.
+
+    The draft was written without the system messages, which are no part of the gate's verdict.
+    """
     question, evidence = state["standalone"], state["evidence"]
-    draft = state.get("draft")
-    if draft and draft["question"] == question and not evidence:
+    draft, system = state.get("draft"), _system_text(state["messages"])
+    if draft and draft["question"] == question and not evidence and not system:
         return read_answer(draft["text"], [], question), None
     shown = prompts.fit(evidence, (await runtime.model()).evidence_chars)
-    completion = await prompt_answer(question, shown, runtime)
+    completion = await prompt_answer(question, shown, runtime, system=system)
     return read_answer(completion.text, shown, question), completion.id
+
+
+def _system_text(messages: Sequence["BaseMessage"]) -> str:
+    """Return what the conversation's system messages say; clients may repeat them each turn."""
+    texts = [inert(message.text).strip() for message in messages if message.type == "system"]
+    return "\n\n".join(dict.fromkeys(filter(None, texts)))
 
 
 def _deeper(
@@ -116,6 +149,7 @@ async def prompt_answer(
     *,
     logprobs: bool = False,
     streamed: bool = True,
+    system: str = "",
 ) -> Completion:
     """Ask the model for an answer, over passages if there are any (RetrievalQA, figures 7 and 8).
 
@@ -124,7 +158,7 @@ async def prompt_answer(
     """
     layout = (await runtime.model()).layout
     return await runtime.complete(
-        _prompt(question, shown, layout),
+        _prompt(question, shown, layout, system),
         max_tokens=MAX_TOKENS,
         stop=["\n"] if layout == "turns" else None,
         logprobs=logprobs,
@@ -132,7 +166,9 @@ async def prompt_answer(
     )
 
 
-def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMessage"]:
+def _prompt(
+    question: str, shown: Sequence[Hit], layout: Layout, system: str
+) -> list["BaseMessage"]:
     if shown:
         request = prompts.grounded(layout, shown, question)
         instruction, demos = prompts.GROUNDED, prompts.GROUNDED_DEMOS
@@ -143,32 +179,37 @@ def _prompt(question: str, shown: Sequence[Hit], layout: Layout) -> list["BaseMe
         if layout == "inline":
             request = f"Question: {request}"
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
-    return prompts.render(layout, instruction, request, demos)
+    return prompts.render(layout, instruction, request, demos, system=system)
 
 
 def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answer:
     """Read an answer from a reply and check its citations against the evidence.
 
-    A marker such as `[2]` must name a passage that was shown; otherwise it is dropped with a
-    warning. A reply without markers is traced to the passages that hold its words, leaving out
-    those of the question.
+    A mark such as `[2]` stays in the answer, and must name a passage that was shown; otherwise it
+    is dropped with a warning. A reply without marks is traced to the passages that hold its words,
+    leaving out those of the question.
     """
     if not evidence:
         text = _PREFIX.sub("", _TRAILING.sub("", reply)).strip()
         _, warnings = _markers("".join(_TRAILING.findall(reply)), 0)
         return _unknown(text) or Answer(text, True, [], warnings)
-    text = _PREFIX.sub("", _MARKER.sub("", reply)).strip()
-    if unknown := _unknown(text):
+    plain = _PREFIX.sub("", MARK.sub("", reply)).strip()
+    if unknown := _unknown(plain):
         return unknown
-    found = support(text, question, [_full_text(hit) for hit in evidence])
+    found = support(plain, question, [_full_text(hit) for hit in evidence])
     cited, warnings = _markers(reply, len(evidence))
+    numbers = [i + 1 for i in cited]
+    text = _PREFIX.sub("", keep_marks(reply, numbers)).strip()
     for i in cited:
         if found.words and not found.share(_full_text(evidence[i])):
             warnings.append(f"[{i + 1}] does not support the answer that cites it")
     cited = cited or _trace(found, evidence)
     if not cited:
         warnings.append("no retrieved passage supports the answer")
-    return Answer(text, True, [_cite(evidence[i], found) for i in cited], warnings)
+    citations = [_cite(evidence[i], found) for i in cited]
+    for number, citation in zip(numbers, citations, strict=False):  # none if the marks are missing
+        citation["number"] = number
+    return Answer(text, True, citations, warnings)
 
 
 def _unknown(text: str) -> Answer | None:
@@ -181,7 +222,7 @@ def _markers(reply: str, shown: int) -> tuple[list[int], list[str]]:
     """Return the positions of the cited passages, and warnings about bad markers."""
     cited: list[int] = []
     warnings: list[str] = []
-    for number in (number for group in _MARKER.findall(reply) for number in group.split(",")):
+    for number in (number for group in MARK.findall(reply) for number in group.split(",")):
         position = int(number) - 1
         if not 0 <= position < shown:
             warnings.append(f"the model cited [{number.strip()}], which was not retrieved")
@@ -200,12 +241,23 @@ def _full_text(hit: Hit) -> str:
     return f"{hit['title']} {hit['text']}"
 
 
+def _quote(text: str, found: Support) -> str:
+    """Return the sentence that supports the answer best, or the best lines of a long one."""
+
+    def support_of(piece: str) -> tuple[float, float]:
+        return found.numbers_share(piece), found.share(piece)
+
+    best = max(sentences(text, found.language), key=support_of, default="")
+    lines = best.splitlines()
+    if len(lines) > MAX_QUOTE_LINES:  # code, or a table
+        starts = range(len(lines) - MAX_QUOTE_LINES + 1)
+        pieces = ("\n".join(lines[start : start + MAX_QUOTE_LINES]) for start in starts)
+        best = max(pieces, key=support_of)
+    return best[:MAX_QUOTE_CHARS].strip()
+
+
 def _cite(hit: Hit, found: Support) -> Citation:
-    quote = max(
-        sentences(hit["text"]),
-        key=lambda each: (found.numbers_share(each), found.share(each)),
-        default="",
-    )
+    quote = _quote(hit["text"], found)
     citation = Citation(id=hit["id"], title=hit["title"], quote=quote)
     if "source" in hit:
         citation["source"] = hit["source"]

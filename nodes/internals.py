@@ -1,10 +1,11 @@
-"""The two places where hopgate leans on LangGraph features that may change.
+"""The places where hopgate leans on features of LangGraph that may change.
 
-`tests/test_internals.py` fails with a clear message when a version of LangGraph changes either.
+Tests fail when a version changes one: `tests/test_internals.py`, and `tests/test_server.py` for
+what the server does.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
@@ -29,3 +30,20 @@ def delta_channel(
         apply: Returns the list after a sequence of writes.
     """
     return DeltaChannel(apply, list)
+
+
+class AllSettings(dict[str, Any]):
+    """The properties of a schema, which claim to have every name but LangGraph's own.
+
+    A LangGraph server drops the settings of a request whose names the schema lacks. This keeps a
+    misspelt one, so that `Context` can refuse it.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether the server should keep a setting of this name."""
+        own = str(name).startswith(("__", "langgraph_", "x-", "checkpoint"))
+        return super().__contains__(name) or not (own or name in _RUN_KEYS)
+
+
+_RUN_KEYS = ("thread_id", "run_id", "graph_id", "assistant_id", "cron_id", "user_id")
+"""What clients may send beside the settings if they use `configurable`."""

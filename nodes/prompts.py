@@ -230,6 +230,7 @@ def render(
     *,
     cue: str = "Answer:",
     examples_in_inline: bool = False,
+    system: str = "",
 ) -> list["BaseMessage"]:
     """Lay out one prompt.
 
@@ -241,11 +242,13 @@ def render(
         cue: The last line of an `inline` prompt, which the model continues.
         examples_in_inline: Whether `inline` shows the demonstrations too. TA-ARE's figure 6 does;
             the other prompts show them only to small models.
+        system: What the conversation's system messages say; it follows the instruction in `turns`
+            and is a message of its own in `inline`.
     """
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
     if layout == "turns":
-        messages: list[BaseMessage] = [SystemMessage(instruction)]
+        messages: list[BaseMessage] = [SystemMessage(f"{instruction}\n\n{system}".strip())]
         for demo in demos:
             messages += [HumanMessage(demo.user), AIMessage(demo.assistant)]
         return [*messages, HumanMessage(request)]
@@ -253,7 +256,8 @@ def render(
     if demos and examples_in_inline:
         shown = "\n\n".join(f"Question: {demo.user}\nAnswer: {demo.assistant}" for demo in demos)
         parts.append(f"Here are some examples:\n{shown}")
-    return [HumanMessage("\n\n".join([*parts, f"{request}\n{cue}"]))]
+    prompt = HumanMessage("\n\n".join([*parts, f"{request}\n{cue}"]))
+    return [SystemMessage(system), prompt] if system else [prompt]
 
 
 def fit(evidence: Sequence[Hit], max_chars: int) -> list[Hit]:

@@ -3,14 +3,14 @@
 from hopgate.classifiers.decision import Routed, choose
 from hopgate.common.strategies import LABEL_OF, STRATEGY_OF, Strategy
 from hopgate.nodes.events import RouteEvent
-from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.state import Decision, GateDecision, RouteDecision, State, Update
 
 
 async def route(state: State, runtime: NodeRuntime) -> Update:
     """Choose how deep to retrieve; a strategy that a person or the request set wins."""
     context, decision = runtime.context, state["decision"]
-    edited = decision.get("strategy")
+    edited, warnings = decision.get("strategy"), Decision()
     if edited == "single" or edited == "multi":
         found = _forced(edited, context.alpha, "the strategy was set in the state")
     elif context.strategy != "auto":
@@ -19,10 +19,35 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
     else:
         routed = await runtime.route(state["standalone"])
         found = _classified(routed, context.alpha, decision["gate"])
+        if guess := await _guess(found["profile"], runtime):
+            warnings = with_warning(state, guess)
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
     decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
-    return {"decision": decision}
+    return {"decision": decision | warnings}
+
+
+async def _guess(profile: str, runtime: NodeRuntime) -> str | None:
+    if runtime.context.profile != "auto" or runtime.resources.router is not None:
+        return None
+    return guessed((await runtime.model()).name, profile)
+
+
+def guessed(model: str, profile: str) -> str | None:
+    """Return a warning if the router takes a model that it does not know for another one.
+
+    Args:
+        model: The model's name.
+        profile: The profile that the router chose for it.
+    """
+    from hopgate.classifiers.profiles import FALLBACK
+
+    if profile != FALLBACK or "flan" in model.lower():
+        return None
+    return (
+        f"the router does not know {model} and takes it for {profile}; set profile to the LLM "
+        "most like it, or train a router on it with `hopgate train-router`"
+    )
 
 
 def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:

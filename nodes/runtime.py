@@ -3,16 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from zoneinfo import ZoneInfo
 
-from langgraph.runtime import Runtime
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.runtime import Runtime, get_runtime
 
 from hopgate.classifiers.decision import Routed, Router, routed
+from hopgate.common.background import wait_for
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes import named
@@ -53,6 +55,7 @@ class Resources:
         router: The app's router.
         clock: Returns the current time as an aware datetime.
         limits: The operator's limits.
+        context: The settings of a request that gives none.
     """
 
     model: ChatModel | None = None
@@ -60,6 +63,7 @@ class Resources:
     router: Router | None = None
     clock: Callable[[], datetime] = system_clock
     limits: Limits = NO_LIMITS
+    context: Context | None = None
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.
@@ -138,6 +142,7 @@ class NodeRuntime:
         context: The request's settings, within the operator's limits.
         resources: What the app handed in.
         send: Writes an event into the run's `custom` stream.
+        misplaced: Names of settings in the config's `configurable`, where they have no effect.
         usage: What this visit has cost so far.
         last_call: The newest call to the model, if there was one.
     """
@@ -145,6 +150,7 @@ class NodeRuntime:
     context: Context
     resources: Resources = field(default_factory=Resources)
     send: Callable[[Event], None] = lambda event: None
+    misplaced: tuple[str, ...] = ()
     usage: Usage = field(default_factory=NO_USAGE.copy)
     last_call: Completion | None = None
     _model: ChatModel | None = None
@@ -191,6 +197,10 @@ class NodeRuntime:
         (hits,) = find(self.resources.open_retriever(self.context), [query], k)
         return hits
 
+    def total(self, state: Mapping[str, Any]) -> Usage:
+        """Return what the turn has cost, up to now in this visit."""
+        return add_usage(state.get("usage") or NO_USAGE, self.usage, {})
+
     def now(self) -> float:
         """Return the current time by the app's clock, in seconds since 1970."""
         return self.resources.clock().timestamp()
@@ -217,17 +227,35 @@ Node = Callable[[Any, NodeRuntime], Awaitable[Update]]
 
 
 class BoundNode(Protocol):
-    """A node as LangGraph calls it."""
+    """A node with its resources."""
 
-    def __call__(self, state: Any, *, runtime: Runtime[Context]) -> Awaitable[Update]:
+    def __call__(
+        self, state: Any, *, runtime: Runtime[Context], config: RunnableConfig | None = None
+    ) -> Coroutine[Any, Any, Update]:
         """Visit the node."""
         ...
+
+
+class Step(Runnable[Any, Update]):
+    """A bound node as LangGraph calls it: awaited by `ainvoke`, in the background by `invoke`."""
+
+    def __init__(self, visit: BoundNode) -> None:
+        """Wrap a bound node."""
+        self._visit = visit
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
+        """Visit the node and wait for it."""
+        return wait_for(self._visit(input, runtime=get_runtime(Context), config=config))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
+        """Visit the node."""
+        return await self._visit(input, runtime=get_runtime(Context), config=config)
 
 
 def bind(
     node: Node, resources: Resources, name: str | None = None, *, first: bool = False
 ) -> BoundNode:
-    """Return a node as LangGraph calls it, which adds the visit's cost to `usage`.
+    """Return a node with its resources, which adds the visit's cost to `usage`.
 
     Args:
         node: A function of state and `NodeRuntime` that returns the channels it changes.
@@ -238,20 +266,22 @@ def bind(
     Raises:
         ValueError: From the returned function: a setting, or a part of the state that a person
             edited, exceeds the operator's limits, or these name the authenticated user and there
-            is none; or the context belongs to another graph, since
-            LangGraph passes a parent graph's context on to the graphs its nodes call.
+            is none.
     """
     name, limits = name or node.__name__, resources.limits
     limited = limits is not NO_LIMITS
 
-    async def visit(state: Any, *, runtime: Runtime[Context]) -> Update:
+    async def visit(
+        state: Any, *, runtime: Runtime[Context], config: RunnableConfig | None = None
+    ) -> Update:
         started = time.perf_counter()
-        context = _own_context(runtime.context)
+        context = settings(runtime.context, resources.context)
         if limited:
             context = limits.apply(context, _user(runtime))
             if not first:
                 limits.check_state(state)
         visited = NodeRuntime(context, resources, runtime.stream_writer)
+        visited.misplaced = _misplaced(runtime.context, config) if first else ()
         update = await node(state, visited)
         before = update.get("usage") or state.get("usage") or NO_USAGE
         ms = (time.perf_counter() - started) * 1000
@@ -271,14 +301,25 @@ def _user(runtime: Runtime[Context]) -> str | None:
     return info.user.identity if info and info.user else None
 
 
-def _own_context(given: object) -> Context:
-    context = given or Context()
-    if not isinstance(context, Context):
-        raise ValueError(
-            f"the context is a {type(context).__name__}, not hopgate's; inside another graph, "
-            "pass hopgate's own with the call: context=Context()"
-        )
-    return context
+def settings(given: object, defaults: Context | None) -> Context:
+    """Return the settings of a request.
+
+    LangGraph passes a parent graph's context on to the graphs inside it. One that is no `Context`
+    has settings of another graph, so it is ignored.
+
+    Args:
+        given: The run's context.
+        defaults: The graph's own, for what the request leaves out.
+    """
+    if not isinstance(given, Context):
+        return defaults or Context()
+    return given.over(defaults) if defaults else given
+
+
+def _misplaced(given: object, config: RunnableConfig | None) -> tuple[str, ...]:
+    """Return the settings that are only in `configurable`; a server copies it to the context."""
+    names = Context.__dataclass_fields__.keys() & (config or {}).get("configurable", {}).keys()
+    return tuple(sorted(names - (given.given if isinstance(given, Context) else frozenset())))
 
 
 def add_usage(before: Usage, more: Usage, ms: dict[str, float]) -> Usage:

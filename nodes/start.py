@@ -1,5 +1,6 @@
 """Start: find the turn's question and reset what the last turn left in the state."""
 
+from collections import Counter
 from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -21,13 +22,30 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     question = check_question(message.text)
     runtime.resources.limits.check_question("question", inert(question))
     return {
-        **new_turn(context.alpha, context.multihop),
+        **new_turn(context.alpha, context.multihop, _warnings(message, runtime)),
         "messages": [message],
         "message_id": message.id,
         "original_question": question,
         "standalone": inert(question),
         "started_at": started_at,
     }
+
+
+def _warnings(message: AnyMessage, runtime: NodeRuntime) -> list[str]:
+    """Name what the request gives and hopgate cannot use."""
+    kinds = [] if isinstance(message.content, str) else message.content_blocks
+    unread = Counter(block["type"] for block in kinds if block["type"] != "text")
+    return [
+        *(
+            f"the message has {count} part{'s' * (count > 1)} of type {kind!r}, which hopgate "
+            "cannot read; only its text was used"
+            for kind, count in unread.items()
+        ),
+        *(
+            f"configurable.{name} has no effect; give it as context=Context({name}=…)"
+            for name in runtime.misplaced
+        ),
+    ]
 
 
 def _new_message(state: State) -> AnyMessage:

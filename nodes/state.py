@@ -64,6 +64,8 @@ class Citation(TypedDict):
     id: str
     title: str
     quote: str
+    number: NotRequired[int]
+    """The number that cites it in the answer, 1 for `[1]`; missing if the answer has no marks."""
     source: NotRequired[str]
     """File or address of the passage."""
     page: NotRequired[int]
@@ -268,7 +270,7 @@ class MultihopState(TypedDict, total=False):
 NO_USAGE = Usage(retrieval_steps=0, llm_calls=0, prompt_tokens=0, completion_tokens=0, ms={})
 
 
-def new_turn(alpha: float, multihop: LoopMode) -> Update:
+def new_turn(alpha: float, multihop: LoopMode, warnings: list[str]) -> Update:
     """Return what `start` resets, since channels keep their values from turn to turn.
 
     Nothing in it is shared: a caller may change the lists it gets.
@@ -278,7 +280,7 @@ def new_turn(alpha: float, multihop: LoopMode) -> Update:
         stop_reason=None,
         escalate_to=None,
         escalated=[],
-        warnings=[],
+        warnings=warnings,
         alpha=alpha,
         multihop=multihop,
     )

@@ -3,6 +3,8 @@
 import re
 import string
 import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from hopgate.common.files import has_surrogate
 from hopgate.common.words import words
@@ -10,6 +12,9 @@ from hopgate.common.words import words
 MAX_QUESTION_CHARS = 4_000
 
 MAX_LINE_CHARS = 2_000  # of a reply; text without spaces between sentences is slow to split
+
+MARK = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
+"""A mark that cites passages by their numbers, such as ` [1]` or `[1, 3]`."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WORD = re.compile(r"\w+")
@@ -67,6 +72,30 @@ def as_data(text: str) -> str:
     On a single line it cannot start a numbered passage, a question or an answer of its own.
     """
     return " ".join(inert(text).split())
+
+
+def keep_marks(text: str, numbers: Collection[int]) -> str:
+    """Drop the marks that cite a passage by any other number than these."""
+
+    def kept(mark: re.Match[str]) -> str:
+        given = list(map(int, mark[1].split(",")))
+        known = [number for number in given if number in numbers]
+        if len(known) == len(given):
+            return mark[0]
+        space = mark[0][: mark[0].index("[")]
+        return f"{space}[{', '.join(map(str, known))}]" if known else ""
+
+    return MARK.sub(kept, text)
+
+
+def without_marks(text: str, citations: Iterable[Mapping[str, Any]]) -> str:
+    """Drop the marks of an answer's citations; brackets with other numbers stay."""
+    numbers = {each.get("number") for each in citations}
+
+    def kept(mark: re.Match[str]) -> str:
+        return "" if numbers.issuperset(map(int, mark[1].split(","))) else mark[0]
+
+    return MARK.sub(kept, text).strip()
 
 
 def normalise(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import click
 import pytest
 from commands import Ran, one_line, run_process
 from doubles import by_task
-from fake_openai import FakeOpenAI, Reply
+from fake_openai import FakeOpenAI, Messages, Reply
 
 from hopgate import Context, cli
 from hopgate.models import chat
@@ -55,6 +56,12 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_public_names_are_listed_before_they_are_used() -> None:
+    code = "import hopgate, inspect; print(dict(inspect.getmembers(hopgate))['graph'].name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "hopgate\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("index",)])
@@ -262,6 +269,36 @@ def test_the_next_command_understands_a_follow_up_on_a_thread(
     assert result["usage"]["llm_calls"] == 2
     assert result["citations"][0]["title"] == "Farrick Head Lighthouse"
     assert len(fake.requests) == 3
+
+
+@pytest.mark.parametrize("strategy", ["single", "multi"])
+def test_citations_of_own_documents_name_the_file_and_the_heading(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, strategy: str
+) -> None:
+    (tmp_path / "lease.md").write_text("# Lease\n\n## Signature\n\nOdalie Fenmarch signed it.\n")
+    index = str(tmp_path / "index")
+    assert run("index", "build", str(tmp_path / "lease.md"), "--out", index).code == 0
+    fake.answers(by_task(reason="So the answer is: Fenmarch.", answer="Odalie Fenmarch [1]"))
+    asked = ("ask", "Who signed the lease?", "--index", index, "--strategy", strategy)
+    (citation,) = json.loads(run(*asked, "--json").out)["citations"]
+    assert (citation["source"], citation["section"]) == ("lease.md", "Signature")
+    assert "(lease.md, Signature): Odalie Fenmarch signed it." in run(*asked).out
+
+
+def test_ctrl_c_ends_with_exit_code_130(fake: FakeOpenAI) -> None:
+    asked = threading.Event()
+
+    def never(_: Messages) -> Reply:
+        asked.set()
+        return Reply("x", delay=3600)
+
+    fake.answers(never)
+    command = [sys.executable, "-m", "hopgate", "ask", QUESTION, "--strategy", "none"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "hopgate: interrupted")
 
 
 def test_threads_are_separate(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
@@ -636,6 +673,17 @@ def test_doctor_tries_the_endpoint_and_hides_the_key(
     assert f"{fake.base_url} answers" in ran.out
     assert key not in ran.out + ran.err
     assert fake.requests == []  # no model was asked
+
+
+def test_doctor_says_which_llm_the_router_takes_the_model_for(
+    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for model, ok, found in (("qwen3", False, "flan-t5-xl"), ("gpt-4o", True, "gpt-4o")):
+        monkeypatch.setenv("OPENAI_MODEL", model)
+        checks = {check["name"]: check for check in json.loads(run("doctor", "--json").out)}
+        check = checks["router's profile"]
+        assert (check["ok"], check["found"]) == (ok, f"{found} for openai:{model}")
+        assert ("does not know openai:qwen3" in check["advice"]) is not ok
 
 
 def test_doctor_says_that_an_endpoint_is_down(

@@ -36,7 +36,7 @@ async def ask(
 async def test_an_unknown_direct_answer_leads_to_a_search(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
     result = await ask(FixedRetriever([CORRANE]), Context(escalate=3))
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     decision = result["decision"]
     assert decision["strategy"] == "single"
     assert decision["escalated"] == [
@@ -44,9 +44,21 @@ async def test_an_unknown_direct_answer_leads_to_a_search(fake: FakeOpenAI) -> N
     ]
     assert decision["doubt"] is None
     assert decision["warnings"] == []
-    assert [message.text for message in result["messages"]] == [QUESTION, "Lissmere"]
+    assert [message.text for message in result["messages"]] == [QUESTION, "Lissmere [1]"]
     assert result["usage"]["retrieval_steps"] == 1
     assert result["usage"]["llm_calls"] == len(fake.requests) == 3
+
+
+async def test_only_the_withdrawn_answer_s_warnings_are_dropped(fake: FakeOpenAI) -> None:
+    fake.answers(
+        by_task(gate="[Yes]", answer=["Peru [9]", "Lissmere [1]"], reason="The answer is.")
+    )
+    result = await ask(
+        FixedRetriever([CORRANE]), Context(escalate=2), config={"configurable": {"alpha": 1}}
+    )
+    assert result["decision"]["escalated"]
+    (warning,) = result["decision"]["warnings"]
+    assert warning.startswith("configurable.alpha")
 
 
 async def test_the_loop_continues_from_the_single_search(fake: FakeOpenAI) -> None:
@@ -56,7 +68,7 @@ async def test_the_loop_continues_from_the_single_search(fake: FakeOpenAI) -> No
     fake.answers(script)
     retriever = FixedRetriever([LIGHT], [CORRANE])
     result = await ask(retriever, Context(escalate=3))
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert retriever.queries == [QUESTION, FACT]
     assert [hop["thought"] for hop in result["hops"]] == [FACT, "So the answer is: Lissmere."]
     assert result["decision"]["stop_reason"] == "answered"
@@ -91,7 +103,7 @@ async def test_unsupported_citations_escalate(fake: FakeOpenAI) -> None:
     result = await ask(FixedRetriever([CORRANE]), Context(escalate=2))
     (step,) = result["decision"]["escalated"]
     assert step["reason"] == "[1] does not support the answer that cites it"
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
 
 
 async def test_decompose_starts_with_no_hops_after_an_escalation(fake: FakeOpenAI) -> None:
@@ -109,7 +121,7 @@ async def test_decompose_starts_with_no_hops_after_an_escalation(fake: FakeOpenA
         "Where was Ilsabet Corrane born?",
     ]
     assert result["usage"]["retrieval_steps"] == 3
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +198,7 @@ async def test_the_next_turn_starts_afresh_and_reads_only_the_final_answer(
     result = await graph.ainvoke({"question": "Is it a town?"}, THREAD, context=context)
     assert result["decision"]["escalated"] == []
     texts = [message.text for message in result["messages"]]
-    assert texts == [QUESTION, "Lissmere", "Is it a town?", "Yes"]
+    assert texts == [QUESTION, "Lissmere [1]", "Is it a town?", "Yes"]
 
 
 async def test_the_stream_announces_an_escalation_between_the_two_answers(fake: FakeOpenAI) -> None:
@@ -225,5 +237,5 @@ async def test_an_edited_loop_mode_survives_escalation(fake: FakeOpenAI) -> None
     await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
     await graph.aupdate_state(THREAD, {"decision": {"multihop": "decompose"}})
     result = await graph.ainvoke(None, THREAD, context=context)
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert [hop["query"] for hop in result["hops"]] == ["Where was Ilsabet Corrane born?"]

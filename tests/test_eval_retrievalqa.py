@@ -208,14 +208,16 @@ def test_an_index_can_be_searched_instead(
 ) -> None:
     question = "Who designed Farrick Head Lighthouse?"
     data = write_rows(
-        tmp_path / "d.jsonl", [ship_with_passage(1, question=question, ground_truth=["Fairlow"])]
+        tmp_path / "d.jsonl",
+        [ship_with_passage(1, question=question, ground_truth=["Caddoc Fairlow"])],
     )
     fake.answers(by_task(answer="Caddoc Fairlow [1]"))
     common = ("--data", data, "--model", "openai:fake", "--out", out, "--gate", "always")
     ran = run("eval", "retrievalqa", *common, "--passages", "index", "--index", sample_path())
     assert ran.code == 0, ran.err
     assert "Caddoc Fairlow" in fake.prompts[0]
-    assert predictions(out, "always")[0]["match"] is True
+    (found,) = predictions(out, "always")
+    assert (found["prediction"], found["match"], found["em"]) == ("Caddoc Fairlow", True, True)
     given = run("eval", "retrievalqa", *common)
     one_line(given, 2, "always.jsonl", 'passages: "index', '"given" now')
 

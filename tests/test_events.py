@@ -68,7 +68,7 @@ async def test_every_decision_sends_an_event(fake: FakeOpenAI) -> None:
         {"event": "stop", "number": 2, "stop_reason": "answered"},
         {"event": "token", "text": "Lissmere [1]"},
     ]
-    assert (answer["event"], answer["text"]) == ("answer", "Lissmere")
+    assert (answer["event"], answer["text"]) == ("answer", "Lissmere [1]")
     assert [each["title"] for each in answer["citations"]] == [CORRANE["title"]]
 
 

@@ -136,10 +136,10 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
     assert (hop["event"], hop["query"]) == ("hop", LIGHT)
     assert {each["event"] for each in tokens} == {"token"}
     assert "".join(each["text"] for each in tokens) == "It was first lit in 1858 [1]."
-    assert (answer["event"], answer["text"]) == ("answer", "It was first lit in 1858.")
+    assert (answer["event"], answer["text"]) == ("answer", "It was first lit in 1858 [1].")
     assert answer["citations"] == result["citations"]
     assert [each["title"] for each in result["citations"]] == [hop["passages"][0]["title"]]
-    assert (result["answer"], result["decision"]["alpha"]) == ("It was first lit in 1858.", 0.2)
+    assert (result["answer"], result["decision"]["alpha"]) == ("It was first lit in 1858 [1].", 0.2)
 
 
 def test_events_are_streamed_during_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
@@ -467,8 +467,8 @@ async def test_an_agent_looks_up_with_hopgate_and_keeps_its_own_conversation(
     asked, called, *told, answered = state["messages"]
     assert (asked.type, called.type, answered.text) == ("human", "ai", "1858, and Caddoc Fairlow.")
     results = [json.loads(each.content) for each in told]
-    assert [each["answer"] for each in results] == ["1858", "Caddoc Fairlow"]
-    assert all(each["sources"][0].keys() == {"title", "quote"} for each in results)
+    assert [each["answer"] for each in results] == ["1858 [1]", "Caddoc Fairlow [1]"]
+    assert all(each["sources"][0].keys() == {"number", "title", "quote"} for each in results)
     tools = fake.requests[0]["tools"]
     assert [each["function"]["name"] for each in tools] == ["look_up"]
     state = await agent.ainvoke({"messages": [("user", "Again?")]}, thread)
@@ -516,5 +516,5 @@ async def test_own_parts_take_any_endpoint(
     fake.answers(by_task(answer="5512 [1]", reason="So the answer is: 5512."))
     result = await load("own_parts").ask("What is the phone number of the mill?")
     assert {body["model"] for body in fake.requests} == {"mine"}
-    assert result["answer"] == "5512"
+    assert result["answer"] == "5512 [1]"
     assert [each["title"] for each in result["citations"]] == ["Mill"]

@@ -493,7 +493,7 @@ async def test_an_uncertain_draft_is_discarded_and_retrieval_follows(fake: FakeO
     decision = result["decision"]["gate"]
     assert decision["uncertainty"] == pytest.approx(math.log(2) / math.log(20))
     assert (decision["answer"], decision["retrieve"]) == ("yes", True)
-    assert result["answer"] == "640 passengers"
+    assert result["answer"] == "640 passengers [1]"
     assert result["usage"]["llm_calls"] == len(fake.requests) == 2
     assert result["usage"]["retrieval_steps"] == 1
 

@@ -4,17 +4,18 @@ import time
 from typing import Any
 
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, by_task, hit
-from fake_openai import FakeOpenAI
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, by_task, hit
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI
 from hypothesis import given
 from hypothesis import strategies as st
+from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
 from hopgate.common.words import sentences
 from hopgate.models.chat import Layout, ModelError
 from hopgate.nodes import generate
 from hopgate.nodes.support import support
-from hopgate.nodes.text import normalise
+from hopgate.nodes.text import normalise, without_marks
 from hopgate.retrievers.base import Hit
 
 EVIDENCE = [LIGHT, CORRANE, FERRY]
@@ -65,7 +66,7 @@ async def test_grounded_inline_is_figure_8_with_a_request_for_citations(fake: Fa
     added = message["content"].removeprefix(FIGURE_8).removesuffix(DOCUMENTS)
     assert "cite" in added
     assert added.count(".") == 1
-    assert result["answer"] == "Ilsabet Corrane"
+    assert result["answer"] == "Ilsabet Corrane [1]"
 
 
 async def test_the_turns_layout_ends_with_the_question_and_stops_at_a_newline(
@@ -104,47 +105,75 @@ async def test_a_citation_has_the_source_page_and_section_of_its_passage(
     context = Context(strategy=strategy, model="openai:fake")
     result = await graph.ainvoke({"question": QUESTION}, context=context)
     assert result["citations"] == [
-        {"id": LIGHT["id"], "title": LIGHT["title"], "quote": FACT, **source}
+        {"id": LIGHT["id"], "title": LIGHT["title"], "quote": FACT, "number": 1, **source}
     ]
+
+
+async def test_the_answer_s_message_carries_the_citations_and_the_turn_s_usage(
+    fake: FakeOpenAI,
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    graph = build_graph(InMemorySaver(), retriever=FixedRetriever([LIGHT]), router=FixedRouter("B"))
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    result = await graph.ainvoke({"question": QUESTION}, thread)
+    message = (await graph.aget_state(thread)).values["messages"][-1]
+    assert message == result["messages"][-1]
+    assert message.text == result["answer"] == "Ilsabet Corrane [1]"
+    assert message.additional_kwargs["citations"] == result["citations"]
+    read, written = result["usage"]["prompt_tokens"], result["usage"]["completion_tokens"]
+    assert (read, written) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
+    assert message.usage_metadata == {
+        "input_tokens": read,
+        "output_tokens": written,
+        "total_tokens": read + written,
+    }
 
 
 def titles(answer: generate.Answer) -> list[str]:
     return [citation["title"] for citation in answer.citations]
 
 
-def test_a_marker_becomes_a_citation_and_leaves_the_text() -> None:
+def test_a_mark_becomes_a_citation_with_its_number_and_stays_in_the_text() -> None:
     answer = generate.read_answer("Lissmere [2].", EVIDENCE)
-    assert answer.text == "Lissmere."
+    assert answer.text == "Lissmere [2]."
     assert answer.citations == [
         {
             "id": CORRANE["id"],
             "title": "Ilsabet Corrane",
             "quote": "Ilsabet Corrane was born in Lissmere.",
+            "number": 2,
         }
     ]
     assert answer.warnings == []
 
 
+def test_a_passage_found_without_a_mark_has_no_number() -> None:
+    (citation,) = generate.read_answer("She was born in Lissmere.", EVIDENCE).citations
+    assert "number" not in citation
+
+
 @pytest.mark.parametrize(
     ("reply", "text", "cited"),
     [
-        ("Lissmere [1][2]", "Lissmere", ["Skerrane Light", "Ilsabet Corrane"]),
-        ("Lissmere [1, 2]", "Lissmere", ["Skerrane Light", "Ilsabet Corrane"]),
-        ("[2] Lissmere", "Lissmere", ["Ilsabet Corrane"]),
-        ("Lissmere [2] [2]", "Lissmere", ["Ilsabet Corrane"]),
-        ("Answer: Lissmere [2]", "Lissmere", ["Ilsabet Corrane"]),
+        ("Lissmere [1][2]", "Lissmere [1][2]", ["Skerrane Light", "Ilsabet Corrane"]),
+        ("Lissmere [1, 2]", "Lissmere [1, 2]", ["Skerrane Light", "Ilsabet Corrane"]),
+        ("[2] Lissmere", "[2] Lissmere", ["Ilsabet Corrane"]),
+        ("Lissmere [2] [2]", "Lissmere [2] [2]", ["Ilsabet Corrane"]),
+        ("Answer: Lissmere [2]", "Lissmere [2]", ["Ilsabet Corrane"]),
+        ("Lissmere [2, 9].", "Lissmere [2].", ["Ilsabet Corrane"]),
     ],
 )
 def test_markers_are_read_in_every_format(reply: str, text: str, cited: list[str]) -> None:
     answer = generate.read_answer(reply, EVIDENCE)
     assert answer.text == text
     assert titles(answer) == cited
+    assert without_marks(answer.text, answer.citations).rstrip(".") == "Lissmere"
 
 
 @pytest.mark.parametrize("number", [0, 4, 999])
 def test_a_marker_for_a_passage_not_shown_is_dropped_with_a_warning(number: int) -> None:
     answer = generate.read_answer(f"Lissmere [2][{number}]", EVIDENCE)
-    assert answer.text == "Lissmere"
+    assert answer.text == "Lissmere [2]"
     assert titles(answer) == ["Ilsabet Corrane"]
     assert answer.warnings == [f"the model cited [{number}], which was not retrieved"]
 
@@ -269,3 +298,39 @@ def test_a_long_row_of_markers_is_read_quickly(evidence: list[Hit]) -> None:
 def test_each_bad_marker_gets_one_warning(evidence: list[Hit], reply: str) -> None:
     found = [each for each in generate.read_answer(reply, evidence).warnings if "was not" in each]
     assert found == [f"the model cited [{n}], which was not retrieved" for n in (9, 8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reply", "quote"),
+    [
+        (
+            "Der Mietvertrag wurde am 3. Mai 1998 unterschrieben. Die Miete beträgt 640 Kronen.",
+            "Am 3. Mai 1998",
+            "Der Mietvertrag wurde am 3. Mai 1998 unterschrieben.",
+        ),
+        (
+            "Das Haus stammt aus dem 19. Jahrhundert. Es hat drei Zimmer.",
+            "aus dem 19. Jahrhundert",
+            "Das Haus stammt aus dem 19. Jahrhundert.",
+        ),
+        (
+            "Fartøyet ble bygd den 3. mai 1998 i Bergen. Det er rødt.",
+            "3. mai 1998",
+            "Fartøyet ble bygd den 3. mai 1998 i Bergen.",
+        ),
+        ("He lives in room 3. Maybe it is blue.", "room 3", "He lives in room 3."),
+    ],
+)
+def test_a_quote_does_not_end_at_the_number_of_a_date(text: str, reply: str, quote: str) -> None:
+    (citation,) = generate.read_answer(f"{reply} [1]", [hit("Notes", text)]).citations
+    assert citation["quote"] == quote
+
+
+def test_a_quote_of_code_is_a_few_lines() -> None:
+    lines = [f"    step_{number} = prepare(part_{number})" for number in range(11)]
+    code = "def build(parts):\n" + "\n".join(lines) + "\n    return step_10  # moored in Lissmere"
+    (citation,) = generate.read_answer("Lissmere [1]", [hit("build.py", code)]).citations
+    quote = citation["quote"]
+    assert "moored in Lissmere" in quote
+    assert len(quote.splitlines()) <= 4
+    assert quote in code

@@ -2,26 +2,32 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
+from doubles import (
+    CORRANE,
+    FERRY,
+    LIGHT,
+    BreakingRetriever,
+    FixedRetriever,
+    FixedRouter,
+    by_task,
+    task,
+)
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
 from hopgate import Context, build_graph, graph
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import explain
-from hopgate.nodes.state import State
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."
@@ -135,6 +141,7 @@ async def test_a_single_retrieval_answers_with_its_source(fake: FakeOpenAI) -> N
     ]
     assert result["citations"][0] == {
         "id": LIGHT["id"],
+        "number": 1,
         "title": "Skerrane Light",
         "quote": "Skerrane Light was designed by Ilsabet Corrane.",
     }
@@ -148,7 +155,7 @@ async def test_each_hop_searches_for_the_last_thought(fake: FakeOpenAI) -> None:
     result = await build("C", retriever).ainvoke({"question": QUESTION})
     assert retriever.queries == [QUESTION, FACT]
     assert [hop["thought"] for hop in result["hops"]] == TWO_HOPS["reason"]
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert [each["title"] for each in result["citations"]] == ["Ilsabet Corrane"]
     assert result["decision"]["stop_reason"] == "answered"
     assert result["decision"]["route"]["label"] == "C"
@@ -500,7 +507,7 @@ BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"top_k": 2.5}, ["top_k", "2.5", "integer"]),
     ({"index": ""}, ["index", "''", "at least 1 character"]),
     ({"today": "tomorrow"}, ["today", "'tomorrow'", "date"]),
-    ({"alhpa": 0.5}, ["alhpa", "0.5", "nexpected"]),
+    ({"alhpa": 0.5}, ["alhpa", "0.5", "did you mean alpha"]),
     ({"gate_threshold": 1.1}, ["gate_threshold", "1.1", "less than or equal to 1"]),
     ({"gate_demos": 3}, ["gate_demos", "3", "multiple of 2"]),
     ({"gate_demos": 14}, ["gate_demos", "14", "less than or equal to 12"]),
@@ -535,19 +542,89 @@ def test_all_bad_fields_are_named() -> None:
     assert "max_hops is 0" in explain(caught.value)
 
 
-async def test_another_graphs_context_is_refused_with_advice(fake: FakeOpenAI) -> None:
-    @dataclass
-    class Mine:
-        tone: str
+async def test_a_follow_up_is_condensed_without_the_marks_of_earlier_answers(
+    fake: FakeOpenAI,
+) -> None:
+    graph = build("B", checkpointer=InMemorySaver())
+    fake.answers(by_task(gate="[Yes]", condense="Who?", answer="Ilsabet Corrane [1], a[7]"))
+    for question in (QUESTION, "And who was she?"):
+        await graph.ainvoke({"question": question}, THREAD)
+    (condensed,) = (body for body in fake.requests if task(body["messages"]) == "condense")
+    assert "Answer: Ilsabet Corrane" in condensed["messages"][-1]["content"]
+    assert "[1]" not in condensed["messages"][-1]["content"]
 
-    async def look_up(_: dict[str, Any]) -> dict[str, Any]:
-        return {"answer": (await build().ainvoke({"question": QUESTION}))["answer"]}
 
-    outer = StateGraph(State, Mine).add_node(look_up)
-    outer.add_edge("__start__", "look_up")
-    with pytest.raises(ValueError, match=r"a Mine, not hopgate's; .* context=Context\(\)"):
-        await outer.compile().ainvoke({"question": QUESTION}, context=Mine("dry"))
-    assert not fake.requests
+SYSTEM = "Answer in German."
+
+
+@pytest.mark.parametrize("layout", ["inline", "turns"])
+@pytest.mark.parametrize("verdict", ["[No]", "[Yes]"])
+async def test_a_system_message_shapes_the_answer_and_nothing_else(
+    fake: FakeOpenAI, layout: Any, verdict: str
+) -> None:
+    fake.answers(
+        by_task(gate=verdict, condense="Who drew it?", direct="Sie", answer="Sie [1]", reason="x.")
+    )
+    graph = build("C", retriever=FixedRetriever([LIGHT]), checkpointer=InMemorySaver())
+    context = Context(layout=layout)
+    for question in (QUESTION, "Who?"):  # clients may send it again with each turn
+        messages: Any = [("system", SYSTEM), ("user", question)]
+        await graph.ainvoke({"messages": messages}, THREAD, context=context)
+    counts = [
+        (task(body["messages"]), str(body["messages"]).count(SYSTEM)) for body in fake.requests
+    ]
+    assert all(count == (name in ("direct", "answer")) for name, count in counts), counts
+    assert {name for name, _ in counts} > {"gate", "condense"}
+
+
+async def test_a_draft_written_without_the_system_message_is_not_the_answer(
+    fake: FakeOpenAI,
+) -> None:
+    sure = Reply("Lissmere", logprobs=[{"Lissmere": -0.001}])
+    fake.says(sure, "In Lissmere")
+    messages: Any = [("system", SYSTEM), ("user", QUESTION)]
+    result = await build().ainvoke({"messages": messages}, context=Context(gate="draft"))
+    assert result["answer"] == "In Lissmere"
+    assert [SYSTEM in prompt for prompt in fake.prompts] == [False, True]
+
+
+async def test_an_image_is_named_in_a_warning_and_the_text_is_answered(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="x"))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages: Any = [HumanMessage([{"type": "text", "text": QUESTION}, image])]
+    result = await build().ainvoke({"messages": messages}, context=Context(strategy="none"))
+    (warning,) = result["decision"]["warnings"]
+    assert warning.startswith("the message has 1 part of type 'image', which hopgate cannot read")
+    assert QUESTION in fake.prompts[0]
+    assert "base64" not in fake.prompts[0]
+
+
+async def test_a_setting_in_configurable_has_no_effect_and_the_answer_says_so(
+    fake: FakeOpenAI,
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    result = await build().ainvoke({"question": QUESTION}, {"configurable": {"alpha": 0.9, "x": 1}})
+    assert result["decision"]["alpha"] == Context().alpha
+    (warning,) = result["decision"]["warnings"]
+    assert warning == "configurable.alpha has no effect; give it as context=Context(alpha=…)"
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "knows"),
+    [("qwen3", "auto", False), ("gpt-4o", "auto", True), ("qwen3", "gpt-4o", True)],
+)
+async def test_a_model_that_the_router_does_not_know_is_named_in_a_warning(
+    fake: FakeOpenAI, model: str, profile: str, knows: bool
+) -> None:
+    fake.answers(by_task(gate="[Yes]", reason="The answer is: Corrane.", answer="Corrane [1]"))
+    graph = build_graph(retriever=FixedRetriever([LIGHT]))
+    context = Context(model=f"openai:{model}", profile=profile)
+    decision = (await graph.ainvoke({"question": QUESTION}, context=context))["decision"]
+    assert decision["route"]["profile"] == ("gpt-4o" if knows else "flan-t5-xl")
+    expected = (
+        [] if knows else ["the router does not know openai:qwen3 and takes it for flan-t5-xl"]
+    )
+    assert [each.partition(";")[0] for each in decision["warnings"]] == expected
 
 
 async def test_a_missing_index_is_refused_before_any_call(fake: FakeOpenAI, tmp_path: Path) -> None:
@@ -621,7 +698,7 @@ async def test_a_run_resumes_inside_the_loop_after_a_model_failure(
         await graph.ainvoke({"question": QUESTION}, THREAD)
     fake.answers(by_task(**TWO_HOPS))
     result = await graph.ainvoke(None, THREAD)
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert retriever.queries == [QUESTION, FACT]  # the first search was not repeated
 
 
@@ -662,7 +739,7 @@ async def test_the_loop_sends_events_from_inside_the_subgraph(fake: FakeOpenAI) 
     assert by_name["route"]["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
     assert (by_name["hop"]["number"], by_name["hop"]["query"]) == (2, FACT)
     assert by_name["stop"]["stop_reason"] == "answered"
-    assert by_name["answer"]["text"] == "Lissmere"
+    assert by_name["answer"]["text"] == "Lissmere [1]"
 
 
 async def test_a_single_retrieval_sends_a_hop_event(fake: FakeOpenAI) -> None:
@@ -792,7 +869,7 @@ async def test_a_certain_draft_is_dropped_if_the_gate_is_edited_to_retrieve(
 ) -> None:
     fake.answers(draft_script(True, answer="Corrane [1]"))
     result = await run_with_edited_gate(build("A", checkpointer=saver), retrieve=True)
-    assert (result["answer"], result["decision"]["strategy"]) == ("Corrane", "single")
+    assert (result["answer"], result["decision"]["strategy"]) == ("Corrane [1]", "single")
     assert result["usage"]["llm_calls"] == 2
 
 

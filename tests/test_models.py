@@ -2,16 +2,20 @@
 
 import asyncio
 import gc
+import json
 import math
 import shutil
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
+from doubles import TalkingModel
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 
+from hopgate import Context, build_graph
 from hopgate.models import chat, local
 from hopgate.models.chat import ChatModel, Completion, ModelError
 
@@ -238,6 +242,42 @@ async def test_a_malformed_reply_is_an_error_that_names_the_endpoint(
     fake.answers(lambda _: Reply(body=body))
     assert fake.base_url in await error_of()
     assert len(fake.requests) <= 3
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b'{"choices": []}', "its reply is no chat completion: it has no choices"),
+        (b'{"choices": [{"index": 0, "mes', "its reply is not JSON, or was cut short"),
+    ],
+)
+async def test_a_malformed_reply_is_explained(fake: FakeOpenAI, body: bytes, what: str) -> None:
+    fake.answers(lambda _: Reply(body=body))
+    message = await error_of()
+    assert what in message
+    assert "list index" not in message and "Expecting" not in message
+
+
+async def test_an_error_in_an_apps_model_is_shown_as_it_is() -> None:
+    def fail(*_: Any) -> str:
+        raise IndexError("my own list")
+
+    with pytest.raises(ModelError, match="my own list"):
+        await chat.complete(chat.wrap(TalkingModel(say=fail)), PROMPT, max_tokens=8)
+
+
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"])
+async def test_a_stream_that_breaks_off_is_no_answer(fake: FakeOpenAI, end: bytes) -> None:
+    chunk = {"index": 0, "delta": {"role": "assistant", "content": "Lissmere is"}}
+    body = b"data: " + json.dumps({"id": "x", "choices": [chunk]}).encode() + b"\n\n" + end
+    fake.says(Reply(body=body))
+    parts = build_graph().astream(
+        {"question": "Where?"},
+        context=Context(strategy="none", model="openai:fake"),
+        stream_mode="messages",
+    )
+    with pytest.raises(ModelError, match=rf"at {fake.base_url} broke off before its end"):
+        _ = [part async for part in parts]
 
 
 async def test_null_content_is_an_empty_reply(fake: FakeOpenAI) -> None:

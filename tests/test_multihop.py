@@ -162,7 +162,7 @@ async def test_each_hop_searches_and_answers_one_sub_question(
     assert retriever.queries == ["Who designed Skerrane Light?", "Where was Ilsabet Corrane born?"]
     assert [hop["thought"] for hop in result["hops"]] == ["Ilsabet Corrane", "Lissmere"]
     assert result["decision"]["stop_reason"] == "answered"
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert result["usage"]["llm_calls"] == len(fake.requests) == 4
     sub_answer = fake.requests[2]["messages"][-1]["content"]
     assert CORRANE["text"] in sub_answer  # only the passages of its own hop
@@ -238,7 +238,7 @@ async def test_a_failure_repeats_no_finished_node(fake: FakeOpenAI, down: str) -
         replies["sub_answer"] = []
     fake.answers(by_task(**replies))
     result = await graph.ainvoke(None, THREAD)  # the state holds the mode, not the context
-    assert result["answer"] == "Lissmere"
+    assert result["answer"] == "Lissmere [1]"
     assert retriever.queries == ["Who designed Skerrane Light?", "Where was Ilsabet Corrane born?"]
     assert len(fake.requests) == 5  # four calls, one of them twice
     assert result["usage"]["llm_calls"] == 4

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from doubles import by_task
-from fake_openai import FakeOpenAI
+from fake_openai import FakeOpenAI, Reply
 from langgraph_dev import CONFIG, Server, free_port, start, stop
 from pydantic import TypeAdapter
 
@@ -343,7 +343,7 @@ def test_escalating_replaces_an_answer_in_doubt(shown: Shown, fake: FakeOpenAI) 
     fake.answers(by_task(**REPLIES | {"gate": "[No]", "direct": "I don't know"}))
     turn = shown.ask(model="openai:fake", gate="ta-are", escalate=1)
     expect(turn.locator(".step.escalate .verdict")).to_have_text("none → single")
-    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere.")
+    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere [1].")
     lit = shown.page.locator("#drawing .edge.lit")
     lit_names = set(lit.evaluate_all("all => all.map(each => each.dataset.edge)"))
     assert {"generate escalate", "escalate retrieve", "retrieve generate"} < lit_names
@@ -377,7 +377,7 @@ def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) ->
         "Skerrane Light"
     )
     expect(turn.locator(".step.stop .verdict")).to_have_text("answered")
-    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere.")
+    expect(turn.locator(".answer")).to_have_text("She was born in Lissmere [1].")
     expect(turn.locator(".cost span")).to_have_text(
         ["2 retrievals", "4 model calls", "44 + 12 tokens", re.compile("m?s$"), "openai:fake"]
     )
@@ -389,6 +389,8 @@ def test_a_citation_opens_its_passage(shown: Shown) -> None:
     turn = shown.ask(model="openai:fake", strategy="single")
     citation = turn.locator(".citations").get_by_role("button")
     expect(citation).to_have_count(1)
+    expect(citation.locator(".number")).to_have_text("1")
+    expect(citation.locator(".place")).to_have_text("passages.jsonl")
     expect(citation).to_have_attribute("aria-expanded", "false")
     citation.click()
     expect(citation).to_have_attribute("aria-expanded", "true")
@@ -467,7 +469,7 @@ def test_five_values_of_alpha_are_compared_side_by_side(shown: Shown, fake: Fake
     assert multi == ["start → gate → route → retrieve → reason → generate"] * 3
     assert columns.locator(".edge.lit").count() == 5 * len(DIRECT) + 3 + 4 + 3 * 7
     expect(columns.locator("> div > .probabilities > li")).to_have_count(15)
-    lissmere = "She was born in Lissmere."
+    lissmere = "She was born in Lissmere [1]."
     expect(columns.locator(".answer")).to_have_text(["Nobody knows", *[lissmere] * 4])
     names = ["Retrievals", "Model calls", "Tokens", "Time"]
     expect(columns.locator("dt")).to_have_text(names * 5)
@@ -621,6 +623,31 @@ def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
     shown.set(index="sample", strategy="none")
     turn.get_by_role("button", name="Ask again").click()
     expect(shown.page.locator(".turn").nth(2).locator(".answer")).to_have_text("Nobody knows")
+
+
+def test_a_verdict_against_the_reply_says_that_the_probability_decides(
+    shown: Shown, fake: FakeOpenAI
+) -> None:
+    verdict = Reply("[No]", logprobs=[{"[": -0.01}, {"No": -0.9, "Yes": -1.0}])
+    fake.answers(by_task(**REPLIES | {"gate": verdict}))
+    turn = shown.ask(model="openai:fake", gate="confidence", gate_threshold=0.3)
+    expect(turn.locator(".step.gate .verdict")).to_have_text("yes, retrieve")
+    expect(turn.locator(".step.gate")).to_contain_text(
+        "The probability decides, not the reply:[No]"
+    )
+
+
+def test_a_column_says_why_the_likeliest_path_was_not_taken(shown: Shown, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(**REPLIES | {"reason": lambda _: "So the answer is: Lissmere."}))
+    shown.set(model="openai:fake", gate="always", profile="flan-t5-xl")
+    shown.page.get_by_role("link", name="Compare α").click()
+    shown.page.get_by_label("Question to compare").fill(QUESTION)
+    shown.page.keyboard.press("Enter")
+    columns = shown.page.locator(".column")
+    expect(columns.locator("details")).to_have_count(5)
+    why = columns.locator("> div > .hint")
+    expect(why).to_have_text(["A is the likeliest, but the gate decided to retrieve"])
+    expect(columns.first.locator("> div > .hint")).to_have_count(1)
 
 
 def test_the_embedded_model_answers_word_by_word(shown: Shown) -> None:

@@ -299,8 +299,8 @@ async def test_the_documented_example_runs(
     exec(f"async def example():\n{indent(code, '    ')}\n    return locals()", names)
     results = await names["example"]()
     assert capsys.readouterr().out.startswith("1 Where was the designer")
-    assert results["result"]["answer"] == "Lissmere"
+    assert results["result"]["answer"] == "Lissmere [1]"
     assert retriever.queries[2:4] == ["Ilsabet Corrane, birthplace", fact]
-    assert results["other_evidence"]["answer"] == "Lissmere"
+    assert results["other_evidence"]["answer"] == "Lissmere [1]"
     assert results["other_route"]["decision"]["strategy"] == "none"
     assert len(results["other_route"]["hops"]) == 1

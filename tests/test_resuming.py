@@ -150,7 +150,7 @@ def test_a_killed_command_resumes(
     if how is signal.SIGINT:
         message = f"interrupted; {saved} of 6 answers are saved in"
         after_progress = stderr.splitlines(keepends=True)[-1]
-        one_line(Ran(process.returncode, stdout, after_progress), 1, message, "to resume")
+        one_line(Ran(process.returncode, stdout, after_progress), 130, message, "to resume")
     else:
         with command.journals[0].open("a") as file:
             file.write('{"id": "cut sh')  # what a kill in the middle of a write leaves

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from doubles import by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
-from langgraph_dev import Server
+from langgraph_dev import Server, start
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from otlp import Collector
@@ -227,6 +227,19 @@ async def test_a_strategy_edited_at_route_is_followed_on_resume(
     assert len(fake.requests) == 1
 
 
+async def test_a_finished_conversation_can_be_edited(
+    client: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x"))
+    thread = (await client.threads.create())["thread_id"]
+    context = {"model": "openai:fake", "strategy": "none"}
+    asked = {"question": QUESTION}
+    await client.runs.wait(thread, "hopgate", input=asked, context=context)
+    await client.threads.update_state(thread, {"answer": "Lissmere"})
+    state = await client.threads.get_state(thread)
+    assert (state["values"]["answer"], state["next"]) == ("Lissmere", [])
+
+
 async def test_a_fork_of_an_old_step_takes_another_path_and_leaves_the_run_unchanged(
     client: LangGraphClient, fake: FakeOpenAI
 ) -> None:
@@ -253,7 +266,7 @@ async def test_a_fork_of_an_old_step_takes_another_path_and_leaves_the_run_uncha
     assert newest["answer"] == "Nobody knows"
     last = history[0]["checkpoint"]
     before: Any = (await client.threads.get_state(thread, checkpoint=last))["values"]
-    assert before["answer"] == first["answer"] == "Lissmere"
+    assert before["answer"] == first["answer"] == "Lissmere [1]"
 
 
 async def test_a_run_pauses_before_a_node_and_resumes_with_its_full_usage(
@@ -313,7 +326,7 @@ async def test_updates_stream_from_the_loop_s_own_nodes(
         *[("multihop", "retrieve"), ("multihop", "reason")],
         *[("", "multihop"), ("", "generate")],
     ]
-    assert [data for event, data in seen if event == "values"][-1]["answer"] == "x"
+    assert [data for event, data in seen if event == "values"][-1]["answer"] == "x [1]"
 
 
 async def test_a_run_is_cancelled_during_a_model_call_and_the_thread_can_resume(
@@ -488,6 +501,24 @@ async def test_a_bad_setting_fails_the_run_and_is_named_with_its_value(
         assert f"input_value={bad!r}"[:35] in message
 
 
+async def test_a_misspelt_setting_fails_the_run_and_is_named(client: LangGraphClient) -> None:
+    assert "alhpa\n  there is no such setting; did you mean alpha?" in await refusal(
+        client, {"alhpa": 0.9, "strategy": "none"}
+    )
+
+
+async def test_settings_in_configurable_count_beside_langgraph_s_own_keys(
+    client: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x"))
+    own = {"alpha": 0.9, "strategy": "none", "model": "openai:fake", "thread_id": "x"}
+    result: Any = await client.runs.wait(
+        None, "hopgate", input={"question": QUESTION}, config={"configurable": own}
+    )
+    assert result["decision"]["alpha"] == 0.9
+    assert result["decision"]["warnings"] == []
+
+
 @pytest.mark.parametrize(
     ("context", "parts"),
     [
@@ -562,6 +593,19 @@ async def test_a_run_s_trace_is_exported_to_the_endpoint_in_the_environment(
     )
     assert set(collector.services) == {"hopgate"}
     assert "Skerrane" not in str(collector.spans)
+
+
+async def test_the_root_package_can_be_named_in_one_s_own_langgraph_json(
+    tmp_path: Path, fake: FakeOpenAI
+) -> None:
+    config = tmp_path / "langgraph.json"
+    config.write_text('{"graphs": {"mine": "hopgate:graph"}, "dependencies": ["."]}')
+    fake.answers(by_task(direct="Lissmere"))
+    asked, context = {"question": QUESTION}, {"model": "openai:fake", "strategy": "none"}
+    with start(tmp_path, config=config) as server:
+        runs = get_client(url=server.url).runs
+        result: Any = await runs.wait(None, "mine", input=asked, context=context)
+    assert result["answer"] == "Lissmere"
 
 
 def test_nothing_blocked_the_event_loop(dev_server: Server) -> None:

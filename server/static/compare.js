@@ -108,7 +108,7 @@ class Column {
   }
 
   show(event) {
-    if (event.event === "route") this.route.replaceChildren(probabilities(event) ?? "");
+    if (event.event === "route") this.route.replaceChildren(probabilities(event) ?? "", whyNotTheLikeliest(event));
     if (event.event === "answer") this.answer.replaceChildren(event.text);
     if (event.event === "escalate") this.answer.replaceChildren();
   }
@@ -125,6 +125,12 @@ class Column {
       el("details", {}, el("summary", {}, "Decisions and sources"), trace.element),
     );
   }
+}
+
+/** @returns {Node | string} why the router's likeliest label was not followed; empty if it was */
+function whyNotTheLikeliest({ label, probs, reason }) {
+  const likeliest = Math.max(...Object.values(probs));
+  return label in probs && probs[label] < likeliest ? el("p", { class: "hint", dir: "auto" }, reason) : "";
 }
 
 /** @returns {Node[]} */

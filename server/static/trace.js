@@ -78,16 +78,19 @@ export class Trace {
     this.add("Escalate", `${event.from} → ${event.to}`, el("p", { class: "hint", dir: "auto" }, event.reason));
   }
 
-  /** Return a button with a passage's title, and the panel that it opens. */
-  source({ id, title, quote }, number) {
+  /** Return a button with a passage's title and place, and the panel that it opens. */
+  source(passage, number) {
+    const { id, title, quote } = passage;
     const panel = el("div", { class: "passage", id: newId(), hidden: true });
     const label = el("span", { dir: "auto" }, title || "untitled");
     const mark = number ? el("span", { class: "number" }, String(number)) : null;
+    const where = place(passage);
     const button = el(
       "button",
       { type: "button", class: "source", "aria-expanded": "false", "aria-controls": panel.id },
       mark,
       label,
+      where ? el("span", { class: "place", dir: "auto" }, where) : null,
     );
     button.addEventListener("click", () => {
       panel.hidden = !panel.hidden;
@@ -106,7 +109,7 @@ export class Trace {
     this.progress.remove();
     const { answer, citations, warnings, usage, model } = this.record;
     if (!error && !this.record.error) this.answer.replaceChildren(answer);
-    const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, at + 1)));
+    const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, citation.number ?? at + 1)));
     if (cited.length) this.after.append(el("ul", { class: "citations", "aria-label": "Sources" }, ...cited));
     for (const warning of warnings) this.after.append(el("p", { class: "warning", dir: "auto" }, warning));
     const problem = describeProblem(error, this.record);
@@ -122,9 +125,11 @@ function gateDetails({ answer, retrieve, mode, reply, reason, p_yes, uncertainty
     `neither yes nor no: ${retrieve ? "retrieve" : "answer directly"}`;
   const measured = p_yes ?? uncertainty;
   const name = p_yes === null ? "uncertainty" : "P(Yes)";
+  const byProbability = reply && p_yes !== null && threshold !== null;
+  const above = byProbability ? el("p", { class: "hint" }, "The probability decides, not the reply:") : null;
   const quoted = reply ? el("p", { class: "quoted", dir: "auto" }, reply) : null;
   const why = el("p", { class: "hint", dir: "auto" }, `${mode}: ${reason}`);
-  return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), quoted, why];
+  return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), above, quoted, why];
 }
 
 function scale(name, measured, threshold) {
@@ -172,12 +177,16 @@ const subQuestions = ({ sub_questions: questions }) =>
 /** @returns {Node[]} */
 function passageText(passage, quote) {
   if (!passage) return [el("p", { class: "hint" }, "Found, but left out of the evidence.")];
-  const where = [passage.source, passage.page && `page ${passage.page}`, passage.section];
-  const place = where.filter(Boolean).join(" · ");
+  const where = place(passage);
   return [
     el("p", { class: "text", dir: "auto" }, ...marked(passage.text, quote)),
-    ...(place ? [el("p", { class: "hint", dir: "auto" }, place)] : []),
+    ...(where ? [el("p", { class: "hint", dir: "auto" }, where)] : []),
   ];
+}
+
+/** @returns {string} file, page and heading of a passage or a citation, as far as they are known */
+function place({ source, page, section }) {
+  return [source, page && `page ${page}`, section].filter(Boolean).join(" · ");
 }
 
 /** @returns {(Node | string)[]} the text with the quote marked, whatever the white space in it */

@@ -1,0 +1,91 @@
+"""The compiled main graph: LangGraph's, with a schema of its settings and a tool of its own."""
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph.state import CompiledStateGraph
+from pydantic import TypeAdapter
+
+from hopgate.nodes.context import Context
+from hopgate.nodes.internals import AllSettings
+from hopgate.nodes.state import Input, Output, State
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+TOOL_DESCRIPTION = (
+    "Answers one factual question from the collection, with the passages that the answer rests on. "
+    "Ask a complete question that can be understood on its own."
+)
+
+
+class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
+    """The graph that `build_graph` returns; everything else is LangGraph's.
+
+    Attributes:
+        defaults: The settings of a request that gives none.
+    """
+
+    def __init__(self, *, defaults: Context, **parts: Any) -> None:
+        """Take LangGraph's parts; `with_config` makes copies of a graph this way."""
+        super().__init__(**parts)
+        self.defaults = defaults
+
+    @classmethod
+    def of(
+        cls, compiled: CompiledStateGraph[State, Context, Input, Output], defaults: Context
+    ) -> "AdaptiveGraph":
+        """Return a compiled graph as an `AdaptiveGraph`."""
+        parts = {name: part for name, part in vars(compiled).items() if name != "__orig_class__"}
+        return cls(defaults=defaults, **parts)
+
+    def get_context_jsonschema(self) -> dict[str, Any]:
+        """Return the schema of the settings, with this graph's own defaults."""
+        settings = TypeAdapter(Context)
+        schema, defaults = settings.json_schema(), settings.dump_python(self.defaults, mode="json")
+        for name, field in schema["properties"].items():
+            field["default"] = defaults[name]
+        return {**schema, "properties": AllSettings(schema["properties"])}
+
+    def as_tool(
+        self,
+        args_schema: Any = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        arg_types: dict[str, type] | None = None,
+    ) -> "BaseTool":
+        """Return a tool that takes a question and runs with the graph's own settings.
+
+        It returns a dict of `answer`, `citations` and `warnings`. With `args_schema` or
+        `arg_types` it is LangChain's own tool, which takes and returns the graph's state.
+
+        Args:
+            args_schema: See LangChain's `Runnable.as_tool`.
+            name: The tool's name; None is the graph's.
+            description: What the model is told about it.
+            arg_types: See LangChain's `Runnable.as_tool`.
+        """
+        if args_schema is not None or arg_types is not None:
+            return super().as_tool(
+                args_schema, name=name, description=description, arg_types=arg_types
+            )
+        from langchain_core.tools import StructuredTool
+
+        def ask(question: str, config: RunnableConfig) -> dict[str, Any]:
+            return _shown(self.invoke({"question": question}, config, context=self.defaults))
+
+        async def aask(question: str, config: RunnableConfig) -> dict[str, Any]:
+            return _shown(await self.ainvoke({"question": question}, config, context=self.defaults))
+
+        return StructuredTool.from_function(
+            ask,
+            aask,
+            name=name or self.name,
+            description=description or TOOL_DESCRIPTION,
+        )
+
+
+def _shown(result: dict[str, Any]) -> dict[str, Any]:
+    warnings = result["decision"]["warnings"]
+    return {"answer": result["answer"], "citations": result["citations"], "warnings": warnings}
