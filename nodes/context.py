@@ -10,12 +10,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
     ValidationError,
     WithJsonSchema,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema
 
 from hopgate.common.files import shown
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
@@ -61,6 +63,9 @@ _WHERE_SCHEMA = {
     },
     "additionalProperties": False,
 }
+
+
+_schemas: dict[tuple[type, str], dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -237,6 +242,15 @@ class Context:
         max_length=100,
         description="Time zone of the clock's date, such as Europe/Berlin. Default: the system's.",
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the JSON schema, generated once: a LangGraph server asks for it at every run."""
+        if (cls, handler.mode) not in _schemas:
+            _schemas[cls, handler.mode] = handler(schema)
+        return {**_schemas[cls, handler.mode]}
 
 
 def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
