@@ -475,6 +475,33 @@ def _usage(found: dict[str, Any], settings: dict[str, Any]) -> str:
     return 'hopgate ask "…" ' + shlex.join(parts)
 
 
+@cli.command(cls=ContextCommand)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port; 0: a free one.",
+)
+def serve(settings: dict[str, Any], host: str, port: int) -> None:
+    """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries.
+
+    In a folder with a langgraph.json, its graph is served. The other options are the settings of
+    every request; a model's name may set α (hopgate-0.4).
+    """
+    from hopgate.server import project, serving
+
+    context = request_context(settings)
+    if "alpha" in settings:  # maybe by name
+        settings = {**settings, "alpha": context.alpha}
+
+    def announce(line: str) -> None:
+        click.echo(f"hopgate: {line}", err=True)
+
+    serving.serve(host, port, project.load(Path.cwd()), settings, announce)
+
+
 @cli.command()
 @json_option
 def doctor(as_json: bool) -> None:

@@ -1,10 +1,11 @@
-"""The web routes that hopgate adds to the LangGraph server, all under `/hopgate`.
+"""The web routes that hopgate adds to the LangGraph server, under `/hopgate` and `/v1`.
 
 langgraph.json names `app` as its `http.app`. The server copies the routes, so the security headers
 are middleware of the routes, not of the app.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,10 +18,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.server import metrics, presets
+from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
+from hopgate.server.v1 import Endpoint
 from hopgate.server.warming import warm_up
 
 STATIC = Path(__file__).with_name("static")
@@ -34,6 +38,12 @@ def to_page(_: Request) -> RedirectResponse:
 def to_metrics(_: Request) -> Response:
     """Return hopgate's metrics for Prometheus."""
     return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def served() -> AdaptiveGraph:
+    """Return the first of hopgate's graphs that the LangGraph server serves."""
+    loaded = getattr(sys.modules.get("langgraph_api.graph"), "GRAPHS", {})
+    return next((each for each in loaded.values() if isinstance(each, AdaptiveGraph)), graph)
 
 
 @asynccontextmanager
@@ -60,6 +70,7 @@ app = Starlette(
             "/hopgate", to_page, include_in_schema=False, middleware=[Middleware(SecurityHeaders)]
         ),
         Mount("/hopgate", site),
+        Endpoint(served).mount(),
     ],
     middleware=[
         Middleware(DeveloperRoutes),
