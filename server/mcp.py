@@ -14,9 +14,15 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
-from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from hopgate.classifiers.decision import choose
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
     from mcp_types import Tool as ToolSchema
+    from starlette.types import Receive, Scope, Send
 
 EXTRA = "mcp"
 INSTRUCTIONS = (
@@ -81,6 +88,10 @@ class Searched(_Arguments):
     k: Annotated[int, Field(ge=1, le=50, description="Maximum number of passages.")] = 5
 
 
+documented = with_config(use_attribute_docstrings=True)
+
+
+@documented
 class Source(Citation):
     """A passage that the answer rests on."""
 
@@ -88,6 +99,7 @@ class Source(Citation):
     """The whole passage."""
 
 
+@documented
 class Answer(TypedDict):
     """Result of `ask`."""
 
@@ -101,12 +113,14 @@ class Answer(TypedDict):
     warnings: list[str]
 
 
+@documented
 class Passages(TypedDict):
     """Result of `search`: passages, best first."""
 
     passages: list[Hit]
 
 
+@documented
 class Route(TypedDict):
     """Result of `route`."""
 
@@ -199,13 +213,12 @@ class Tool:
         """Return what clients are told."""
         from mcp_types import Tool, ToolAnnotations
 
-        documented = ConfigDict(use_attribute_docstrings=True)
         return Tool(
             name=name,
             title=self.title,
             description=self.description,
             input_schema=self.arguments.model_json_schema(),
-            output_schema=TypeAdapter(self.result, config=documented).json_schema(),
+            output_schema=TypeAdapter(self.result).json_schema(),
             annotations=ToolAnnotations(read_only_hint=True),
         )
 
@@ -317,9 +330,14 @@ class Endpoint:
             yield
         self._manager = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve one request."""
-        if self._manager is None:
+        from starlette.responses import JSONResponse
+
+        if scope["method"] != "POST":  # there is no session to listen to or to end
+            refusal = JSONResponse({"detail": "use POST"}, 405, {"Allow": "POST"})
+            await refusal(scope, receive, send)
+        elif self._manager is None:
             detail = f"MCP is not installed on this server: pip install 'hopgate[{EXTRA}]'"
             await JSONResponse({"detail": detail}, 501)(scope, receive, send)
         else:

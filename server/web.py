@@ -57,9 +57,7 @@ files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
 site = Starlette(
     routes=[
         Route("/metrics", to_metrics, include_in_schema=False),
-        Route(
-            "/mcp", mcp, methods=["POST"], include_in_schema=False, middleware=[Middleware(Users)]
-        ),
+        Route("/mcp", mcp, include_in_schema=False, middleware=[Middleware(Users)]),
         Mount("/", files),
     ],
     middleware=[Middleware(SecurityHeaders)],
