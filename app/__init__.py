@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hopgate.graphs.adaptive import build_graph, graph
+    from hopgate.middleware import AdaptiveMiddleware
     from hopgate.nodes.context import Context
+    from hopgate.retriever import AdaptiveRetriever
 
-__all__ = ["Context", "build_graph", "graph"]
+__all__ = ["AdaptiveMiddleware", "AdaptiveRetriever", "Context", "build_graph", "graph"]
 
 _MODULES = {
+    "AdaptiveMiddleware": "hopgate.middleware",
+    "AdaptiveRetriever": "hopgate.retriever",
     "Context": "hopgate.nodes.context",
     "build_graph": "hopgate.graphs.adaptive",
     "graph": "hopgate.graphs.adaptive",
@@ -37,5 +41,4 @@ def __dir__() -> list[str]:
 # A LangGraph server looks graphs up in a module's `__dict__`, where `__getattr__` does not reach.
 # Where LangGraph is loaded already, importing the graph costs little.
 if "langgraph.graph" in sys.modules:
-    for _name in __all__:
-        __getattr__(_name)
+    __getattr__("graph")

@@ -502,6 +502,23 @@ def serve(settings: dict[str, Any], host: str, port: int) -> None:
     serving.serve(host, port, project.load(Path.cwd()), settings, announce)
 
 
+@cli.command(cls=ContextCommand)
+def mcp(settings: dict[str, Any]) -> None:
+    """Serve the tools ask, search and route to an MCP client, over stdin and stdout.
+
+    The client starts this command itself; the options are the settings of its questions.
+    """
+    import asyncio
+
+    from hopgate.graphs.adaptive import build_graph
+    from hopgate.server.mcp import serve_stdio
+
+    graph = build_graph(context=request_context(settings))
+    if sys.stdin.isatty():
+        click.echo("hopgate mcp: waiting for an MCP client on stdin; see docs/mcp.md", err=True)
+    asyncio.run(serve_stdio(graph))
+
+
 @cli.command()
 @json_option
 def doctor(as_json: bool) -> None:

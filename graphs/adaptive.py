@@ -8,9 +8,9 @@ A follow-up of a conversation passes `condense` before the gate.
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 
 from hopgate.classifiers.decision import Router
 from hopgate.graphs.compiled import AdaptiveGraph
@@ -28,7 +28,7 @@ from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
 from hopgate.nodes.runtime import Resources, Step, bind, system_clock
 from hopgate.nodes.start import start
-from hopgate.nodes.state import Input, Output, State
+from hopgate.nodes.state import Found, Input, Output, State
 from hopgate.retrievers.base import Retriever, as_retriever
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
     from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+    RetrievalGraph = CompiledStateGraph[State, Context, Input, Found]
+
+Outcome = TypeVar("Outcome", Output, Found)
+
 STEP_OF: dict[str, Literal["generate", "retrieve", "multihop"]] = {
     "none": "generate",
     "single": "retrieve",
@@ -87,23 +93,47 @@ def build_graph(
         limits=limits_from_environment() if limits is None else limits,
         context=context,
     )
-    builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=Output)
+    compiled = _wired(resources, Output).compile(checkpointer=checkpointer, name=name)
+    graph = AdaptiveGraph.of(compiled, resources)
+    return graph if checkpointer is None else graph.with_config(SYNC_DURABILITY)
+
+
+def without_answer(graph: AdaptiveGraph) -> "RetrievalGraph":
+    """Compile a graph that decides and retrieves like another one, and stops before the answer.
+
+    It stores nothing, and `escalate` has no effect, since no answer can be in doubt.
+
+    Args:
+        graph: A graph of `build_graph`, whose model, retriever, router, limits and settings apply.
+
+    Returns:
+        The compiled graph; its output is a `Found`.
+    """
+    return _wired(graph.resources, Found).compile(name=graph.name)
+
+
+def _wired(
+    resources: Resources, output: type[Outcome]
+) -> "StateGraph[State, Context, Input, Outcome]":
+    """Connect the nodes; where the output has no answer, the graph ends before it."""
+    builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=output)
+    answers: bool = "answer" in output.__annotations__
+    limits, last = resources.limits, "generate" if answers else END
     builder.add_node("start", Step(bind(start, resources, first=True)))
-    for node in (condense, gate, route, retrieve, generate, escalate):
+    for node in (condense, gate, route, retrieve, *((generate, escalate) if answers else ())):
         builder.add_node(node.__name__, Step(bind(node, resources)))
     builder.add_node("multihop", build_multihop(resources))
     builder.add_edge(START, "start")
     builder.add_edge("condense", "gate")
-    builder.add_edge("retrieve", "generate")
-    builder.add_edge("multihop", "generate")
-    add_edges(builder, "start", after_start, resources.limits)
-    add_edges(builder, "gate", after_gate, resources.limits)
-    add_edges(builder, "route", after_route, resources.limits)
-    add_edges(builder, "generate", after_generate, resources.limits)
-    add_edges(builder, "escalate", after_escalate, resources.limits)
-    compiled = builder.compile(checkpointer=checkpointer, name=name)
-    graph = AdaptiveGraph.of(compiled, context or Context())
-    return graph if checkpointer is None else graph.with_config(SYNC_DURABILITY)
+    builder.add_edge("retrieve", last)
+    builder.add_edge("multihop", last)
+    add_edges(builder, "start", after_start, limits)
+    add_edges(builder, "gate", after_gate, limits, {"generate": last})
+    add_edges(builder, "route", after_route, limits, {"generate": last})
+    if answers:
+        add_edges(builder, "generate", after_generate, limits)
+        add_edges(builder, "escalate", after_escalate, limits)
+    return builder
 
 
 def after_start(state: State) -> Literal["condense", "gate"]:

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from hopgate.nodes.context import Context
 from hopgate.nodes.internals import AllSettings
+from hopgate.nodes.runtime import Resources
 from hopgate.nodes.state import Input, Output, State
 
 if TYPE_CHECKING:
@@ -23,21 +24,26 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
     """The graph that `build_graph` returns; everything else is LangGraph's.
 
     Attributes:
-        defaults: The settings of a request that gives none.
+        resources: What the app handed to `build_graph`.
     """
 
-    def __init__(self, *, defaults: Context, **parts: Any) -> None:
+    def __init__(self, *, resources: Resources, **parts: Any) -> None:
         """Take LangGraph's parts; `with_config` makes copies of a graph this way."""
         super().__init__(**parts)
-        self.defaults = defaults
+        self.resources = resources
 
     @classmethod
     def of(
-        cls, compiled: CompiledStateGraph[State, Context, Input, Output], defaults: Context
+        cls, compiled: CompiledStateGraph[State, Context, Input, Output], resources: Resources
     ) -> "AdaptiveGraph":
         """Return a compiled graph as an `AdaptiveGraph`."""
         parts = {name: part for name, part in vars(compiled).items() if name != "__orig_class__"}
-        return cls(defaults=defaults, **parts)
+        return cls(resources=resources, **parts)
+
+    @property
+    def defaults(self) -> Context:
+        """The settings of a request that gives none."""
+        return self.resources.context or Context()
 
     def get_context_jsonschema(self) -> dict[str, Any]:
         """Return the schema of the settings, with this graph's own defaults."""

@@ -1,6 +1,7 @@
 """Conditional edges: a function of the state that returns the name of the next node."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -40,7 +41,11 @@ class Edge(Runnable[Any, str]):
 
 
 def add_edges(
-    builder: StateGraph[Any, Any, Any, Any], source: str, choose: Choose, limits: Limits = NO_LIMITS
+    builder: StateGraph[Any, Any, Any, Any],
+    source: str,
+    choose: Choose,
+    limits: Limits = NO_LIMITS,
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Add an edge from a node to each of the nodes that `choose` can return.
 
@@ -49,6 +54,8 @@ def add_edges(
         source: The node, or START.
         choose: Its return type is a `Literal` of the nodes.
         limits: What the state may hold.
+        instead: Where the edge leads for a node that the graph does not have.
     """
     ends = get_args(get_type_hints(choose)["return"])
-    builder.add_conditional_edges(source, Edge(choose, limits), list(ends))
+    path_map = {end: instead.get(end, end) for end in ends}
+    builder.add_conditional_edges(source, Edge(choose, limits), path_map)

@@ -21,7 +21,13 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs, CoreSchema, InitErrorDetails, PydanticCustomError
+from pydantic_core import (
+    ArgsKwargs,
+    CoreSchema,
+    ErrorDetails,
+    InitErrorDetails,
+    PydanticCustomError,
+)
 
 from hopgate.common.files import shown
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
@@ -296,8 +302,11 @@ def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
         error: What pydantic raised.
         named: Returns the name to show for a field.
     """
-    return "; ".join(
-        f"{named('.'.join(map(str, each['loc'])) or 'context')} is {shown(each['input'])}: "
-        f"{each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors(include_url=False)
-    )
+
+    def described(each: ErrorDetails) -> str:
+        name = named(".".join(map(str, each["loc"])) or "context")
+        if each["type"] == "missing":
+            return f"{name} is missing"
+        return f"{name} is {shown(each['input'])}: {each['msg'].removeprefix('Value error, ')}"
+
+    return "; ".join(map(described, error.errors(include_url=False)))

@@ -219,6 +219,16 @@ class Output(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
 
 
+class Found(TypedDict):
+    """What a graph without an answer returns: its decisions, and the passages that it found."""
+
+    standalone: str
+    decision: Annotated[Decision, merge_decision]
+    evidence: Annotated[list[Hit], add_evidence]
+    hops: Annotated[list[Hop], add_hops]
+    usage: Usage
+
+
 class State(TypedDict, total=False):
     """Everything that is checkpointed."""
 

@@ -1,5 +1,5 @@
-"""What hopgate adds to a LangGraph server: a page, authentication, limits and observability.
+"""What hopgate adds to a LangGraph server: a page, MCP, authentication, limits, observability.
 
 A LangGraph server imports these modules by the names in langgraph.json and installs starlette,
-which they need. No other package of hopgate imports them.
+which they need. Of hopgate, only the command line imports any: `mcp`, which needs no server.
 """

