@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-FOLDERS := app classifiers common evaluation graphs models nodes retrievers server server/static
+FOLDERS := app app/template classifiers common evaluation graphs models nodes retrievers server server/static
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false

@@ -42,6 +42,11 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
     for name in (
         "hopgate/__init__.py",
         "hopgate/py.typed",
+        "hopgate/template/env.example",
+        "hopgate/template/gitignore",
+        "hopgate/template/graph.py",
+        "hopgate/template/tests/test_graph.py",
+        "hopgate/template/documents/canteen.md",
         "hopgate/graphs/adaptive.py",
         "hopgate/server/web.py",
         "hopgate/server/static/index.html",
@@ -54,5 +59,6 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
     ):
         assert name in wheel
     assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"hopgate"}
-    for left_out in ("/tests/", "/benchmarks/", "/tools/", "distill"):
-        assert not any(left_out in name for name in wheel)
+    tops = {name.split("/")[1] for name in wheel if name.startswith("hopgate/")}
+    assert tops.isdisjoint({"tests", "benchmarks", "docs", "examples", "tools"})
+    assert not any("distill" in name for name in wheel)
