@@ -1,4 +1,4 @@
-"""The content of the wheel. That of a server's image: test_deploy.py."""
+"""The sdist and the wheel. The content of a server's image: test_deploy.py."""
 
 import shutil
 import subprocess
@@ -26,16 +26,28 @@ def leftovers() -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel built from a copy, because a build leaves folders beside the sources."""
-    out, before = tmp_path_factory.mktemp("wheel"), leftovers()
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """An sdist, and a wheel made of it, from a copy: a build leaves folders beside the sources."""
+    out, before = tmp_path_factory.mktemp("built"), leftovers()
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
     source = shutil.copytree(ROOT, out / "source", ignore=ignored)
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", out)
-    run(sys.executable, "-m", "pip", "wheel", *options, source)
+    dist = out / "dist"
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source)
     assert leftovers() == before
-    (built,) = out.glob("hopgate-*.whl")
-    return set(zipfile.ZipFile(built).namelist())
+    return sorted(dist.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheel(built: list[Path]) -> set[str]:
+    """The names in the wheel."""
+    (path,) = (each for each in built if each.suffix == ".whl")
+    return set(zipfile.ZipFile(path).namelist())
+
+
+def test_an_index_of_packages_would_take_both(built: list[Path]) -> None:
+    assert [path.name.rsplit(".", 1)[1] for path in built] == ["whl", "gz"]
+    report = run(sys.executable, "-m", "twine", "check", "--strict", *built)
+    assert report.count("PASSED") == 2
 
 
 def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]) -> None:
