@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-FOLDERS := app classifiers common evaluation graphs models nodes retrievers server server/static
+FOLDERS := app app/template classifiers common evaluation graphs models nodes retrievers server server/static
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE := # compiled once, not in each of the many proce
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage lint types format router clean
+.PHONY: demo test coverage lint types format docs router clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m hopgate.demo
@@ -39,6 +39,10 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# README and docs/ as a site in build/site, with the API reference.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The router that ships, from the recorded outcomes of four LLMs (see docs/router-data.md), about an
 # hour on two cores, and of the embedded one (docs/results/pipeline), about an hour on one. Killed and

@@ -520,6 +520,22 @@ def mcp(settings: dict[str, Any]) -> None:
 
 
 @cli.command()
+@click.argument("folder", type=FILE)
+@json_option
+def new(folder: Path, as_json: bool) -> None:
+    """Write a small project of your own into FOLDER, which must be new or empty.
+
+    It has a graph with your model, instructions and index, the files of a LangGraph server, two
+    sample documents and tests.
+    """
+    from hopgate import project, render
+
+    with render.status("building the index", quiet=as_json):
+        created = project.create(folder)
+    output(created, as_json, render.created)
+
+
+@cli.command()
 @json_option
 def doctor(as_json: bool) -> None:
     """Show what is installed and usable, what is missing, and how to get it."""

@@ -27,6 +27,7 @@ from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
     from hopgate.diagnosis import Check
+    from hopgate.project import Created
     from hopgate.retrievers.base import Hit
     from hopgate.retrievers.building import BuildReport
     from hopgate.retrievers.loaders import SkippedFile
@@ -235,6 +236,24 @@ def _place(found: "Hit | dict[str, Any]") -> str:
     page = f"page {found['page']}" if "page" in found else ""
     parts = [found.get("source") or "", page, found.get("section") or ""]
     return escape(", ".join(part for part in parts if part))
+
+
+def created(report: "Created") -> None:
+    """Print where a new project is and what to do with it."""
+    folder = escape(report.folder)
+    _out.print(
+        f"{folder}: {_count(len(report.files), 'file')}, and an index of "
+        f"{_count(report.passages, 'passage')}. Try it:",
+        soft_wrap=True,
+    )
+    for command in (
+        f"cd {escape(shlex.quote(report.folder))}",
+        'hopgate ask "When does the canteen close?" --index index',
+        "langgraph dev",
+        "python -m pytest",
+    ):
+        _out.print(f"  {command}", soft_wrap=True)
+    _out.print("README.md there says what to change.")
 
 
 def hits(found: "Sequence[Hit]") -> None:

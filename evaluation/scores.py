@@ -111,18 +111,18 @@ def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> 
     Returns:
         The metrics of `headline`, and:
 
-        - `flow`: how many questions, by `yes` and `no` (retrieved), were `right`, `wrong` or
-          `unknown` (the paper's figure 1). "I don't know" is never right here, even where the
-          match metric says so (gold "no" is contained in "i dont know").
-        - `tokens`: `prompt`, `completion` and `total`, and the same in `per_question`; the gate's
-          call is included.
-        - `llm_calls`, `retrieval_steps`: per question.
-        - `cost`: `total` and `per_question`; None without a price, or where the
-          endpoint counts no tokens.
-        - `ms`: `mean`, `p50` and `p95` of a question's time.
-        - `by_source`, `by_kind` (new-world and long-tail; other sources are in neither) and
-          `by_need` (must-retrieve and answerable): `headline` of each group that occurs.
-        - `decision`: see `decision`.
+            - `flow`: how many questions, by `yes` and `no` (retrieved), were `right`, `wrong` or
+              `unknown` (the paper's figure 1). "I don't know" is never right here, even where the
+              match metric says so (gold "no" is contained in "i dont know").
+            - `tokens`: `prompt`, `completion` and `total`, and the same in `per_question`; the
+              gate's call is included.
+            - `llm_calls`, `retrieval_steps`: per question.
+            - `cost`: `total` and `per_question`; None without a price, or where the endpoint
+              counts no tokens.
+            - `ms`: `mean`, `p50` and `p95` of a question's time.
+            - `by_source`, `by_kind` (new-world and long-tail; other sources are in neither) and
+              `by_need` (must-retrieve and answerable): `headline` of each group that occurs.
+            - `decision`: see `decision`.
 
     Raises:
         ValueError: There are no predictions.

@@ -58,6 +58,7 @@ def build_graph(
     clock: Callable[[], datetime] | None = None,
     limits: Limits | None = None,
     context: Context | None = None,
+    instructions: str = "",
     name: str = "hopgate",
 ) -> AdaptiveGraph:
     """Compile the adaptive graph.
@@ -77,6 +78,8 @@ def build_graph(
         limits: What a request may ask for; None reads `HOPGATE_LIMITS`.
         context: The settings of this graph: a request replaces those that it gives. Inside
             another graph, whose context is no `Context`, they apply as they are.
+        instructions: What every answer follows, such as its tone or language; like a
+            conversation's system messages, which come after it, it does not reach the decisions.
         name: The graph's name, which tells tools and traces of several graphs apart.
 
     Returns:
@@ -92,6 +95,7 @@ def build_graph(
         clock=clock or system_clock,
         limits=limits_from_environment() if limits is None else limits,
         context=context,
+        instructions=instructions,
     )
     compiled = _wired(resources, Output).compile(checkpointer=checkpointer, name=name)
     graph = AdaptiveGraph.of(compiled, resources)

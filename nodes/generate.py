@@ -110,10 +110,11 @@ def _warnings(state: State, answer: Answer, model: ChatModel) -> list[str]:
 async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | None]:
     """Return the answer and its message's id; reuse the gate's draft for this question.
 
-    The draft was written without the system messages, which are no part of the gate's verdict.
+    The draft was written without instructions, which are no part of the gate's verdict.
     """
     question, evidence = state["standalone"], state["evidence"]
-    draft, system = state.get("draft"), _system_text(state["messages"])
+    draft = state.get("draft")
+    system = _system_text(runtime.resources.instructions, state["messages"])
     if draft and draft["question"] == question and not evidence and not system:
         return read_answer(draft["text"], [], question), None
     shown = prompts.fit(evidence, (await runtime.model()).evidence_chars)
@@ -121,10 +122,13 @@ async def _answer(state: State, runtime: NodeRuntime) -> tuple[Answer, str | Non
     return read_answer(completion.text, shown, question), completion.id
 
 
-def _system_text(messages: Sequence["BaseMessage"]) -> str:
-    """Return what the conversation's system messages say; clients may repeat them each turn."""
+def _system_text(instructions: str, messages: Sequence["BaseMessage"]) -> str:
+    """Return the app's instructions and the conversation's system messages, each text once.
+
+    Clients may repeat their system messages each turn.
+    """
     texts = [inert(message.text).strip() for message in messages if message.type == "system"]
-    return "\n\n".join(dict.fromkeys(filter(None, texts)))
+    return "\n\n".join(dict.fromkeys(filter(None, [instructions.strip(), *texts])))
 
 
 def _deeper(

@@ -56,6 +56,7 @@ class Resources:
         clock: Returns the current time as an aware datetime.
         limits: The operator's limits.
         context: The settings of a request that gives none.
+        instructions: What every answer follows.
     """
 
     model: ChatModel | None = None
@@ -64,6 +65,7 @@ class Resources:
     clock: Callable[[], datetime] = system_clock
     limits: Limits = NO_LIMITS
     context: Context | None = None
+    instructions: str = ""
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.

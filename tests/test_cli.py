@@ -37,6 +37,7 @@ def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
         "doctor",
         "index",
         "label",
+        "new",
         "route",
         "search",
         "sweep",

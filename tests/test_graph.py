@@ -601,6 +601,20 @@ async def test_a_draft_written_without_the_system_message_is_not_the_answer(
     assert [SYSTEM in prompt for prompt in fake.prompts] == [False, True]
 
 
+async def test_the_app_s_instructions_shape_the_answer_and_come_before_system_messages(
+    fake: FakeOpenAI,
+) -> None:
+    sure = Reply("Lissmere", logprobs=[{"Lissmere": -0.001}])
+    fake.says(sure, "In Lissmere")
+    graph = build_graph(instructions="Be brief.", router=FixedRouter("B"))
+    messages: Any = [("system", SYSTEM), ("user", QUESTION)]
+    result = await graph.ainvoke({"messages": messages}, context=Context(gate="draft"))
+    assert result["answer"] == "In Lissmere"
+    draft, answer = fake.prompts
+    assert "Be brief." not in draft
+    assert f"Be brief.\n\n{SYSTEM}" in answer
+
+
 async def test_an_image_is_named_in_a_warning_and_the_text_is_answered(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="x"))
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

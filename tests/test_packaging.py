@@ -1,4 +1,4 @@
-"""The content of the wheel. That of a server's image: test_deploy.py."""
+"""The sdist and the wheel. The content of a server's image: test_deploy.py."""
 
 import shutil
 import subprocess
@@ -26,22 +26,39 @@ def leftovers() -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel built from a copy, because a build leaves folders beside the sources."""
-    out, before = tmp_path_factory.mktemp("wheel"), leftovers()
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """An sdist, and a wheel made of it, from a copy: a build leaves folders beside the sources."""
+    out, before = tmp_path_factory.mktemp("built"), leftovers()
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "*.egg-info")
     source = shutil.copytree(ROOT, out / "source", ignore=ignored)
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", out)
-    run(sys.executable, "-m", "pip", "wheel", *options, source)
+    dist = out / "dist"
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source)
     assert leftovers() == before
-    (built,) = out.glob("hopgate-*.whl")
-    return set(zipfile.ZipFile(built).namelist())
+    return sorted(dist.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheel(built: list[Path]) -> set[str]:
+    """The names in the wheel."""
+    (path,) = (each for each in built if each.suffix == ".whl")
+    return set(zipfile.ZipFile(path).namelist())
+
+
+def test_an_index_of_packages_would_take_both(built: list[Path]) -> None:
+    assert [path.name.rsplit(".", 1)[1] for path in built] == ["whl", "gz"]
+    report = run(sys.executable, "-m", "twine", "check", "--strict", *built)
+    assert report.count("PASSED") == 2
 
 
 def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]) -> None:
     for name in (
         "hopgate/__init__.py",
         "hopgate/py.typed",
+        "hopgate/template/env.example",
+        "hopgate/template/gitignore",
+        "hopgate/template/graph.py",
+        "hopgate/template/tests/test_graph.py",
+        "hopgate/template/documents/canteen.md",
         "hopgate/graphs/adaptive.py",
         "hopgate/server/web.py",
         "hopgate/server/static/index.html",
@@ -57,5 +74,6 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
     ):
         assert name in wheel
     assert {name.split("/")[0] for name in wheel if ".dist-info" not in name} == {"hopgate"}
-    for left_out in ("/tests/", "/benchmarks/", "/tools/", "distill"):
-        assert not any(left_out in name for name in wheel)
+    tops = {name.split("/")[1] for name in wheel if name.startswith("hopgate/")}
+    assert tops.isdisjoint({"tests", "benchmarks", "docs", "examples", "tools"})
+    assert not any("distill" in name for name in wheel)

@@ -1,0 +1,125 @@
+"""`hopgate new`: the project that it writes runs as it is."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from commands import Ran, one_line
+from doubles import by_task
+from fake_openai import FakeOpenAI
+from langgraph_dev import ROOT, start
+from langgraph_sdk import get_client
+from mypy import api
+
+FILES = [
+    ".env.example",
+    ".gitignore",
+    "README.md",
+    "documents/canteen.md",
+    "documents/visitors.md",
+    "graph.py",
+    "langgraph.json",
+    "pyproject.toml",
+    "tests/test_graph.py",
+]
+
+
+@pytest.fixture
+def project(run: Callable[..., Ran], tmp_path: Path) -> Path:
+    folder = tmp_path / "Staff Handbook"
+    ran = run("new", folder, "--json")
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
+    assert (report["folder"], sorted(report["files"])) == (str(folder), FILES)
+    assert report["passages"] == 4
+    return folder
+
+
+def test_it_says_what_it_wrote_and_what_to_do_next(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("new", "my notes")
+    assert ran.out.startswith("my notes: 9 files, and an index of 4 passages.")
+    for command in ("cd 'my notes'", "--index index", "langgraph dev", "python -m pytest"):
+        assert command in ran.out
+
+
+def test_the_project_has_the_folder_s_name(project: Path) -> None:
+    assert 'name = "staff-handbook"' in (project / "pyproject.toml").read_text()
+    assert (project / "README.md").read_text().startswith("# staff-handbook\n")
+    for file in FILES:
+        assert "my-project" not in (project / file).read_text()
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("Chapter 1")
+    one_line(run("new", tmp_path), 2, str(tmp_path), "is not empty")
+    one_line(run("new", tmp_path / "thesis.txt"), 2, "is a file")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_nothing_is_left_behind_if_the_index_cannot_be_built(
+    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)  # as if it were not installed
+    folder = tmp_path / "new"
+    if existed:
+        folder.mkdir()
+    one_line(run("new", folder), 1, "FAISS", "hopgate[cpu]")
+    assert folder.exists() == existed
+    assert not existed or not any(folder.iterdir())
+
+
+def test_the_project_s_own_tests_pass_after_a_fresh_clone(project: Path) -> None:
+    """Without the index, which git does not keep, and without any key."""
+    shutil.rmtree(project / "index")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_the_project_s_code_passes_mypy_strict(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MYPYPATH", str(project))
+    out, err, status = api.run(
+        [
+            "--strict",
+            f"--config-file={ROOT / 'pyproject.toml'}",
+            f"--cache-dir={ROOT / '.mypy_cache'}",  # without it, this takes minutes
+            str(project / "graph.py"),
+            str(project / "tests/test_graph.py"),
+        ]
+    )
+    assert status == 0, out + err
+
+
+async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
+    project: Path, fake: FakeOpenAI
+) -> None:
+    """The model is the fake endpoint; everything else is real."""
+    fake.answers(by_task(gate="[Yes]", answer="It closes at 14:30 [1]."))
+    env = {"OPENAI_API_KEY": "sk-project", "OPENAI_BASE_URL": fake.base_url}
+    with start(project, config=project / "langgraph.json", env=env) as server:
+        question: Any = {"question": "When does the canteen close?"}
+        result: Any = await get_client(url=server.url).runs.wait(None, "hopgate", input=question)
+        page = httpx.get(f"{server.url}/hopgate/")
+        assert "Traceback" not in server.log.read_text()
+    assert result["answer"] == "It closes at 14:30 [1]."
+    assert [each["source"] for each in result["citations"]] == ["canteen.md"]
+    assert result["decision"]["gate"]["retrieve"] is True
+    gate, answer = fake.prompts
+    assert "Answer in one or two short sentences." in answer
+    assert "Answer in one or two short sentences." not in gate
+    assert page.status_code == 200
