@@ -40,6 +40,7 @@ def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
         "new",
         "route",
         "search",
+        "serve",
         "sweep",
         "train-router",
     ):
