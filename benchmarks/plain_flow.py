@@ -11,7 +11,6 @@ sentence-transformers for the encoder, transformers for the router. `load_own` g
 
 import asyncio
 import os
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import date
 from pathlib import Path
@@ -91,8 +90,7 @@ class Parts(NamedTuple):
         if not passages:
             return await self.complete(f"{prompts.DIRECT}\n\nQuestion: {question}\nAnswer:")
         instruction = prompts.GROUNDED + prompts.CITE
-        reply = await self.complete(f"{instruction}\n\n{grounded(question, passages)}\nAnswer:")
-        return re.sub(r"\s*\[\d+\]", "", reply)
+        return await self.complete(f"{instruction}\n\n{grounded(question, passages)}\nAnswer:")
 
 
 def grounded(question: str, passages: list[Hit]) -> str:

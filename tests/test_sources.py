@@ -91,6 +91,7 @@ async def test_citations_say_where_a_passage_stands(folder: Path) -> None:
             "quote": "It was first lit in 1811.",
             "source": "light.md",
             "section": "History",
+            "number": 1,
         }
     ]
     paged = Hit(id="1", title="T", text="Lit in 1811.", score=1.0, source="a.pdf", page=3)
