@@ -142,7 +142,7 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         [Requirement(each).name for name in names for each in extras[name]]
         for names in (
             ("pgvector", "qdrant"),
-            ("documents", "gpu", "plots", "postgres", "train", "web"),
+            ("documents", "gpu", "plots", "postgres", "serve", "train", "web"),
         )
     ]
     left_out = closure(stores) | {canonicalize_name(each) for each in others}
