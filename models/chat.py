@@ -1,7 +1,8 @@
 """Chat models by name, and the one function that calls them.
 
 Names: `openai:NAME` for any OpenAI-compatible endpoint (`OPENAI_BASE_URL`),
-`local:smollm2` for the embedded model, `auto` for the first one configured.
+`local:smollm2` for the embedded model, `PROVIDER:NAME` for LangChain's other
+providers, `auto` for the first of the first two that is configured.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -29,6 +30,9 @@ OPENAI = "https://api.openai.com/v1"
 DEFAULT_OPENAI_MODEL = "gpt-4o-mini"
 TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # after time-outs, 408, 409, 429 and 5xx; never after 400 or 401
+GIVE_UP_SECONDS = 200.0  # with all retries, for providers that know no time-out
+LIMIT_FIELDS = ("max_tokens", "max_output_tokens", "num_predict")
+"""What LangChain's models name the maximum length of a reply."""
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are not secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
@@ -108,7 +112,8 @@ def resolve(name: str) -> str:
     URL is set, `local:smollm2` otherwise.
 
     Raises:
-        ValueError: The name is unknown, or needs a key that is not set.
+        ValueError: The name is unknown, or needs a key that is not set. Another provider's name
+            and key are checked when the model is loaded.
     """
     configured = base_url() or api_key()
     if name == "auto":
@@ -118,9 +123,12 @@ def resolve(name: str) -> str:
     if name == LOCAL:
         return name
     provider, _, model = name.partition(":")
-    if provider != "openai" or not model:
-        raise ValueError(f"unknown model {name!r}; use auto, openai:NAME or {LOCAL}")
-    if not configured:
+    if not (provider and model) or provider == "local":
+        raise ValueError(
+            f"unknown model {name!r}; use auto, openai:NAME, {LOCAL}, or PROVIDER:NAME such as "
+            "anthropic:NAME or ollama:NAME"
+        )
+    if provider == "openai" and not configured:
         raise ValueError(
             f"model {name!r} needs OPENAI_API_KEY, or OPENAI_BASE_URL for a server without a key; "
             f"set one of them or use {LOCAL}"
@@ -201,8 +209,8 @@ async def load(name: str) -> ChatModel:
     """Return the chat model `name`, created once per event loop and endpoint.
 
     Raises:
-        ValueError: See `resolve`.
-        RuntimeError: The embedded model is not installed.
+        ValueError: See `resolve`; or the provider is unknown, or refuses its settings.
+        RuntimeError: The embedded model or the provider's package is not installed.
     """
     key = (resolve(name), base_url())
     models = _loaded.setdefault(asyncio.get_running_loop(), {})
@@ -228,11 +236,62 @@ async def _close_with_loop(model: ChatModel) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await client.http_async_client.aclose()
+        if own := getattr(client, "http_async_client", None):
+            await own.aclose()
         _loaded.pop(asyncio.get_running_loop(), None)
 
 
 def _create(name: str) -> ChatModel:
+    if name == LOCAL or name.startswith("openai:"):
+        return _create_openai(name)
+    return _create_other(*name.split(":", 1))
+
+
+def _create_other(provider: str, model: str) -> ChatModel:
+    """Create the model of a provider through LangChain, which reads its key from the environment.
+
+    Raises:
+        ValueError: The provider is unknown, or refuses its settings.
+        RuntimeError: The provider's package is not installed.
+    """
+    from langchain.chat_models import init_chat_model
+
+    name, thinking = f"{provider}:{model}", thinking_tokens()
+    try:
+        client = init_chat_model(
+            model,
+            model_provider=provider,
+            temperature=None if thinking else 0,
+            timeout=TIMEOUT_SECONDS,
+            max_retries=MAX_RETRIES,
+        )
+    except ImportError as error:
+        raise RuntimeError(f"model {name!r} cannot be used: {_one_line(error)}") from error
+    except Exception as error:  # each provider has its own for a missing key
+        raise ValueError(f"model {name!r} cannot be used: {_refusal(error)}") from error
+    return replace(wrap(client), name=name, endpoint=_address(client) or f"{provider}'s API")
+
+
+def _refusal(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):  # its own text shows the settings, and keys with them
+        return "; ".join(_one_line(each["msg"]) for each in error.errors(include_input=False))
+    return _one_line(error)[:600]
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _address(client: "BaseChatModel") -> str | None:
+    """Return the address that a client calls, if it says so; each provider names it differently."""
+    names = ("openai_api_base", "azure_endpoint", "anthropic_api_url", "base_url", "endpoint")
+    found = (getattr(client, name, None) for name in names)
+    return next((without_password(each) for each in found if each and isinstance(each, str)), None)
+
+
+def _create_openai(name: str) -> ChatModel:
     from langchain_openai import ChatOpenAI
     from openai import DefaultAioHttpClient
     from pydantic import SecretStr
@@ -277,7 +336,7 @@ def _create(name: str) -> ChatModel:
 def wrap(client: "BaseChatModel") -> ChatModel:
     """Return an app's LangChain chat model as a `ChatModel`."""
     name = str(getattr(client, "model_name", None) or type(client).__name__)
-    endpoint = without_password(str(getattr(client, "openai_api_base", None) or "its endpoint"))
+    endpoint = _address(client) or "its endpoint"
     return ChatModel(name, endpoint, client, thinking_tokens=thinking_tokens())
 
 
@@ -312,14 +371,16 @@ async def complete(
             f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
             "(prompt_chars); start a new thread or lower max_evidence_tokens"
         )
-    options: dict[str, Any] = {"max_tokens": max_tokens + model.thinking_tokens}
+    limit = max_tokens + model.thinking_tokens
+    client, options = _limited(model, limit)
     if stop:
         options["stop"] = stop
     if logprobs:
         options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
     try:
         tags = [] if streamed else ["nostream"]
-        reply = await model.client.ainvoke(list(messages), {"tags": tags}, **options)
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            reply = await client.ainvoke(list(messages), {"tags": tags}, **options)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
     if _broke_off(model, reply):
@@ -329,13 +390,25 @@ async def complete(
         )
     usage = reply.usage_metadata
     return Completion(
-        text=_reply_text(model, reply, options["max_tokens"]),
+        text=_reply_text(model, reply, limit),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=_top_logprobs(reply.response_metadata),
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
     )
+
+
+def _limited(model: ChatModel, max_tokens: int) -> tuple["BaseChatModel", dict[str, Any]]:
+    """Return a client whose replies have at most this many tokens, and the options of its calls.
+
+    Providers other than OpenAI differ in what a call may set, but each has a field for it.
+    """
+    names = () if _is_openai(model) else LIMIT_FIELDS
+    for name in names:
+        if name in getattr(type(model.client), "model_fields", {}):
+            return model.client.model_copy(update={name: max_tokens}), {}
+    return model.client, {"max_tokens": max_tokens}
 
 
 def _broke_off(model: ChatModel, reply: "AIMessage") -> bool:
@@ -352,12 +425,18 @@ def _is_openai(model: ChatModel) -> bool:
 
 def _reply_text(model: ChatModel, reply: "AIMessage", limit: int) -> str:
     text = _THOUGHTS.sub("", reply.text)
-    if not text and reply.response_metadata.get("finish_reason") == "length":
+    if not text and _was_cut(reply.response_metadata):
         raise ModelError(
             f"model {model.name} at {model.endpoint} used {limit} tokens without a reply; a "
             f"reasoning model needs room to think: set {THINKING_TOKENS}, for example to 2000"
         )
     return _readable(text)
+
+
+def _was_cut(metadata: dict[str, Any]) -> bool:
+    """Return whether a reply ended at its maximum length, as providers say it."""
+    reasons = (metadata.get(name) for name in ("finish_reason", "stop_reason", "done_reason"))
+    return any(str(each).lower() in ("length", "max_tokens") for each in reasons)
 
 
 def _readable(text: str) -> str:
@@ -366,7 +445,8 @@ def _readable(text: str) -> str:
 
 
 def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
-    content = (metadata.get("logprobs") or {}).get("content") or []
+    found = metadata.get("logprobs")
+    content = (found.get("content") if isinstance(found, dict) else found) or []  # Ollama's: a list
     return tuple(
         _by_text(position["top_logprobs"]) for position in content if position.get("top_logprobs")
     )
@@ -401,6 +481,11 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
         404: f"check the model's name and {url}",
         429: "the endpoint's rate limit is reached; try again later",
     }.get(status or 0, f"check {url} and that the server is up")
+    if logprobs and not _is_openai(model) and not status:
+        return (
+            f"model {model.name} at {model.endpoint} did not give log-probabilities, which the "
+            f"gates 'confidence' and 'draft' need ({what}); {WITHOUT_LOGPROBS}"
+        )
     if model.name == LOCAL:
         advice = "ask again, or use another model"
     if status in (400, 422):
@@ -428,6 +513,9 @@ def _causes(error: Exception) -> str:
 
 def _without_key(model: ChatModel, text: str) -> str:
     """Mask the API key, which some endpoints repeat in their errors."""
-    secret = getattr(model.client, "openai_api_key", None)
-    key: str = secret.get_secret_value() if secret and hasattr(secret, "get_secret_value") else ""
-    return text.replace(key, "***") if len(key) >= MIN_KEY_CHARS else text
+    from pydantic import SecretStr
+
+    fields = getattr(model.client, "__dict__", {}).values()
+    for key in (each.get_secret_value() for each in fields if isinstance(each, SecretStr)):
+        text = text.replace(key, "***") if len(key) >= MIN_KEY_CHARS else text
+    return text

@@ -133,8 +133,9 @@ class Context:
         default="auto",
         min_length=1,
         max_length=200,
-        description="openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, or auto: "
-        "the first that is configured.",
+        description="openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, auto "
+        "(the first that is configured), or another of LangChain's providers, such as "
+        "anthropic:NAME.",
     )
     layout: Literal["auto", "inline", "turns"] = Field(
         default="auto",

@@ -39,6 +39,10 @@ _TRAILING = re.compile(
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
+# What an answer that is not known, or that has a label in front, may start with.
+_UNDECIDED = re.compile(r"\W*(i( (d(o.*)?)?)?)?|\s*answer\s*", re.IGNORECASE | re.DOTALL)
+
+
 class Answer(NamedTuple):
     """An answer with its citations and any warnings about them."""
 
@@ -210,6 +214,15 @@ def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answ
     for number, citation in zip(numbers, citations, strict=False):  # none if the marks are missing
         citation["number"] = number
     return Answer(text, True, citations, warnings)
+
+
+def settled(reply: str) -> str:
+    """Return the part of a reply so far that `read_answer` will not change.
+
+    The rest may be a mark, a reasoning model's thoughts, or the start of "I don't know".
+    """
+    text = _PREFIX.sub("", re.split(r"\s*[\[<]", reply, maxsplit=1)[0]).strip()
+    return "" if _UNDECIDED.fullmatch(text) else text
 
 
 def _unknown(text: str) -> Answer | None:

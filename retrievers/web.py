@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hopgate.common.extras import require
 from hopgate.retrievers.base import Hit, check_k, passage_id
-
-if TYPE_CHECKING:
-    from langchain_community.utilities import SerpAPIWrapper
 
 TIMEOUT_S = 10.0
 """Seconds to wait for an engine to connect, and for each part of its response."""
@@ -161,20 +158,26 @@ def serpapi(query: str, k: int) -> list[Found]:
         RuntimeError: The extra `web` is missing, or SerpAPI cannot be reached, takes too long, or
             refuses.
     """
-    wrapper = _serpapi_wrapper()
-    parameters = {**wrapper.get_params(query), "num": str(k), "output": "json"}
-    search = wrapper.search_engine(parameters)
-    search.timeout = TIMEOUT_S
+    check_serpapi()
     try:
-        response = search.get_response()
-        answer = response.json()
+        from serpapi import Client
+    except ImportError as older:  # google-search-results has a module of the same name
+        raise RuntimeError(
+            "web:serpapi needs SerpAPI's newer client: pip uninstall google-search-results, then "
+            "pip install --force-reinstall 'hopgate[web]'"
+        ) from older
+    key = os.environ["SERPAPI_API_KEY"].strip()
+    try:
+        answer = Client(api_key=key, timeout=TIMEOUT_S).search(
+            engine="google", q=query, num=str(k), gl="us", hl="en", google_domain="google.com"
+        )
         error = answer.get("error", "")
-        if not error:
-            response.raise_for_status()
     except Exception as fault:  # its message may contain the URL, and that the key
-        raise _failed("SerpAPI", _cause(fault)) from None
+        refusal = getattr(fault, "error", None)
+        cause = _line(str(refusal).replace(key, "…")) if refusal else _cause(fault)
+        raise _failed("SerpAPI", cause) from None
     if error and _NOTHING_FOUND not in error:
-        raise _failed("SerpAPI", _line(str(error).replace(parameters["api_key"], "…")))
+        raise _failed("SerpAPI", _line(str(error).replace(key, "…")))
     box = answer.get("answer_box") or {}
     results = [box] if isinstance(box, dict) else box
     results = [*results, *answer.get("organic_results", [])]
@@ -190,26 +193,16 @@ def _snippet(result: dict[str, Any]) -> str:
     return str(result.get("answer") or result.get("snippet") or "").strip()
 
 
-def _serpapi_wrapper() -> SerpAPIWrapper:
-    check_serpapi()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*langchain-community.*")
-            from langchain_community.utilities import SerpAPIWrapper
-
-        return SerpAPIWrapper(serpapi_api_key=os.environ["SERPAPI_API_KEY"].strip())
-    except ImportError as error:
-        raise RuntimeError("web:serpapi needs more packages: pip install 'hopgate[web]'") from error
-
-
 def check_serpapi() -> None:
-    """Check that there is a key for SerpAPI.
+    """Check that SerpAPI's client is installed and that there is a key.
 
     Raises:
         ValueError: The environment has no SERPAPI_API_KEY.
+        RuntimeError: The extra `web` is missing.
     """
     if not os.environ.get("SERPAPI_API_KEY", "").strip():
         raise ValueError("web:serpapi needs a key: set SERPAPI_API_KEY, or use web:wikipedia")
+    require("web:serpapi", "serpapi", extra="web")
 
 
 def _failed(engine: str, cause: str) -> RuntimeError:

@@ -4,10 +4,10 @@ import os
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hopgate.server.headers import SecurityHeaders
+from hopgate.server.refusals import refusal
 
 AUTH = "LANGGRAPH_AUTH"  # set by the server if langgraph.json has `auth`
 DEVELOPER_ROUTES = ("/internal", "/deploy")
@@ -83,7 +83,7 @@ def _limited(receive: Receive, send: Send, max_bytes: int) -> Receive:
 
 
 def _refusal(status: int, detail: str) -> ASGIApp:
-    return SecurityHeaders(JSONResponse({"detail": detail}, status))
+    return SecurityHeaders(refusal(status, detail))
 
 
 class DeveloperRoutes:

@@ -5,17 +5,19 @@ from urllib.parse import urlsplit
 
 from starlette.authentication import BaseUser
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hopgate.server import tokens
 from hopgate.server.guards import AUTH
+from hopgate.server.refusals import refusal
 
 REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 FOREIGN = (
     "this server has users of its own; set "
     '"enable_custom_route_auth": true under `http` in langgraph.json to let them in here'
 )
+AUTH_TYPE = "LANGGRAPH_AUTH_TYPE"  # where LangSmith's platform runs the server, its own users
+OPEN = "noop"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -66,13 +68,13 @@ class Users:
             scheme, _, token = headers.get("authorization", "").partition(" ")
             name = self._users.get(tokens.digest(token.strip()))
             if name is None or scheme.lower() != "bearer":
-                await _refuse(401, REFUSAL, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+                await refusal(401, REFUSAL, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
                 return
             await self._app({**scope, "user": TokenUser(name)}, receive, send)
-        elif os.environ.get(AUTH):
-            await _refuse(403, FOREIGN)(scope, receive, send)
+        elif os.environ.get(AUTH) or os.environ.get(AUTH_TYPE, OPEN) != OPEN:
+            await refusal(403, FOREIGN)(scope, receive, send)
         elif not _is_local(origin := headers.get("origin")):
-            await _refuse(403, f"pages of {origin} may not use this server")(scope, receive, send)
+            await refusal(403, f"pages of {origin} may not use this server")(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -85,7 +87,3 @@ def _is_local(origin: str | None) -> bool:
         return urlsplit(origin).hostname in LOOPBACK
     except ValueError:
         return False
-
-
-def _refuse(status: int, detail: str, headers: dict[str, str] | None = None) -> ASGIApp:
-    return JSONResponse({"detail": detail}, status, headers)

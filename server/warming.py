@@ -13,14 +13,17 @@ QUESTION = "What is asked first?"
 log = logging.getLogger(__name__)
 
 
-async def warm_up() -> None:
-    """Load the default model client, router, index and encoder, and use each but the model once.
+async def warm_up(context: Context | None = None) -> None:
+    """Load the model client, router, index and encoder, and use each but the model once.
 
     What cannot be loaded is logged, and fails again with its full error when a request needs it.
+
+    Args:
+        context: The settings that name them; None is the defaults.
     """
     started = time.perf_counter()
     try:
-        runtime = NodeRuntime(_context(), Resources())
+        runtime = NodeRuntime(_limited(context or Context()), Resources())
         await asyncio.gather(runtime.route(QUESTION), runtime.search(QUESTION, 1))
         await runtime.model()
     except Exception as error:  # whatever it is, the server must start
@@ -29,9 +32,9 @@ async def warm_up() -> None:
         log.info("the defaults were loaded in %.1f s", time.perf_counter() - started)
 
 
-def _context() -> Context:
-    """Return the settings of a request that sets none."""
+def _limited(context: Context) -> Context:
+    """Return the settings within the operator's limits."""
     try:
-        return limits_from_environment().apply(Context())
+        return limits_from_environment().apply(context)
     except ValueError:  # the limits name the user; nobody sees what this searches
-        return Context()
+        return context

@@ -1,10 +1,11 @@
-"""The web routes that hopgate adds to the LangGraph server, all under `/hopgate`.
+"""The web routes that hopgate adds to the LangGraph server, under `/hopgate` and `/v1`.
 
 langgraph.json names `app` as its `http.app`. The server copies the routes, so the security headers
 are middleware of the routes, not of the app.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,13 +18,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.limits import limits_from_environment
-from hopgate.server import metrics, presets
+from hopgate.server import mcp, metrics, presets, v1
 from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
-from hopgate.server.mcp import Endpoint
-from hopgate.server.users import Users
 from hopgate.server.warming import warm_up
 
 STATIC = Path(__file__).with_name("static")
@@ -39,16 +39,22 @@ def to_metrics(_: Request) -> Response:
     return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
+def served() -> AdaptiveGraph:
+    """Return the first of hopgate's graphs that the LangGraph server serves."""
+    loaded = getattr(sys.modules.get("langgraph_api.graph"), "GRAPHS", {})
+    return next((each for each in loaded.values() if isinstance(each, AdaptiveGraph)), graph)
+
+
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Create the presets before the server answers, and load the defaults while it does."""
     warming = asyncio.create_task(warm_up())
-    async with presets.lifespan(app), mcp.run():
+    async with presets.lifespan(app), tools.run():
         yield
     warming.cancel()
 
 
-mcp = Endpoint(graph)
+tools = mcp.Endpoint(served)
 
 # Editable installs may use links.
 files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
@@ -57,7 +63,7 @@ files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
 site = Starlette(
     routes=[
         Route("/metrics", to_metrics, include_in_schema=False),
-        Route("/mcp", mcp, include_in_schema=False, middleware=[Middleware(Users)]),
+        tools.route("/mcp"),
         Mount("/", files),
     ],
     middleware=[Middleware(SecurityHeaders)],
@@ -69,6 +75,7 @@ app = Starlette(
             "/hopgate", to_page, include_in_schema=False, middleware=[Middleware(SecurityHeaders)]
         ),
         Mount("/hopgate", site),
+        v1.Endpoint(served).mount(),
     ],
     middleware=[
         Middleware(DeveloperRoutes),

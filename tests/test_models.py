@@ -4,15 +4,18 @@ import asyncio
 import gc
 import json
 import math
+import os
 import shutil
+import sys
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import TalkingModel
+from doubles import TalkingModel, by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 
 from hopgate import Context, build_graph
@@ -42,14 +45,101 @@ def test_openai_without_key_or_url_says_what_to_set() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "gpt-4o", "openai:", "local:llama", "anthropic:x", "OPENAI:x"]
-)
+@pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":x", "local:llama"])
 def test_an_unknown_model_name_is_refused(name: str, key: str) -> None:
     with pytest.raises(
-        ValueError, match=r"unknown model .*; use auto, openai:NAME or local:smollm2"
+        ValueError,
+        match=r"unknown model .*; use auto, openai:NAME, local:smollm2, or PROVIDER:NAME",
     ):
         chat.resolve(name)
+
+
+# Other providers, through LangChain
+
+
+@pytest.fixture
+def azure(fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> FakeOpenAI:
+    """The fake endpoint as Azure's, whose client is installed with langchain-openai."""
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", fake.base_url)
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-71c0d5")
+    monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
+    return fake
+
+
+async def test_a_model_of_another_provider_answers(azure: FakeOpenAI) -> None:
+    azure.answers(by_task(gate="[No]", direct="Tokyo"))
+    context = Context(model="azure_openai:my:deployment")
+    result = await build_graph().ainvoke({"question": "What is Japan's capital?"}, context=context)
+    assert result["answer"] == "Tokyo"
+    assert result["decision"]["model"] == "azure_openai:my:deployment"
+    assert {each["model"] for each in azure.requests} == {"my:deployment"}
+
+
+async def test_a_failure_of_another_provider_s_model_names_it_and_its_address(
+    azure: FakeOpenAI,
+) -> None:
+    azure.answers(lambda _: Reply(status=401, error="wrong key azure-71c0d5"))
+    message = await error_of("azure_openai:mine")
+    assert f"model azure_openai:mine at {azure.base_url}" in message
+    assert "check its key" in message
+    assert "azure-71c0d5" not in message and "OPENAI_" not in message
+
+
+async def test_a_provider_s_package_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "langchain_groq", None)  # as if it were not installed
+    with pytest.raises(RuntimeError, match=r"model 'groq:x' .*pip install langchain-groq"):
+        await chat.load("groq:x")
+
+
+async def test_an_unknown_provider_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"model 'nowhere:x' .*anthropic, .*ollama") as caught:
+        await chat.load("nowhere:x")
+    assert "\n" not in str(caught.value)
+
+
+async def test_what_a_provider_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ValueError, match=r"model 'azure_openai:x' cannot be used: .*AZURE_OPENAI"):
+        await chat.load("azure_openai:x")
+
+
+class OllamaLike(TalkingModel):
+    """A FAKE model that knows a reply's length by another name, and takes it from no call."""
+
+    num_predict: int | None = None
+
+    def _generate(self, *arguments: Any, **options: Any) -> Any:
+        if unknown := options.keys() & {"max_tokens", "logprobs"}:
+            raise TypeError(f"chat() got an unexpected keyword argument {min(unknown)!r}")
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(f"{self.num_predict}"))])
+
+
+async def test_the_length_of_a_reply_is_set_by_the_provider_s_own_name() -> None:
+    own = OllamaLike(say=lambda *_: "")
+    assert (await chat.complete(chat.wrap(own), PROMPT, max_tokens=8)).text == "8"
+    assert own.num_predict is None
+
+
+async def test_a_provider_without_log_probabilities_says_which_gates_work() -> None:
+    own = chat.wrap(OllamaLike(say=lambda *_: "[No]"))
+    with pytest.raises(ModelError, match=r"log-probabilities.*use gate 'ta-are' or 'vanilla'"):
+        await chat.complete(own, PROMPT, max_tokens=8, logprobs=True)
+
+
+async def test_a_model_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(TalkingModel):
+        async def _agenerate(self, *arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(30)
+
+    monkeypatch.setattr(chat, "GIVE_UP_SECONDS", 0.05)
+    with pytest.raises(ModelError, match="did not answer"):
+        await chat.complete(chat.wrap(Hanging(say=lambda *_: "")), PROMPT, max_tokens=8)
+
+
+# Names
 
 
 def test_auto_is_the_embedded_model_unless_an_endpoint_is_configured(

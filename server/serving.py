@@ -1,0 +1,108 @@
+"""`hopgate serve`: `/v1`, MCP and the metrics on their own, without a LangGraph server."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hopgate.common.extras import require
+from hopgate.graphs.compiled import AdaptiveGraph
+from hopgate.nodes.context import Context
+from hopgate.nodes.limits import limits_from_environment
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+END_SECONDS = 5  # for answers in progress
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        ValueError: The address cannot be used.
+        RuntimeError: The port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except socket.gaierror as error:
+        raise ValueError(f"--host {host} is no address of this machine") from error
+    except OSError as error:
+        raise RuntimeError(
+            f"{host}:{port} cannot be used ({error.strerror}); choose another --port or --host"
+        ) from error
+
+
+def serve(
+    host: str,
+    port: int,
+    graph: AdaptiveGraph | None,
+    settings: Mapping[str, Any],
+    announce: Callable[[str], None],
+) -> None:
+    """Serve a graph until Ctrl-C.
+
+    Args:
+        host: The address to listen on.
+        port: The port; 0 takes a free one.
+        graph: The graph; None is hopgate's own.
+        settings: Of every request, by fields of `Context`.
+        announce: Called with the lines for the person who started it.
+
+    Raises:
+        RuntimeError: The extra `serve` is missing, or the port is taken.
+        ValueError: The host, the limits or the tokens cannot be used.
+    """
+    require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
+    import uvicorn
+
+    from hopgate.server.tokens import VARIABLE
+
+    app = _app(graph, settings)
+    with listen(host, port) as bound:
+        shown = f"[{host}]" if ":" in host else host
+        announce(f"http://{shown}:{bound.getsockname()[1]}/v1 is ready; Ctrl-C ends it")
+        if host not in LOOPBACK and not os.environ.get(VARIABLE, "").strip():
+            announce(f"anyone who reaches {host} may ask: set {VARIABLE} (docs/serving.md)")
+        logging.disable(logging.NOTSET)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("hopgate").setLevel(logging.INFO)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS
+        )
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.routing import Route
+
+    from hopgate.server import mcp, v1
+    from hopgate.server.graph import graph as own
+    from hopgate.server.guards import BodyLimit
+    from hopgate.server.warming import warm_up
+    from hopgate.server.web import to_metrics
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        # A graph of a project may have parts of its own, which the defaults do not name.
+        warming = asyncio.create_task(warm_up(Context(**settings))) if graph is None else None
+        async with tools.run():
+            yield
+        if warming:
+            warming.cancel()
+
+    served = graph or own
+    tools = mcp.Endpoint(lambda: served, settings)
+    return Starlette(
+        routes=[
+            v1.Endpoint(lambda: served, settings).mount(),
+            tools.route("/hopgate/mcp"),
+            Route("/hopgate/metrics", to_metrics),
+        ],
+        middleware=[Middleware(BodyLimit, max_bytes=limits_from_environment().body_bytes)],
+        lifespan=lifespan,
+    )

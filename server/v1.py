@@ -1,0 +1,210 @@
+"""`/v1`: the graph as a model of OpenAI's API, for chat clients and OpenAI's libraries."""
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+from hopgate.graphs.compiled import AdaptiveGraph
+from hopgate.models.chat import ModelError
+from hopgate.nodes.context import Context, explain
+from hopgate.nodes.limits import limits_from_environment
+from hopgate.server.completions import ChatRequest, Completion, Part, run, streams
+from hopgate.server.presets import PRESETS
+from hopgate.server.refusals import error, refusal
+from hopgate.server.users import Users
+
+NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
+GONE = 499  # nginx's status for a client that has hung up; nobody reads it
+INTERNAL = "an internal error; the server's log has the details"
+
+_ALPHA = re.compile(r"\d*\.?\d+")
+
+log = logging.getLogger(__name__)
+
+Outcome = TypeVar("Outcome")
+
+
+class Gone(Exception):
+    """The client has hung up."""
+
+
+class Endpoint:
+    """The routes under `/v1`."""
+
+    def __init__(
+        self, graph: Callable[[], AdaptiveGraph], settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """Serve a graph.
+
+        Args:
+            graph: Returns it; called for each request.
+            settings: Of every request, by fields of `Context`; a model's name may set α.
+        """
+        self._graph = graph
+        self._settings = dict(settings or {})
+        self._started = int(time.time())
+
+    def mount(self) -> Mount:
+        """Return the routes."""
+        app = Starlette(
+            routes=[
+                Route("/models", self.models),
+                Route("/models/{name}", self.model),
+                Route("/chat/completions", self.complete, methods=["POST"]),
+            ],
+            exception_handlers={
+                HTTPException: _refused,
+                **dict.fromkeys((ValueError, RuntimeError, Gone, Exception), _failed),
+            },
+        )
+        return Mount("/v1", app, middleware=[Middleware(Users)])
+
+    def models(self, _: Request) -> Response:
+        """List the models: the graph, and each preset of α that the operator allows."""
+        allowed = limits_from_environment()
+        presets = sorted(PRESETS, key=lambda each: each.alpha)
+        names = [each.name for each in presets if allowed.allows(alpha=each.alpha)]
+        names.insert(0, self._graph().name)
+        return JSONResponse({"object": "list", "data": [self._shown(name) for name in names]})
+
+    def model(self, request: Request) -> Response:
+        """Describe one model."""
+        name = request.path_params["name"]
+        self._context(name)
+        return JSONResponse(self._shown(name))
+
+    async def complete(self, request: Request) -> Response:
+        """Answer the last message of a conversation."""
+        asked = await _read(request)
+        graph, context = self._graph(), self._context(asked.model)
+        user = request.scope.get("user")
+        known = user if user and user.is_authenticated else None
+        parts = run(graph, asked.history(), context, known)
+        completion = Completion(asked)
+        if not asked.stream:
+            async with aclosing(parts):
+                document = await _while_connected(request, completion.document(parts))
+            return JSONResponse(document)
+        await _while_connected(request, _decided(parts))
+        chunks = completion.chunks(parts, streams(graph, context))
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingResponse(_lines(chunks), headers=headers, media_type="text/event-stream")
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "hopgate"}
+
+    def _context(self, model: str) -> Context:
+        """Return the settings that a model's name stands for.
+
+        Raises:
+            HTTPException: 404: there is no such model.
+            ValueError: Its α is not from 0 to 1.
+        """
+        name = self._graph().name
+        if model == name:
+            return Context(**self._settings)
+        alphas = {each.name: each.alpha for each in PRESETS}
+        given = model.removeprefix(f"{name}-")
+        if model in alphas:
+            alpha = alphas[model]
+        elif given != model and _ALPHA.fullmatch(given):
+            alpha = float(given)
+        else:
+            raise HTTPException(
+                404,
+                f"there is no model {model!r}; use {name}, {name}-0.4 (α from 0 to 1), or "
+                f"{', '.join(alphas)}",
+            )
+        return Context(**{**self._settings, "alpha": alpha})
+
+
+async def _read(request: Request) -> ChatRequest:
+    # A browser sends other types across sites without asking the server.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "send the request as JSON: Content-Type: application/json")
+    try:
+        return ChatRequest.model_validate_json(await request.body())
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where}: {message}" if where else message) from invalid
+
+
+async def _decided(parts: AsyncGenerator[Part, None]) -> None:
+    """Wait for the gate's decision; what fails before it can have an HTTP status of its own."""
+    async for kind, part in parts:
+        if kind == "state" and "gate" in part.get("decision", {}):
+            return
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Wait for work, and end it when the client hangs up.
+
+    Raises:
+        Gone: The client has hung up.
+    """
+    working = asyncio.create_task(work)
+    listening = asyncio.create_task(request.receive())  # the body is read: only an end can come
+    try:
+        await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Gone
+        return working.result()
+    finally:
+        working.cancel()
+        listening.cancel()
+        await asyncio.gather(working, listening, return_exceptions=True)
+
+
+async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    """Write chunks as server-sent events; an error too, because the status has been sent."""
+    try:
+        async for chunk in chunks:
+            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+    except Exception as fault:
+        status, message = explained(fault)
+        yield f"data: {json.dumps(error(status, message), ensure_ascii=False)}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def explained(fault: Exception) -> tuple[int, str]:
+    """Return the status of an error, and what the client may know of it."""
+    text = " ".join(str(fault).split())
+    if isinstance(fault, Gone):
+        return GONE, "the client has hung up"
+    if isinstance(fault, ValidationError):
+        return 400, explain(fault)
+    if isinstance(fault, ModelError):
+        return 502, text
+    if isinstance(fault, ValueError):
+        return 400, text
+    if isinstance(fault, RuntimeError):
+        return 500, text
+    log.error("a chat completion failed", exc_info=fault)
+    return 500, INTERNAL
+
+
+def _refused(_: Request, refused: Exception) -> Response:
+    if not isinstance(refused, HTTPException):
+        raise refused
+    code = "model_not_found" if refused.detail.startswith("there is no model") else None
+    return refusal(refused.status_code, refused.detail, refused.headers, code=code)
+
+
+def _failed(_: Request, fault: Exception) -> Response:
+    status, message = explained(fault)
+    return refusal(status, message, NO_RETRY)
