@@ -73,6 +73,12 @@ class Router:
         if checkpoint.graph and self.one_pass:
             body = {name: values for name, values in cost.items() if not name.startswith(HEAD)}
             network = Network(checkpoint.graph, body)
+            width, head = network.run([[0]]).shape[1:], cost["head.weight"].shape[1:]
+            if width != head:
+                raise ValueError(
+                    f"the router's graph gives {width} features and its label head takes {head}; "
+                    "train the router again"
+                )
             self._features_at: Callable[[float], Features] = lambda alpha: network.run
         else:
             self._features_at = _torch_body(checkpoint, self.profile)

@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     PlainSerializer,
     PlainValidator,
@@ -20,7 +21,13 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs, ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import (
+    ArgsKwargs,
+    CoreSchema,
+    ErrorDetails,
+    InitErrorDetails,
+    PydanticCustomError,
+)
 
 from hopgate.common.files import shown
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
@@ -66,6 +73,9 @@ _WHERE_SCHEMA = {
     },
     "additionalProperties": False,
 }
+
+
+_schemas: dict[tuple[type, str], dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -261,6 +271,15 @@ class Context:
         made = make(values)
         object.__setattr__(made, "given", frozenset(given))
         return made
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the JSON schema, generated once: a LangGraph server asks for it at every run."""
+        if (cls, handler.mode) not in _schemas:
+            _schemas[cls, handler.mode] = handler(schema)
+        return {**_schemas[cls, handler.mode]}
 
     def over(self, defaults: "Context") -> "Context":
         """Return these settings, with those of `defaults` where none was given."""

@@ -55,7 +55,9 @@ def inert(text: str) -> str:
     Joiners stay, because some scripts and emoji need them.
     """
     visible = text if text.isprintable() else "".join(filter(_is_visible, text))
-    return _MARKER_END.sub(r"\1 >", _MARKER.sub(r"\g<0> ", visible))
+    if "<" in visible or "[" in visible:  # most texts have neither, and a search takes longer
+        visible = _MARKER.sub(r"\g<0> ", visible)
+    return _MARKER_END.sub(r"\1 >", visible) if ">" in visible else visible
 
 
 def _is_visible(character: str) -> bool:

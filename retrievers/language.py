@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ _MIN_STOP_WORDS = 0.2
 _MIN_RUSSIAN_STOP_WORDS = 0.1
 """The same for Russian, whose alphabet excludes most others."""
 _MAX_WORD_BYTES = 80
+_KNOWN_WORDS = 20_000
+"""Words of which it is remembered whose stop words they are."""
 
 
 def detect(texts: Iterable[str]) -> str:
@@ -87,7 +89,10 @@ def detect(texts: Iterable[str]) -> str:
         words.
     """
     sample = [text[:_SAMPLE_CHARS] for text in texts]
-    letters = "".join(_LETTERS.findall(" ".join(sample)))
+    text = " ".join(sample)
+    if text.isascii():  # of none of the scripts
+        return _by_stop_words(sample, _LATIN, _MIN_STOP_WORDS)
+    letters = "".join(_LETTERS.findall(text))
     if not letters:
         return OTHER
     shares = {code: len(each.findall(letters)) / len(letters) for code, each in _SCRIPT.items()}
@@ -104,21 +109,27 @@ def detect(texts: Iterable[str]) -> str:
 
 def _by_stop_words(sample: list[str], languages: Iterable[str], least: float) -> str:
     counts = Counter(word for text in sample for word in _WORDS.findall(text.lower()))
-    words = " ".join(counts)
-    stop_words = {code: set(counts).difference(_content_words(code, words)) for code in languages}
-    shares = {
-        code: sum(map(counts.__getitem__, found)) / max(counts.total(), 1)
-        for code, found in stop_words.items()
-    }
+    shares = dict.fromkeys(languages, 0)
+    for word, count in counts.items():
+        for code in _stop_word_of(word).intersection(shares):
+            shares[code] += count
     best = max(shares, key=lambda code: shares[code])
-    return best if shares[best] >= least else OTHER
+    return best if shares[best] >= least * max(counts.total(), 1) else OTHER
 
 
-def _content_words(language: str, words: str) -> list[str]:
+@lru_cache(_KNOWN_WORDS)
+def _stop_word_of(word: str) -> frozenset[str]:
+    """Return the languages in which a word is a stop word."""
+    return frozenset(
+        code for code in (*_LATIN, "ru") if not _without_stop_words(code).analyze(word)
+    )
+
+
+@cache
+def _without_stop_words(language: str) -> TextAnalyzer:
     from tantivy import TextAnalyzerBuilder, Tokenizer
 
-    builder = TextAnalyzerBuilder(Tokenizer.whitespace()).filter(_stop_words(language))
-    return builder.build().analyze(words)
+    return TextAnalyzerBuilder(Tokenizer.whitespace()).filter(_stop_words(language)).build()
 
 
 @cache

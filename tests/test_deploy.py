@@ -140,7 +140,10 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     stores, others = [
         [Requirement(each).name for name in names for each in extras[name]]
-        for names in (("pgvector", "qdrant"), ("documents", "gpu", "plots", "postgres", "web"))
+        for names in (
+            ("pgvector", "qdrant"),
+            ("documents", "gpu", "plots", "postgres", "serve", "train", "web"),
+        )
     ]
     left_out = closure(stores) | {canonicalize_name(each) for each in others}
     core = [Requirement(each).name for each in PROJECT["project"]["dependencies"]]
@@ -155,7 +158,7 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         & (there | left_out)
     }
     assert missing == set()
-    assert {"faiss", "torch", "langchain_openai", "prometheus_client", "starlette"} <= modules
+    assert {"faiss", "onnxruntime", "langchain_openai", "prometheus_client", "starlette"} <= modules
 
 
 @pytest.mark.parametrize("extra", ["cpu", "local"])

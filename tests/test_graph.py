@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
 from hopgate import Context, build_graph, graph
 from hopgate.models.chat import ModelError
@@ -108,6 +110,17 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
 def test_the_exported_graph_has_no_checkpointer() -> None:
     assert graph.checkpointer is None
     assert graph.name == "hopgate"
+
+
+def test_the_schema_of_the_settings_is_generated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A LangGraph server asks for it at every run."""
+    first = graph.get_context_jsonschema()
+    monkeypatch.setattr(GenerateJsonSchema, "dataclass_schema", None)
+    assert first == graph.get_context_jsonschema()
+    assert first and set(first["properties"]) == {each.name for each in fields(Context)}
+    first["properties"]["alpha"].clear()
+    again = graph.get_context_jsonschema()
+    assert again and again["properties"]["alpha"]["maximum"] == 1
 
 
 # The paths

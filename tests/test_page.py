@@ -464,9 +464,9 @@ def test_five_values_of_alpha_are_compared_side_by_side(shown: Shown, fake: Fake
     expect(columns.locator("details")).to_have_count(5)
     expect(columns.locator("h2")).to_have_text([f"α = {each}" for each in "0¼½¾1"])
     none, single, *multi = columns.locator(".path").all_text_contents()
-    assert none == "gate → route → generate"
-    assert single == "gate → route → retrieve → generate"
-    assert multi == ["gate → route → retrieve → reason → generate"] * 3
+    assert none == "start → gate → route → generate"
+    assert single == "start → gate → route → retrieve → generate"
+    assert multi == ["start → gate → route → retrieve → reason → generate"] * 3
     assert columns.locator(".edge.lit").count() == 5 * len(DIRECT) + 3 + 4 + 3 * 7
     expect(columns.locator("> div > .probabilities > li")).to_have_count(15)
     lissmere = "She was born in Lissmere [1]."
@@ -509,7 +509,7 @@ def test_a_comparison_can_be_cancelled_and_a_column_asked_again(
     expect(shown.page.get_by_role("button", name="Cancel")).to_be_visible()
     go_on.set()
     expect(columns.first.locator(".answer")).to_have_text("True")
-    expect(columns.first.locator(".path")).to_have_text("gate → route → generate")
+    expect(columns.first.locator(".path")).to_have_text("start → gate → route → generate")
     expect(columns.locator(".problem")).to_have_count(4)
 
 

@@ -61,7 +61,6 @@ class Column {
   constructor(question, context, graph, again) {
     this.question = question;
     this.context = context;
-    this.graph = graph;
     this.again = () => again(this);
     const { alpha } = context;
     this.drawing = new Drawing(graph);
@@ -93,7 +92,7 @@ class Column {
     try {
       for await (const event of ask(question, context, { signal })) {
         for (const each of [record, this.drawing, trace]) each.take(event);
-        this.path.textContent = this.decisions();
+        this.path.textContent = this.visited();
         if (event.kind === "token") this.answer.append(event.text);
         if (event.kind === "custom") this.show(event.data);
       }
@@ -103,11 +102,9 @@ class Column {
     this.finish(record, trace, failure);
   }
 
-  /** The path from the first node that decides. */
-  decisions() {
-    const decides = (node) => this.graph.edges.some((edge) => edge.source === node && edge.conditional);
-    const path = this.drawing.path.slice(Math.max(0, this.drawing.path.findIndex(decides)));
-    return path.map((node) => node.split(":").pop()).join(" → ");
+  /** The path so far, a subgraph's nodes without its name. */
+  visited() {
+    return this.drawing.path.map((node) => node.split(":").pop()).join(" → ");
   }
 
   show(event) {
