@@ -39,8 +39,7 @@ _TRAILING = re.compile(
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
-# What an answer that is not known, or that has a label in front, may start with.
-_UNDECIDED = re.compile(r"\W*(i( (d(o.*)?)?)?)?|\s*answer\s*", re.IGNORECASE | re.DOTALL)
+_MAY_BE_UNKNOWN = re.compile(r"\W*(i(\s(d(o.*)?)?)?)?", re.IGNORECASE | re.DOTALL)
 
 
 class Answer(NamedTuple):
@@ -222,7 +221,8 @@ def settled(reply: str) -> str:
     The rest may be a mark, a reasoning model's thoughts, or the start of "I don't know".
     """
     text = _PREFIX.sub("", re.split(r"\s*[\[<]", reply, maxsplit=1)[0]).strip()
-    return "" if _UNDECIDED.fullmatch(text) else text
+    is_label = "answer".startswith(text.lower())
+    return "" if is_label or _MAY_BE_UNKNOWN.fullmatch(text) else text
 
 
 def _unknown(text: str) -> Answer | None:

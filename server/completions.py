@@ -103,12 +103,13 @@ async def run(
         Exception: What the graph raised.
     """
     parts: asyncio.Queue[Part | Exception | None] = asyncio.Queue()
+    asked: Any = {"messages": list(messages)}
     config: Any = {"configurable": {"langgraph_auth_user": user} if user else {}}
 
     async def fill() -> None:
         try:
             async for space, mode, part in graph.astream(
-                {"messages": list(messages)},
+                asked,
                 config,
                 context=context,
                 stream_mode=["custom", "messages", "values"],
@@ -280,7 +281,8 @@ def _address(citation: Mapping[str, Any]) -> str:
     except ValueError:
         pass
     place = f"page={citation['page']}" if "page" in citation else citation["id"]
-    return f"{quote(source)}#{quote(place, safe='=')}"
+    path = quote(source).replace("//", "%2F/", 1) if source.startswith("//") else quote(source)
+    return f"{path}#{quote(place, safe='=')}"
 
 
 def _usage(final: Json) -> Json:

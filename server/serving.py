@@ -21,17 +21,15 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens.
 
     Raises:
-        ValueError: The address cannot be used.
-        RuntimeError: The port is taken.
+        RuntimeError: The address cannot be used, or the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except socket.gaierror as error:
-        raise ValueError(f"--host {host} is no address of this machine") from error
     except OSError as error:
+        cause = (error.strerror or str(error)).partition(" (while")[0]
         raise RuntimeError(
-            f"{host}:{port} cannot be used ({error.strerror}); choose another --port or --host"
+            f"{host}:{port} cannot be used ({cause}); choose another --port or --host"
         ) from error
 
 
@@ -52,8 +50,8 @@ def serve(
         announce: Called with the lines for the person who started it.
 
     Raises:
-        RuntimeError: The extra `serve` is missing, or the port is taken.
-        ValueError: The host, the limits or the tokens cannot be used.
+        RuntimeError: The extra `serve` is missing, or the address cannot be used.
+        ValueError: The limits or the tokens cannot be used.
     """
     require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
     import uvicorn

@@ -158,7 +158,7 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome])
         Gone: The client has hung up.
     """
     working = asyncio.create_task(work)
-    listening = asyncio.create_task(request.receive())  # the body is read: only an end can come
+    listening = asyncio.ensure_future(request.receive())  # the body is read: only an end can come
     try:
         await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

@@ -39,6 +39,7 @@ def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
         "label",
         "route",
         "search",
+        "serve",
         "sweep",
         "train-router",
     ):

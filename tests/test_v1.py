@@ -1,0 +1,693 @@
+"""`/v1`: a real `hopgate serve` and a real `langgraph dev`, called by OpenAI's own clients."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import openai
+import pytest
+from commands import Ran, one_line
+from doubles import by_task
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph_dev import CONFIG, Server, free_port, start
+from openai import AsyncOpenAI, OpenAI
+
+from hopgate.nodes.generate import read_answer, settled
+from hopgate.retrievers.base import Hit
+from hopgate.server import project, tokens
+from hopgate.server.completions import ChatRequest, annotations
+
+QUESTION = "In what year was Skerrane Light first lit?"
+SINGLE = ("--strategy", "single", "--model", "openai:fake")
+TOKEN = "ada-1c5f0e2b9a774d31"
+START_SECONDS = 60
+
+
+class Serving(NamedTuple):
+    """A running `hopgate serve`: its address, its log and its process."""
+
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def client(self, key: str = "none") -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+
+@contextmanager
+def serving(
+    folder: Path, fake: FakeOpenAI, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[Serving]:
+    """Run `hopgate serve` in a folder, on a free port, until the context ends."""
+    port, log = free_port(), folder / "log"
+    model = {"OPENAI_BASE_URL": fake.base_url, "OPENAI_API_KEY": "sk-serving"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hopgate", "serve", "--port", str(port), *options],
+            cwd=folder,
+            env=os.environ | model | dict(env or {}),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    found = Serving(f"http://127.0.0.1:{port}", log, process)
+    try:
+        _wait(found)
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait(found: Serving) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and found.process.poll() is None:
+        try:
+            httpx.get(f"{found.url}/v1/models", timeout=5)
+            return
+        except httpx.HTTPError:
+            time.sleep(0.05)
+    raise RuntimeError(f"hopgate serve did not start:\n{found.log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def served(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("serve"), _fake_server, *SINGLE) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server with one user, ada, and limits that name her."""
+    limits = {
+        "alpha": 0.5,
+        "question_chars": 60,
+        "body_bytes": 4_000,
+        "where": {"source": "users/{user}/*"},
+    }
+    env = {
+        "HOPGATE_TOKENS": json.dumps({tokens.digest(TOKEN): "ada"}),
+        "HOPGATE_LIMITS": json.dumps(limits),
+    }
+    folder = tmp_path_factory.mktemp("public")
+    for name in ("ada", "ben"):
+        file = folder / "documents" / "users" / name / "note.md"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"# Note\n\nThe lamp of the ferry belongs to {name}.\n")
+    subprocess.run(
+        [sys.executable, "-m", "hopgate", "index", "build", "documents", "--out", "index"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    with serving(folder, _fake_server, *SINGLE, "--index", "index", env=env) as found:
+        yield found
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def streamed(*pieces: str) -> Reply:
+    """A reply of the fake endpoint that arrives in these pieces."""
+    parts = [{"index": 0, "delta": {"content": each}, "finish_reason": None} for each in pieces]
+    parts.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    documents = [{"id": "x", "choices": [each]} for each in parts]
+    lines = [*documents, {"id": "x", "choices": [], "usage": usage}]
+    return Reply(body="".join(f"data: {json.dumps(each)}\n\n" for each in lines).encode())
+
+
+# Models
+
+
+def test_models_are_the_graph_and_the_presets(served: Serving) -> None:
+    listed = served.client().models.list().data
+    assert [each.id for each in listed] == ["hopgate", "cheapest", "balanced", "most-reliable"]
+    found = served.client().models.retrieve("hopgate-0.4")
+    assert (found.id, found.object, found.owned_by) == ("hopgate-0.4", "model", "hopgate")
+
+
+@pytest.mark.parametrize(
+    ("model", "alpha"),
+    [("hopgate", 0.4), ("hopgate-0.25", 0.25), ("hopgate-1", 1.0), ("cheapest", 0.0),
+     ("most-reliable", 1.0)],
+)  # fmt: skip
+def test_the_model_s_name_sets_alpha(
+    served: Serving, fake: FakeOpenAI, model: str, alpha: float
+) -> None:
+    fake.answers(by_task(answer="In 1858 [1]."))
+    done = served.client().chat.completions.create(model=model, messages=[user(QUESTION)])
+    assert done.model == model
+    assert extra(done)["decision"]["alpha"] == alpha
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "hopgate-", "hopgate-nan", "hopgate-1e-1", ""])
+def test_an_unknown_model_is_named_with_those_there_are(served: Serving, model: str) -> None:
+    with pytest.raises(openai.NotFoundError, match=r"there is no model .*hopgate-0\.4") as caught:
+        served.client().chat.completions.create(model=model, messages=[user(QUESTION)])
+    assert caught.value.code == "model_not_found"
+
+
+def test_an_alpha_outside_its_range_is_refused(served: Serving) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"alpha is 1\.5: .*less than or equal to 1"):
+        served.client().chat.completions.create(model="hopgate-1.5", messages=[user(QUESTION)])
+
+
+# Answers
+
+
+def extra(document: Any) -> dict[str, Any]:
+    """The part of a completion that OpenAI's API does not have."""
+    found: dict[str, Any] = document.model_extra["hopgate"]
+    return found
+
+
+def test_an_answer_has_its_sources_as_annotations_and_in_a_plain_field(
+    served: Serving, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(answer="It was lit in 1858 [1]."))
+    done = served.client().chat.completions.create(model="hopgate", messages=[user(QUESTION)])
+    (choice,) = done.choices
+    assert (choice.finish_reason, choice.message.role) == ("stop", "assistant")
+    assert choice.message.content == "It was lit in 1858 [1]."
+    (cited,) = extra(done)["citations"]
+    assert (cited["title"], cited["number"]) == ("Skerrane Light", 1)
+    assert choice.message.annotations
+    (annotation,) = choice.message.annotations
+    assert annotation.type == "url_citation"
+    noted = annotation.url_citation
+    assert choice.message.content[noted.start_index : noted.end_index] == "[1]"
+    assert (noted.title, noted.url) == ("Skerrane Light", f"passages.jsonl#{cited['id']}")
+    assert noted.content == cited["quote"]  # type: ignore[attr-defined]
+    assert done.usage
+    assert done.usage.prompt_tokens == PROMPT_TOKENS
+    assert done.usage.total_tokens == PROMPT_TOKENS + COMPLETION_TOKENS
+    assert extra(done)["usage"]["retrieval_steps"] == 1
+
+
+def test_marks_count_the_sources_that_are_shown(served: Serving, fake: FakeOpenAI) -> None:
+    """The third and the first passage found are the client's sources 1 and 2."""
+    fake.answers(by_task(answer="Lit [3], in 1858 [1, 3]."))
+    done = served.client().chat.completions.create(model="hopgate", messages=[user(QUESTION)])
+    assert done.choices[0].message.content == "Lit [1], in 1858 [2, 1]."
+    numbers = [each["number"] for each in extra(done)["citations"]]
+    assert numbers == [1, 2]
+    assert extra(done)["citations"][1]["title"] == "Skerrane Light"
+
+
+def test_a_conversation_brings_its_history_and_its_system_message(
+    served: Serving, fake: FakeOpenAI
+) -> None:
+    heard: list[str] = []
+    standalone = "Who designed Skerrane Light?"
+
+    def condense(text: str) -> str:
+        heard.append(text)
+        return standalone
+
+    fake.answers(by_task(condense=condense, answer="Ilsabet Corrane [1]"))
+    messages: Any = [
+        {"role": "developer", "content": "Answer like a pirate."},
+        user(QUESTION),
+        {"role": "assistant", "content": "In 1858 [1]."},
+        user("And who designed it?"),
+    ]
+    done = served.client().chat.completions.create(model="hopgate", messages=messages)
+    assert f"Question: {QUESTION}\nAnswer: In 1858." in heard[0]
+    assert extra(done)["hops"][0]["query"] == standalone
+    rewriting, answering = fake.prompts
+    assert "pirate" not in rewriting
+    assert "Answer like a pirate." in answering
+
+
+def test_what_has_no_effect_is_named(served: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer="In 1858 [1]"))
+    image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    text: Any = {"type": "text", "text": QUESTION}
+    done = served.client().chat.completions.create(
+        model="hopgate",
+        messages=[{"role": "user", "content": [text, image]}],
+        temperature=0.3,
+        max_tokens=900,
+    )
+    warnings = extra(done)["decision"]["warnings"]
+    assert "max_tokens, temperature: no effect in hopgate" in warnings
+    assert any("1 part of type 'image'" in each for each in warnings)
+
+
+# Streams
+
+
+def test_a_stream_is_the_answer_piece_by_piece(served: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer=streamed("Answer:", " It was", " lit in", " 1858", " [", "3].")))
+    chunks = list(
+        served.client().chat.completions.create(
+            model="hopgate",
+            messages=[user(QUESTION)],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    deltas = [each.choices[0].delta for each in chunks if each.choices]
+    pieces = [each.content for each in deltas if each.content]
+    assert "".join(pieces) == "It was lit in 1858 [1]."
+    assert pieces[:3] == ["It was", " lit in", " 1858"]
+    assert deltas[0].role == "assistant"
+    assert len({each.id for each in chunks}) == 1
+    *_, closing, counted = chunks
+    assert closing.choices[0].finish_reason == "stop"
+    assert extra(closing)["citations"][0]["number"] == 1
+    (noted,) = next(each.model_extra for each in deltas if each.model_extra)["annotations"]
+    assert noted["url_citation"]["title"] == extra(closing)["citations"][0]["title"]
+    assert counted.usage and (counted.usage.prompt_tokens, counted.usage.total_tokens) == (5, 7)
+    assert not counted.choices
+    assert all(each.usage is None for each in chunks[:-1])
+
+
+def test_usage_is_streamed_only_if_it_is_wanted(served: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer="In 1858 [1]"))
+    body = {"model": "hopgate", "messages": [user(QUESTION)], "stream": True}
+    reply = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *lines, end, _ = reply.text.split("\n\n")
+    assert end == "data: [DONE]"
+    assert all("usage" not in json.loads(each.removeprefix("data: ")) for each in lines)
+
+
+def test_the_client_s_own_accumulator_puts_a_stream_together(
+    served: Serving, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(answer=streamed("In", " 1858", " [1]")))
+    with served.client().chat.completions.stream(
+        model="hopgate", messages=[user(QUESTION)]
+    ) as stream:
+        done = stream.get_final_completion()
+    message = done.choices[0].message
+    assert message.content == "In 1858 [1]"
+    assert message.annotations
+    assert message.annotations[0].url_citation.title == "Skerrane Light"
+
+
+def test_an_answer_that_may_be_withdrawn_is_sent_once_it_stands(
+    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    options = ("--escalate", "3", "--model", "openai:fake", "--gate", "ta-are")
+    fake.answers(by_task(gate="[No]", direct="Unknown [7]", answer=streamed("In", " 1858 [1]")))
+    with serving(tmp_path, _fake_server, *options) as found:
+        chunks = found.client().chat.completions.create(
+            model="hopgate", messages=[user(QUESTION)], stream=True
+        )
+        texts = [each.choices[0].delta.content for each in chunks]
+    assert [each for each in texts if each] == ["In 1858 [1]"]
+
+
+EVIDENCE = [Hit(id=f"{n}", title=f"Light {n}", text=f"Lit in 185{n}.", score=1.0) for n in range(3)]
+PIECES = st.sampled_from(
+    ["Answer: ", "answer", "I ", "do", "don't", "don’t know", "In 1851", " [1]", "[2, 9]", " [7]",
+     "[", "]", "<think>", "no</think>", "\n", " ", ".", "a[1]", "<b>", "However, ", "I", "x"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=8), st.booleans())
+def test_what_is_streamed_is_never_taken_back(pieces: list[str], grounded: bool) -> None:
+    from hopgate.models.chat import _THOUGHTS, _readable
+
+    reply = "".join(pieces)
+    seen = _readable(_THOUGHTS.sub("", reply))
+    if "</think>" in reply and not reply.startswith("<think>"):
+        return  # a template has opened the tag: HOPGATE_THINKING_TOKENS then holds all back
+    final = read_answer(seen, EVIDENCE if grounded else [], "When was it lit?").text
+    for end in range(len(reply) + 1):
+        part = settled(reply[:end])
+        assert final.startswith(part), (reply[:end], part, final)
+
+
+def test_a_client_that_hangs_up_ends_the_run(served: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer=Reply("late", delay=20)))
+    before = served.log.read_text().count("outcome=cancelled")
+    with pytest.raises(openai.APITimeoutError):
+        served.client().chat.completions.create(
+            model="hopgate", messages=[user(QUESTION)], timeout=2
+        )
+    with (
+        pytest.raises(openai.APITimeoutError),
+        served.client().chat.completions.create(
+            model="hopgate", messages=[user(QUESTION)], timeout=2, stream=True
+        ) as stream,
+    ):
+        list(stream)
+    end = time.monotonic() + 10
+    while served.log.read_text().count("outcome=cancelled") < before + 2:
+        assert time.monotonic() < end, served.log.read_text()[-2000:]
+        time.sleep(0.05)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "model: Field required"),
+        ({"model": "hopgate", "messages": []}, "messages: List should have at least 1 item"),
+        ({"model": "hopgate", "messages": [{"role": "bard"}]}, "messages cannot be read"),
+        ({"model": "hopgate", "messages": [{"role": "user", "content": " "}]}, "question is empty"),
+        (
+            {"model": "hopgate", "messages": [{"role": "assistant", "content": "Hello"}]},
+            "there is no new question",
+        ),
+        ({"model": "hopgate", "messages": [user("x")], "n": 2}, "n must be 1"),
+        (
+            {"model": "hopgate", "messages": [user("x")], "tool_choice": "required"},
+            "tool_choice must be auto or none",
+        ),
+        (
+            {
+                "model": "hopgate",
+                "messages": [user("x")],
+                "response_format": {"type": "json_object"},
+            },
+            "response_format must be text",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_cannot_be_answered_is_refused_in_openai_s_form(
+    served: Serving, fake: FakeOpenAI, body: dict[str, Any], message: str, stream: bool
+) -> None:
+    reply = httpx.post(
+        f"{served.url}/v1/chat/completions", json={**body, "stream": stream}, timeout=60
+    )
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert message in error["message"] and "\n" not in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert not fake.requests
+
+
+def test_other_types_of_content_are_refused(served: Serving) -> None:
+    """A page of another site can send these without asking."""
+    body = json.dumps({"model": "hopgate", "messages": [user(QUESTION)]})
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        reply = httpx.post(
+            f"{served.url}/v1/chat/completions", content=body, headers={"Content-Type": kind}
+        )
+        assert (reply.status_code, reply.json()["error"]["type"]) == (415, "invalid_request_error")
+    foreign = {"Origin": "https://evil.example"}
+    assert httpx.get(f"{served.url}/v1/models", headers=foreign).status_code == 403
+
+
+def test_an_unknown_route_is_an_error_in_openai_s_form(served: Serving) -> None:
+    with pytest.raises(openai.NotFoundError, match="Not Found"):
+        served.client().embeddings.create(model="hopgate", input="x")
+
+
+def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
+    served: Serving, fake: FakeOpenAI
+) -> None:
+    fake.answers(lambda _: Reply(status=401, error="wrong key"))
+    client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=2)
+    with pytest.raises(openai.InternalServerError, match="wrong key; check OPENAI_API_KEY"):
+        client.chat.completions.create(model="hopgate", messages=[user(QUESTION)])
+    assert len(fake.requests) == 1
+
+
+def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer=Reply(status=400, error="out of memory")))
+    chunks = served.client().chat.completions.create(
+        model="hopgate", messages=[user(QUESTION)], stream=True
+    )
+    with pytest.raises(openai.APIError, match="out of memory"):
+        list(chunks)
+
+
+# Users and limits
+
+
+def test_a_server_with_users_asks_for_a_token(public: Serving, fake: FakeOpenAI) -> None:
+    for key in ("wrong", tokens.digest(TOKEN)):
+        with pytest.raises(openai.AuthenticationError, match="missing or wrong token") as caught:
+            public.client(key).chat.completions.create(model="hopgate", messages=[user(QUESTION)])
+        assert caught.value.code == "invalid_api_key"
+    assert httpx.get(f"{public.url}/v1/models").status_code == 401
+    assert not fake.requests
+    assert [each.id for each in public.client(TOKEN).models.list().data] == [
+        "hopgate", "cheapest", "balanced",
+    ]  # fmt: skip
+
+
+def test_a_user_finds_only_their_own_documents(public: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer="It belongs to ada [1]."))
+    done = public.client(TOKEN).chat.completions.create(
+        model="hopgate", messages=[user("Whose is the lamp of the ferry?")]
+    )
+    assert [each["source"] for each in extra(done)["citations"]] == ["users/ada/note.md"]
+    assert "ben" not in fake.prompts[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_limits_hold_for_a_completion(public: Serving, fake: FakeOpenAI, stream: bool) -> None:
+    ask = public.client(TOKEN).chat.completions.create
+    with pytest.raises(openai.BadRequestError, match=r"alpha is 1\.0: this server allows at most"):
+        ask(model="most-reliable", messages=[user(QUESTION)], stream=stream)
+    with pytest.raises(openai.BadRequestError, match="question has 61 characters"):
+        ask(model="hopgate", messages=[user("x" * 61)], stream=stream)
+    with pytest.raises(openai.APIStatusError, match="allows at most 4000 bytes") as caught:
+        ask(model="hopgate", messages=[user("x" * 5_000)], stream=stream)
+    assert caught.value.status_code == 413
+    assert not fake.requests
+
+
+def test_metrics_count_the_runs_and_need_no_token(public: Serving, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer="It belongs to ada [1]."))
+    public.client(TOKEN).chat.completions.create(
+        model="hopgate-0.3", messages=[user("Whose is the lamp of the ferry?")]
+    )
+    shown = httpx.get(f"{public.url}/hopgate/metrics").text
+    assert re.search(r'hopgate_turns_total\{alpha="0.3",outcome="answered"', shown)
+
+
+# On a LangGraph server
+
+
+async def test_a_langgraph_server_answers_too(dev_server: Server, fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct=streamed("It is", " Tokyo")))
+    client = AsyncOpenAI(base_url=f"{dev_server.url}/v1", api_key="none", max_retries=0)
+    async with client:
+        assert "balanced" in [each.id async for each in client.models.list()]
+        stream = await client.chat.completions.create(
+            model="cheapest", messages=[user("What is the capital of Japan?")], stream=True
+        )
+        pieces = [each.choices[0].delta.content async for each in stream]
+    assert [each for each in pieces if each] == ["It is", " Tokyo"]
+    assert "BlockingError" not in dev_server.log.read_text()
+
+
+GRAPH = """
+from hopgate import Context, build_graph
+
+graph = build_graph(name="mine", context=Context(model="openai:own", strategy="none"))
+"""
+
+
+def write_project(folder: Path, **config: Any) -> None:
+    (folder / "graph.py").write_text(GRAPH)
+    graphs = {"hopgate": {"path": "./graph.py:graph"}}
+    written = {"graphs": graphs, "dependencies": ["."], **config}
+    (folder / "langgraph.json").write_text(json.dumps(written))
+
+
+def test_a_langgraph_server_serves_the_project_s_own_graph_to_its_users(
+    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    shipped = json.loads(CONFIG.read_text(encoding="utf-8"))
+    auth = {"path": "hopgate.server.auth:auth", "disable_studio_auth": True}
+    write_project(tmp_path, http=shipped["http"], auth=auth)
+    env = {
+        "HOPGATE_TOKENS": json.dumps({tokens.digest(TOKEN): "ada"}),
+        "OPENAI_BASE_URL": _fake_server.base_url,
+        "OPENAI_API_KEY": "sk-server",
+    }
+    fake.answers(by_task(direct="Tokyo"))
+    with start(tmp_path, config=tmp_path / "langgraph.json", env=env) as server:
+        refused = httpx.get(f"{server.url}/v1/models")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+        client = OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0)
+        done = client.chat.completions.create(model="mine-0.2", messages=[user(QUESTION)])
+    assert done.choices[0].message.content == "Tokyo"
+    assert fake.requests[0]["model"] == "own"
+
+
+# The command
+
+
+def test_a_project_s_graph_and_environment_are_served_in_its_folder(
+    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    write_project(tmp_path, env=".env")
+    (tmp_path / ".env").write_text(f"HOPGATE_LIMITS='{{\"question_chars\": {len(QUESTION)}}}'\n")
+    fake.answers(by_task(direct="Tokyo"))
+    with serving(tmp_path, _fake_server) as found:
+        ask = found.client().chat.completions.create
+        done = ask(model="mine", messages=[user(QUESTION)])
+        assert done.choices[0].message.content == "Tokyo"
+        with pytest.raises(openai.BadRequestError, match="this server allows at most"):
+            ask(model="mine", messages=[user(f"{QUESTION}?")])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "langgraph.json cannot be read: JSONDecodeError"),
+        ("{}", "langgraph.json cannot be read: KeyError: 'graphs'"),
+        ('{"graphs": {"a": "./nowhere.py:graph"}}', "'./nowhere.py:graph', which cannot be loaded"),
+        ('{"graphs": {"a": "hopgate.graphs.adaptive:grahp"}}', "adaptive:grahp', which cannot be"),
+    ],
+)
+def test_a_langgraph_json_that_cannot_be_used_is_named(
+    tmp_path: Path, config: str, message: str
+) -> None:
+    (tmp_path / "langgraph.json").write_text(config)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        project.load(tmp_path)
+
+
+def test_graphs_of_others_are_passed_over(tmp_path: Path) -> None:
+    config = {"graphs": {"other": "json:loads", "own": "hopgate.graphs.adaptive:graph"}}
+    (tmp_path / "langgraph.json").write_text(json.dumps(config))
+    found = project.load(tmp_path)
+    assert found is not None and found.name == "hopgate"
+    assert project.load(tmp_path / "nowhere") is None
+
+
+def test_a_port_that_is_taken_is_one_line(served: Serving, run: Callable[..., Ran]) -> None:
+    port = served.url.rpartition(":")[2]
+    one_line(run("serve", "--port", port), 1, f"127.0.0.1:{port} cannot be used", "--port")
+    one_line(run("serve", "--host", "no host"), 1, "no host:8000 cannot be used", "--host")
+    one_line(run("serve", "--alpha", "2"), 2, "--alpha is 2")
+
+
+def test_ctrl_c_ends_the_server_with_its_exit_code(
+    _fake_server: FakeOpenAI, tmp_path: Path
+) -> None:
+    with serving(tmp_path, _fake_server, "--model", "openai:fake") as found:
+        found.process.send_signal(signal.SIGINT)
+        assert found.process.wait(30) == 130
+    assert f"{found.url}/v1 is ready" in found.log.read_text()
+    assert "Traceback" not in found.log.read_text()
+
+
+# OpenAI's client in JavaScript
+
+
+SCRIPT = """
+import OpenAI from "openai";
+const client = new OpenAI({ baseURL: process.argv[2], apiKey: "none", maxRetries: 0 });
+const models = (await client.models.list()).data.map((each) => each.id);
+const messages = [{ role: "user", content: process.argv[3] }];
+const stream = client.chat.completions.stream({
+  model: "hopgate-0.4", messages, stream_options: { include_usage: true },
+});
+const pieces = [];
+for await (const chunk of stream) {
+  const piece = chunk.choices[0]?.delta?.content;
+  if (piece) pieces.push(piece);
+}
+const done = await stream.finalChatCompletion();
+const whole = await client.chat.completions.create({ model: "hopgate", messages });
+let refused;
+try {
+  await client.chat.completions.create({ model: "nothing", messages });
+} catch (error) {
+  refused = { status: error.status, code: error.code, message: error.message };
+}
+console.log(JSON.stringify({ models, pieces, done, whole, refused }));
+"""
+
+
+@pytest.fixture(scope="module")
+def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with OpenAI's client for JavaScript."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not (node and npm):
+        pytest.skip("node and npm are not installed")
+    folder = tmp_path_factory.mktemp("javascript")
+    (folder / "package.json").write_text('{"type": "module"}')
+    done = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund", "openai@6"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"npm could not install openai: {done.stderr[-300:]}")
+    (folder / "ask.js").write_text(SCRIPT)
+    return folder
+
+
+def test_openai_s_client_in_javascript_works(
+    served: Serving, fake: FakeOpenAI, javascript: Path
+) -> None:
+    fake.answers(by_task(answer=streamed("It was", " lit in", " 1858", " [1].")))
+    done = subprocess.run(
+        ["node", "ask.js", f"{served.url}/v1", QUESTION],
+        cwd=javascript,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["models"][:2] == ["hopgate", "cheapest"]
+    assert seen["pieces"] == ["It was", " lit in", " 1858", " [1]."]
+    for each in (seen["done"], seen["whole"]):
+        message = each["choices"][0]["message"]
+        assert message["content"] == "It was lit in 1858 [1]."
+        assert message["annotations"][0]["url_citation"]["title"] == "Skerrane Light"
+        assert each["usage"]["total_tokens"] == 7
+    assert seen["refused"]["status"] == 404
+    assert seen["refused"]["code"] == "model_not_found"
+    assert "there is no model 'nothing'" in seen["refused"]["message"]
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("citation", "url"),
+    [
+        ({"source": "https://en.wikipedia.org/wiki/Ada"}, "https://en.wikipedia.org/wiki/Ada"),
+        ({"source": "a b/c.pdf", "page": 3}, "a%20b/c.pdf#page=3"),
+        ({"source": "javascript:alert(1)"}, "javascript%3Aalert%281%29#id"),
+        ({"source": "//evil.example/x"}, "%2F/evil.example/x#id"),
+        ({"source": "http://[x"}, "http%3A//%5Bx#id"),
+        ({}, "#id"),
+    ],
+)
+def test_a_source_s_address_is_a_web_address_or_a_path(citation: Any, url: str) -> None:
+    given = {"id": "id", "title": "T", "quote": "q", **citation}
+    (found,) = annotations("Yes", [given])
+    assert found["url_citation"]["url"] == url
+    assert (found["url_citation"]["start_index"], found["url_citation"]["end_index"]) == (0, 3)
+
+
+def test_the_assistant_s_marks_are_dropped_from_the_history() -> None:
+    messages = [user("a"), {"role": "assistant", "content": "It is [1]. So [2, 3]."}, user("b [1]")]
+    asked = ChatRequest(model="hopgate", messages=messages)
+    assert [each.text for each in asked.history()] == ["a", "It is. So.", "b [1]"]
