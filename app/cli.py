@@ -476,6 +476,37 @@ def _usage(found: dict[str, Any], settings: dict[str, Any]) -> str:
 
 
 @cli.command(cls=ContextCommand)
+def mcp(settings: dict[str, Any]) -> None:
+    """Serve the tools ask, search and route to an MCP client, over stdin and stdout.
+
+    The client starts this command itself; the options are the settings of its questions. In a
+    folder with a langgraph.json, its graph is used.
+    """
+    import asyncio
+    from contextlib import redirect_stdout
+
+    from hopgate.common.extras import require
+
+    require("hopgate mcp", "mcp", "dotenv", extra="mcp")
+    from hopgate.graphs.adaptive import graph
+    from hopgate.server import mcp as tools
+    from hopgate.server import project
+
+    settings = _settings(settings)
+    with redirect_stdout(sys.stderr):  # stdout is the client's
+        graph = project.load(Path.cwd()) or graph
+    if sys.stdin.isatty():
+        click.echo("hopgate mcp: waiting for an MCP client on stdin; see docs/mcp.md", err=True)
+    asyncio.run(tools.serve_stdio(graph, settings))
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of every request after checking them; α may be given by its name."""
+    alpha = request_context(given).alpha
+    return {**given, "alpha": alpha} if "alpha" in given else given
+
+
+@cli.command(cls=ContextCommand)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -485,38 +516,17 @@ def _usage(found: dict[str, Any], settings: dict[str, Any]) -> str:
     help="Port; 0: a free one.",
 )
 def serve(settings: dict[str, Any], host: str, port: int) -> None:
-    """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries.
+    """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries, and MCP.
 
     In a folder with a langgraph.json, its graph is served. The other options are the settings of
     every request; a model's name may set α (hopgate-0.4).
     """
     from hopgate.server import project, serving
 
-    context = request_context(settings)
-    if "alpha" in settings:  # maybe by name
-        settings = {**settings, "alpha": context.alpha}
-
     def announce(line: str) -> None:
         click.echo(f"hopgate: {line}", err=True)
 
-    serving.serve(host, port, project.load(Path.cwd()), settings, announce)
-
-
-@cli.command(cls=ContextCommand)
-def mcp(settings: dict[str, Any]) -> None:
-    """Serve the tools ask, search and route to an MCP client, over stdin and stdout.
-
-    The client starts this command itself; the options are the settings of its questions.
-    """
-    import asyncio
-
-    from hopgate.graphs.adaptive import build_graph
-    from hopgate.server.mcp import serve_stdio
-
-    graph = build_graph(context=request_context(settings))
-    if sys.stdin.isatty():
-        click.echo("hopgate mcp: waiting for an MCP client on stdin; see docs/mcp.md", err=True)
-    asyncio.run(serve_stdio(graph))
+    serving.serve(host, port, project.load(Path.cwd()), _settings(settings), announce)
 
 
 @cli.command()

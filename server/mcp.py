@@ -7,7 +7,7 @@ clients that know no structured results.
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
     from mcp_types import Tool as ToolSchema
+    from starlette.routing import Route
     from starlette.types import Receive, Scope, Send
 
 EXTRA = "mcp"
@@ -121,7 +122,7 @@ class Passages(TypedDict):
 
 
 @documented
-class Route(TypedDict):
+class Routed(TypedDict):
     """Result of `route`."""
 
     strategy: Strategy
@@ -135,11 +136,13 @@ class Route(TypedDict):
     """The LLM whose outcomes the router follows."""
 
 
-@dataclass(frozen=True)
 class Tools:
     """What the tools do, with a graph's model, index, router, settings and limits."""
 
-    graph: AdaptiveGraph
+    def __init__(self, graph: AdaptiveGraph, settings: Context) -> None:
+        """Take a graph, and settings that replace some of the graph's own."""
+        self.graph = graph
+        self.defaults = settings.over(graph.defaults)
 
     async def ask(self, asked: Asked, user: Any) -> Answer:
         """Answer a question; raises ValueError and RuntimeError with a line for the user."""
@@ -161,17 +164,17 @@ class Tools:
 
     async def search(self, searched: Searched, user: Any) -> Passages:
         """Find passages; raises ValueError and RuntimeError with a line for the user."""
-        context = replace(self.graph.defaults, top_k=searched.k)
+        context = replace(self.defaults, top_k=searched.k)
         query, runtime = self._checked("query", searched.query, context, user)
         return Passages(passages=await runtime.search(query, runtime.context.top_k))
 
-    async def route(self, asked: Asked, user: Any) -> Route:
+    async def route(self, asked: Asked, user: Any) -> Routed:
         """Ask the router; raises ValueError and RuntimeError with a line for the user."""
         context = self._settings(asked.alpha)
         question, runtime = self._checked("question", asked.question, context, user)
         found = await runtime.route(question)
         label, reason = choose(found.probs, runtime.context.alpha, found.doubt)
-        route = Route(
+        route = Routed(
             strategy=STRATEGY_OF[label],
             label=label,
             probs=found.probs,
@@ -181,8 +184,7 @@ class Tools:
         return {**route, "profile": found.profile} if found.profile else route
 
     def _settings(self, alpha: float | None) -> Context:
-        defaults = self.graph.defaults
-        return defaults if alpha is None else replace(defaults, alpha=alpha)
+        return self.defaults if alpha is None else replace(self.defaults, alpha=alpha)
 
     def _checked(
         self, name: str, text: str, context: Context, user: Any
@@ -244,14 +246,20 @@ TOOLS = {
         "Say whether a question needs no search, one or several, with probabilities and the "
         "reason, without searching or asking a model.",
         Asked,
-        Route,
+        Routed,
         Tools.route,
     ),
 }
 
 
-def build_server(graph: AdaptiveGraph) -> "Server[Any]":
+def build_server(
+    graph: Callable[[], AdaptiveGraph], settings: Mapping[str, Any] | None = None
+) -> "Server[Any]":
     """Build an MCP server whose tools use a graph.
+
+    Args:
+        graph: Returns it; called for each request.
+        settings: Of every request, by fields of `Context`; a call may set α.
 
     Raises:
         RuntimeError: The extra `mcp` is missing.
@@ -260,7 +268,7 @@ def build_server(graph: AdaptiveGraph) -> "Server[Any]":
     from mcp.server.lowlevel import Server
     from mcp_types import ListToolsResult
 
-    tools = Tools(graph)
+    given = Context(**settings or {})
     listed = [tool.schema(name) for name, tool in TOOLS.items()]
 
     async def list_tools(_: "ServerRequestContext[Any]", __: Any) -> "ListToolsResult":
@@ -269,8 +277,9 @@ def build_server(graph: AdaptiveGraph) -> "Server[Any]":
     async def call_tool(
         request: "ServerRequestContext[Any]", params: "CallToolRequestParams"
     ) -> "CallToolResult":
-        scope = getattr(request.request, "scope", {})  # stdio has no HTTP request
-        return await _call(tools, params.name, params.arguments or {}, scope.get("user"))
+        user = getattr(request.request, "scope", {}).get("user")  # stdio has no HTTP request
+        known = user if user and user.is_authenticated else None
+        return await _call(Tools(graph(), given), params.name, params.arguments or {}, known)
 
     return Server(
         "hopgate",
@@ -311,10 +320,21 @@ class Endpoint:
     It answers while `run` is entered. Without the extra `mcp` it says what is missing.
     """
 
-    def __init__(self, graph: AdaptiveGraph) -> None:
-        """Build the MCP server, if its package is installed."""
-        self._server = build_server(graph) if find_spec("mcp") else None
+    def __init__(
+        self, graph: Callable[[], AdaptiveGraph], settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """Build the MCP server, if its package is installed; see `build_server`."""
+        self._server = build_server(graph, settings) if find_spec("mcp") else None
         self._manager: StreamableHTTPSessionManager | None = None
+
+    def route(self, path: str) -> "Route":
+        """Return the route, for the server's users."""
+        from starlette.middleware import Middleware
+        from starlette.routing import Route
+
+        from hopgate.server.users import Users
+
+        return Route(path, self, include_in_schema=False, middleware=[Middleware(Users)])
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -332,28 +352,32 @@ class Endpoint:
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve one request."""
-        from starlette.responses import JSONResponse
+        from hopgate.server.refusals import refusal
 
         if scope["method"] != "POST":  # there is no session to listen to or to end
-            refusal = JSONResponse({"detail": "use POST"}, 405, {"Allow": "POST"})
-            await refusal(scope, receive, send)
+            await refusal(405, "use POST", {"Allow": "POST"})(scope, receive, send)
         elif self._manager is None:
-            detail = f"MCP is not installed on this server: pip install 'hopgate[{EXTRA}]'"
-            await JSONResponse({"detail": detail}, 501)(scope, receive, send)
+            message = f"MCP is not installed on this server: pip install 'hopgate[{EXTRA}]'"
+            await refusal(501, message)(scope, receive, send)
         else:
             await self._manager.handle_request(scope, receive, send)
 
 
-async def serve_stdio(graph: AdaptiveGraph) -> None:
+async def serve_stdio(graph: AdaptiveGraph, settings: Mapping[str, Any]) -> None:
     """Serve one client over stdin and stdout, until it closes stdin.
 
+    Args:
+        graph: The graph that the tools use.
+        settings: Of every request, by fields of `Context`; a call may set α.
+
     Raises:
-        ValueError: The graph's model, index or router cannot be used.
+        ValueError: The model, the index or the router cannot be used.
         RuntimeError: The extra `mcp` or another one is missing.
     """
-    server = build_server(graph)
+    server = build_server(lambda: graph, settings)
     from mcp.server.stdio import stdio_server
 
-    await graph.resources.check(graph.resources.limits.apply(graph.defaults))
+    resources, defaults = graph.resources, Context(**settings).over(graph.defaults)
+    await resources.check(resources.limits.apply(defaults))
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())

@@ -1,4 +1,4 @@
-"""`hopgate serve`: `/v1` and the metrics on their own, without a LangGraph server."""
+"""`hopgate serve`: `/v1`, MCP and the metrics on their own, without a LangGraph server."""
 
 import asyncio
 import logging
@@ -78,9 +78,9 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
     from starlette.middleware import Middleware
     from starlette.routing import Route
 
+    from hopgate.server import mcp, v1
     from hopgate.server.graph import graph as own
     from hopgate.server.guards import BodyLimit
-    from hopgate.server.v1 import Endpoint
     from hopgate.server.warming import warm_up
     from hopgate.server.web import to_metrics
 
@@ -88,13 +88,19 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         # A graph of a project may have parts of its own, which the defaults do not name.
         warming = asyncio.create_task(warm_up(Context(**settings))) if graph is None else None
-        yield
+        async with tools.run():
+            yield
         if warming:
             warming.cancel()
 
     served = graph or own
+    tools = mcp.Endpoint(lambda: served, settings)
     return Starlette(
-        routes=[Endpoint(lambda: served, settings).mount(), Route("/hopgate/metrics", to_metrics)],
+        routes=[
+            v1.Endpoint(lambda: served, settings).mount(),
+            tools.route("/hopgate/mcp"),
+            Route("/hopgate/metrics", to_metrics),
+        ],
         middleware=[Middleware(BodyLimit, max_bytes=limits_from_environment().body_bytes)],
         lifespan=lifespan,
     )

@@ -20,13 +20,10 @@ from starlette.staticfiles import StaticFiles
 
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.limits import limits_from_environment
-from hopgate.server import metrics, presets
+from hopgate.server import mcp, metrics, presets, v1
 from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
-from hopgate.server.mcp import Endpoint as Tools
-from hopgate.server.users import Users
-from hopgate.server.v1 import Endpoint
 from hopgate.server.warming import warm_up
 
 STATIC = Path(__file__).with_name("static")
@@ -52,12 +49,12 @@ def served() -> AdaptiveGraph:
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Create the presets before the server answers, and load the defaults while it does."""
     warming = asyncio.create_task(warm_up())
-    async with presets.lifespan(app), mcp.run():
+    async with presets.lifespan(app), tools.run():
         yield
     warming.cancel()
 
 
-mcp = Tools(graph)
+tools = mcp.Endpoint(served)
 
 # Editable installs may use links.
 files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
@@ -66,7 +63,7 @@ files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
 site = Starlette(
     routes=[
         Route("/metrics", to_metrics, include_in_schema=False),
-        Route("/mcp", mcp, include_in_schema=False, middleware=[Middleware(Users)]),
+        tools.route("/mcp"),
         Mount("/", files),
     ],
     middleware=[Middleware(SecurityHeaders)],
@@ -78,7 +75,7 @@ app = Starlette(
             "/hopgate", to_page, include_in_schema=False, middleware=[Middleware(SecurityHeaders)]
         ),
         Mount("/hopgate", site),
-        Endpoint(served).mount(),
+        v1.Endpoint(served).mount(),
     ],
     middleware=[
         Middleware(DeveloperRoutes),

@@ -274,15 +274,18 @@ async def test_a_follow_up_is_understood_without_the_tools_talk(fake: FakeOpenAI
     assert result["hopgate"]["standalone"] == "Who designed Skerrane Light?"
 
 
+@pytest.mark.parametrize(
+    "given", [None, {"messages": [ToolMessage("It is noon.", tool_call_id="call-1")]}]
+)
 async def test_a_turn_that_is_resumed_keeps_its_passages_and_does_not_search_again(
-    fake: FakeOpenAI,
+    fake: FakeOpenAI, given: Any
 ) -> None:
     fake.answers(by_task(gate="[Yes]"))
     hopgate = build([LIGHT])
     options = {"checkpointer": InMemorySaver(), "interrupt_before": ["tools"], "tools": [clock]}
     graph, model = agent(hopgate, CALL, "In 1858.", **options)
     await graph.ainvoke(asked(QUESTION), THREAD)
-    result = await graph.ainvoke(None, THREAD)
+    result = await graph.ainvoke(given, THREAD)
     assert result["messages"][-1].text == "In 1858."
     assert LIGHT["text"] in model.prompts[-1][0].text
     assert hopgate.resources.retriever.queries == [QUESTION]  # type: ignore[union-attr]

@@ -16,20 +16,17 @@ import pytest
 from commands import Ran, one_line, run_process
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
-from langgraph_dev import CONFIG, Server, start
+from langgraph_dev import CONFIG, Server, free_port, start
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from hopgate import Context, build_graph
 from hopgate.nodes.limits import Limits
 from hopgate.server import mcp as served
 from hopgate.server import tokens
-from hopgate.server.users import Users
 
 QUESTION = "In what year was Skerrane Light first lit?"
 ANSWER = "It was first lit in 1858 [1]."
@@ -137,6 +134,54 @@ async def test_what_goes_wrong_is_an_error_that_a_model_can_act_on(fake: FakeOpe
     assert len(fake.requests) == 1
 
 
+async def test_a_project_s_own_graph_is_used_and_what_it_prints_does_not_reach_the_client(
+    tmp_path: Path, fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"mine": "./mine.py:graph"}}')
+    (tmp_path / "mine.py").write_text(
+        "from hopgate import Context, build_graph\n"
+        "print('hello')\n"
+        "graph = build_graph(context=Context(alpha=0.9, strategy='none'))\n"
+    )
+    fake.answers(by_task(direct="Tokyo"))
+    monkeypatch.chdir(tmp_path)
+    async with over_stdio() as client:
+        answer = await result_of(client, "ask", question="What is the capital of Japan?")
+        route = await result_of(client, "route", question=QUESTION)
+    assert (answer["answer"], answer["sources"], route["alpha"]) == ("Tokyo", [], 0.9)
+
+
+async def test_hopgate_serve_has_the_same_tools(fake: FakeOpenAI, tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "hopgate", "serve", "--port", str(port), "--alpha", "0.3"]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT)
+    server = Server(f"http://127.0.0.1:{port}", log, process)
+    try:
+        await wait_until_it_listens(port)
+        async with over_http(server) as client:
+            route = await result_of(client, "route", question=QUESTION)
+            found = await result_of(client, "search", query=QUESTION, k=1)
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert route["alpha"] == 0.3
+    assert found["passages"][0]["title"] == "Skerrane Light"
+
+
+async def wait_until_it_listens(port: int) -> None:
+    for _ in range(600):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+    raise AssertionError(f"nothing listens on port {port}")
+
+
 def test_only_messages_reach_stdout_and_the_end_of_stdin_ends_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hopgate", "mcp"],
@@ -177,13 +222,12 @@ def test_without_its_package_the_command_names_the_extra() -> None:
 @pytest.fixture
 def tools(fake: FakeOpenAI) -> served.Tools:
     retriever, limits = FixedRetriever([LIGHT]), Limits.parse({"question_chars": 60, "top_k": 3})
-    return served.Tools(
-        build_graph(retriever=retriever, router=FixedRouter("B"), limits=limits, name="mine")
-    )
+    graph = build_graph(retriever=retriever, router=FixedRouter("B"), limits=limits)
+    return served.Tools(graph, Context())
 
 
 async def test_an_app_s_own_parts_and_limits_count(tools: served.Tools) -> None:
-    async with Client(served.build_server(tools.graph)) as client:
+    async with Client(served.build_server(lambda: tools.graph)) as client:
         found = await result_of(client, "search", query="light", k=3)
         assert [each["title"] for each in found["passages"]] == ["Skerrane Light"]
         route = await result_of(client, "route", question=QUESTION)
@@ -201,7 +245,7 @@ async def test_an_unexpected_error_shows_nothing_of_itself(
         raise OSError("/secret/path")
 
     monkeypatch.setattr(type(tools.graph), "ainvoke", broken)
-    async with Client(served.build_server(tools.graph)) as client:
+    async with Client(served.build_server(lambda: tools.graph)) as client:
         message = await error_of(client, "ask", question=QUESTION)
     assert message == f"ask: {served.INTERNAL}"
     assert "/secret/path" in caplog.text
@@ -211,7 +255,7 @@ async def test_a_client_that_gives_up_cancels_the_run(
     fake: FakeOpenAI, tools: served.Tools
 ) -> None:
     fake.answers(by_task(gate=Reply("[No]", delay=1), direct="Tokyo"))
-    async with Client(served.build_server(tools.graph), mode="legacy") as client:
+    async with Client(served.build_server(lambda: tools.graph), mode="legacy") as client:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await client.call_tool("ask", {"question": QUESTION})
@@ -341,15 +385,14 @@ async def test_the_operator_s_limits_count(public: Server, fake: FakeOpenAI) -> 
 
 
 def app(endpoint: served.Endpoint) -> TestClient:
-    route = Route("/mcp", endpoint, middleware=[Middleware(Users)])
-    return TestClient(Starlette(routes=[route], lifespan=lambda _: endpoint.run()))
+    return TestClient(Starlette(routes=[endpoint.route("/mcp")], lifespan=lambda _: endpoint.run()))
 
 
 def test_a_server_with_users_of_another_kind_lets_in_those_that_it_knows(
     monkeypatch: pytest.MonkeyPatch, tools: served.Tools
 ) -> None:
     monkeypatch.setenv("LANGGRAPH_AUTH", '{"path": "mine:auth"}')
-    with app(served.Endpoint(tools.graph)) as client:
+    with app(served.Endpoint(lambda: tools.graph)) as client:
         answer = client.post("/mcp", json=LIST, headers=ACCEPT)
     assert answer.status_code == 403
     assert "enable_custom_route_auth" in answer.json()["detail"]
@@ -359,13 +402,14 @@ def test_a_server_without_the_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tools: served.Tools
 ) -> None:
     monkeypatch.setattr("hopgate.server.mcp.find_spec", lambda _: None)
-    with app(served.Endpoint(tools.graph)) as client:
+    with app(served.Endpoint(lambda: tools.graph)) as client:
         answer = client.post("/mcp", json=LIST, headers=ACCEPT)
     assert answer.status_code == 501
     assert "pip install 'hopgate[mcp]'" in answer.json()["detail"]
 
 
-def test_the_context_of_the_graph_is_the_default_of_the_tools() -> None:
-    graph = build_graph(context=Context(alpha=0.9))
-    assert served.Tools(graph)._settings(None).alpha == 0.9
-    assert served.Tools(graph)._settings(0.1).alpha == 0.1
+def test_settings_replace_those_of_the_graph_and_a_call_s_alpha_both() -> None:
+    graph = build_graph(context=Context(alpha=0.9, top_k=7))
+    tools = served.Tools(graph, Context(top_k=2))
+    assert tools._settings(None) == Context(alpha=0.9, top_k=2)
+    assert tools._settings(0.1) == Context(alpha=0.1, top_k=2)
