@@ -97,4 +97,4 @@ async def test_citations_say_where_a_passage_stands(folder: Path) -> None:
     paged = Hit(id="1", title="T", text="Lit in 1811.", score=1.0, source="a.pdf", page=3)
     assert read_answer("1811 [1]", [paged]).citations[0]["page"] == 3
     bare = Hit(id="1", title="T", text="Lit in 1811.", score=1.0)
-    assert read_answer("1811 [1]", [bare]).citations[0].keys() == {"id", "title", "quote"}
+    assert read_answer("1811 [1]", [bare]).citations[0].keys() == {"id", "title", "quote", "number"}
