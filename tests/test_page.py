@@ -260,6 +260,8 @@ DRAW = """async (graph) => {
 def test_any_graph_is_drawn(shown: Shown, server: Server, name: str) -> None:
     served = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
     graph = FAKE_GRAPHS.get(name) or extended(served)
+    # The page's own drawing, if it came later, would replace this one.
+    expect(shown.page.locator("#drawing [data-node=generate]")).to_be_visible()
     shown.page.evaluate(DRAW, graph)
     assert_drawn(shown.page.locator("#drawing svg"), graph)
 
