@@ -35,6 +35,7 @@ FILE = _File(path_type=Path)
 ANSWERING = (
     "model", "layout", "mode", "where", "rerank", "top_k", "max_evidence_tokens", "hop_k",
     "max_hops", "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",
+    "max_calls", "max_retrievals", "max_total_tokens",
 )  # fmt: skip
 """Fields of `Context` that an answer depends on once the strategy is chosen."""
 INDEX_HELP = {"index": "Folder of an index; sample: the built-in collection."}

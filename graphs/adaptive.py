@@ -8,7 +8,7 @@ A follow-up of a conversation passes `condense` before the gate.
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from langgraph.graph import END, START, StateGraph
 
@@ -113,7 +113,8 @@ def without_answer(graph: AdaptiveGraph) -> "RetrievalGraph":
     Returns:
         The compiled graph; its output is a `Found`.
     """
-    return _wired(graph.resources, Found).compile(name=graph.name)
+    compiled: Any = _wired(graph.resources, Found).compile(name=graph.name)
+    return cast("RetrievalGraph", AdaptiveGraph.of(compiled, graph.resources))
 
 
 def _wired(

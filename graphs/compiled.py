@@ -1,14 +1,18 @@
 """The compiled main graph: LangGraph's, with a schema of its settings and a tool of its own."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateUpdate
 from pydantic import TypeAdapter
 
 from hopgate.nodes.context import Context
+from hopgate.nodes.edits import check_command, check_edit
 from hopgate.nodes.internals import AllSettings
 from hopgate.nodes.runtime import Resources
+from hopgate.nodes.spending import KEY, Spending
 from hopgate.nodes.state import Input, Output, State
 
 if TYPE_CHECKING:
@@ -39,6 +43,43 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         """Return a compiled graph as an `AdaptiveGraph`."""
         parts = {name: part for name, part in vars(compiled).items() if name != "__orig_class__"}
         return cls(resources=resources, **parts)
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+        """Run the graph; see LangGraph. Every other way to run it comes through here or `astream`.
+
+        Raises:
+            ValueError: The input is a command that edits the state wrongly, or that the operator's
+                limits forbid.
+        """
+        check_command(input, self.resources.limits)
+        return super().stream(input, _opened(config), **options)
+
+    def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+        """Run the graph; see `stream`."""
+        check_command(input, self.resources.limits)
+        return super().astream(input, _opened(config), **options)
+
+    def bulk_update_state(
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
+    ) -> RunnableConfig:
+        """Edit the state; see LangGraph. Every other edit comes through here or its async twin.
+
+        Raises:
+            ValueError: An edit has the wrong type; names the key.
+        """
+        self._check_edits(supersteps)
+        return super().bulk_update_state(config, supersteps)
+
+    async def abulk_update_state(
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
+    ) -> RunnableConfig:
+        """Edit the state; see `bulk_update_state`."""
+        self._check_edits(supersteps)
+        return await super().abulk_update_state(config, supersteps)
+
+    def _check_edits(self, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
+        for update in (each for updates in supersteps for each in updates):
+            check_edit(update.values, self.resources.limits)
 
     @property
     def defaults(self) -> Context:
@@ -90,6 +131,12 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
             name=name or self.name,
             description=description or TOOL_DESCRIPTION,
         )
+
+
+def _opened(config: RunnableConfig | None) -> RunnableConfig:
+    """Return the config of a run, with a place to count what it spends."""
+    given = config or RunnableConfig()
+    return {**given, "configurable": {**given.get("configurable", {}), KEY: Spending()}}
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:

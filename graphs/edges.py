@@ -29,11 +29,17 @@ class Edge(Runnable[Any, str]):
         """Return the next node.
 
         Raises:
-            ValueError: The state exceeds a limit.
+            ValueError: The state exceeds a limit, or an edit came before what it needs.
         """
         if self._limits is not NO_LIMITS:
             self._limits.check_state(input)
-        return self._choose(input)
+        try:
+            return self._choose(input)
+        except KeyError as error:
+            raise ValueError(
+                f"the state has no {error}, which the edge {self.name} reads; add it to the edit, "
+                "or ask first and edit then"
+            ) from error
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
         """Return the next node, see `invoke`."""

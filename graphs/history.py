@@ -113,8 +113,8 @@ async def fork(
             `single` searches once for the question itself.
 
     Returns:
-        The config to continue with: `await graph.ainvoke(None, config, context=…)`. The deadline
-        restarts with that call.
+        The config to continue with: `await graph.ainvoke(None, config, context=…)`. Time and
+        cost count from those of the run up to that hop.
 
     Raises:
         ValueError: The query is empty or repeats an earlier hop's, ignoring case, punctuation
@@ -130,7 +130,6 @@ async def fork(
         "next_query": query or before.get("next_query", ""),
         "sub_questions": before["sub_questions"],
         "usage": before["usage"],
-        "started_at": None,
         "decision": Decision(strategy=strategy, stop_reason=None),
     }
     return await graph.aupdate_state(point.entry, update, as_node="route")

@@ -238,11 +238,31 @@ class Context:
         default=4, ge=1, le=10, description="Maximum number of sub-questions for decompose."
     )
     max_seconds: float | None = Field(
-        default=None,
+        default=300,
         gt=0,
         le=86_400,
-        description="Deadline of the loop in seconds from the start of the turn, checked before "
-        "each search and call; the answer is still written. Default: none.",
+        description="Deadline of the turn in seconds, without pauses. The loop ends after three "
+        "quarters of it, so that there is time for the answer.",
+    )
+    max_calls: int | None = Field(
+        default=50,
+        ge=1,
+        le=10_000,
+        description="Maximum number of model calls of the turn; the loop leaves one for the "
+        "answer.",
+    )
+    max_retrievals: int | None = Field(
+        default=50,
+        ge=1,
+        le=10_000,
+        description="Maximum number of searches of the turn.",
+    )
+    max_total_tokens: int | None = Field(
+        default=None,
+        ge=1_000,
+        le=100_000_000,
+        description="Maximum number of tokens that the turn's calls read and write together; the "
+        "loop leaves a quarter for the answer. Default: no maximum.",
     )
     today: Annotated[date | None, BeforeValidator(_day)] = Field(
         default=None,

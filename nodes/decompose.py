@@ -13,10 +13,9 @@ from hopgate.nodes import prompts
 from hopgate.nodes.events import PlanEvent
 from hopgate.nodes.loop import (
     REFERENCE,
+    leaving_room,
     measured_tokens,
     set_stop_reason,
-    start_clock,
-    stop_at_deadline,
 )
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import Decision, MultihopState, Update
@@ -34,18 +33,16 @@ _QUESTION_END = re.compile(r"(?<=\?)\s+|(?<=[？؟])\s*")
 _FENCE = re.compile(r"^\s*```\w*\s*$", re.MULTILINE)
 
 
+@leaving_room
 async def decompose(state: MultihopState, runtime: NodeRuntime) -> Update:
     """Split the question into sub-questions, one for each hop."""
-    if late := stop_at_deadline(state, runtime):
-        return late
-    clock, question = start_clock(state, runtime), state["standalone"]
+    question = state["standalone"]
     sub_questions = await _split(question, runtime)
     if not all(map(runtime.resources.limits.allows_length, sub_questions)):
         sub_questions = [question]
     runtime.send(PlanEvent(event="plan", sub_questions=sub_questions))
     return {
         "sub_questions": sub_questions,
-        **clock,
         **set_stop_reason(state, Decision(stop_reason=None)),
         **measured_tokens(state, runtime),
     }

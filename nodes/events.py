@@ -13,7 +13,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hopgate.common.strategies import Strategy
-from hopgate.nodes.state import Citation, GateDecision, RouteDecision, StopReason
+from hopgate.nodes.state import Citation, GateDecision, RouteDecision, StopReason, Usage
 from hopgate.retrievers.base import Hit
 
 ANSWERING_NODE = "generate"
@@ -97,6 +97,14 @@ class AnswerEvent(TypedDict):
     citations: list[Citation]
 
 
+class FailedEvent(TypedDict):
+    """A node has failed, and the run ends with its error; `usage` is what the turn has cost."""
+
+    event: Literal["failed"]
+    node: str
+    usage: Usage
+
+
 Event = Annotated[
     GateEvent
     | RouteEvent
@@ -106,7 +114,8 @@ Event = Annotated[
     | StopEvent
     | EscalateEvent
     | TokenEvent
-    | AnswerEvent,
+    | AnswerEvent
+    | FailedEvent,
     Field(discriminator="event"),
 ]
 

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from hopgate.common.strategies import STRATEGIES, Strategy
+from hopgate.common.strategies import Strategy
 from hopgate.common.words import sentences
 from hopgate.models.chat import ChatModel, Completion, Layout
 from hopgate.nodes import prompts
@@ -70,7 +70,7 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
     return {
         "answer": answer.text,
         "citations": answer.citations,
-        "messages": [_message(answer, message_id, runtime.total(state))],
+        "messages": [_message(answer, message_id, runtime.spending.total())],
         "decision": Decision(
             strategy=strategy,
             model=model.name,
@@ -132,21 +132,21 @@ def _system_text(instructions: str, messages: Sequence["BaseMessage"]) -> str:
 
 def _deeper(
     strategy: Strategy, state: State, answer: Answer, runtime: NodeRuntime
-) -> Strategy | None:
+) -> Literal["single", "multi"] | None:
     """Return the next deeper strategy if the answer is in doubt and the request allows it.
 
     A path that the request itself chose is final, a search that found nothing is not repeated,
-    and after the deadline the answer stands.
+    and with too little time or budget left the answer stands.
     """
     context = runtime.context
     forced = context.strategy != "auto" or context.gate == "never"
     found_nothing = bool(state["hops"]) and not state["evidence"]
     exhausted = state["usage"]["retrieval_steps"] >= context.escalate
-    if not answer.doubt or forced or found_nothing or exhausted or strategy == STRATEGIES[-1]:
+    if not answer.doubt or forced or found_nothing or exhausted or strategy == "multi":
         return None
-    if runtime.is_late(state["started_at"]):
+    if not runtime.affords_another():
         return None
-    return STRATEGIES[STRATEGIES.index(strategy) + 1]
+    return "single" if strategy == "none" else "multi"
 
 
 async def prompt_answer(

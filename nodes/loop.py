@@ -5,12 +5,14 @@ Every node of the loop that decides to stop writes `decision.stop_reason`, which
 
 import re
 from collections.abc import Sequence
+from functools import wraps
 
 from hopgate.common.words import sentences
 from hopgate.nodes.context import Context
 from hopgate.nodes.events import StopEvent, ThoughtEvent
 from hopgate.nodes.evidence import FIRST_BYTES_PER_TOKEN, bytes_per_token
-from hopgate.nodes.runtime import NodeRuntime, with_warning
+from hopgate.nodes.runtime import Node, NodeRuntime, with_warning
+from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
 from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
 from hopgate.nodes.text import has_words, key_words
 
@@ -113,17 +115,25 @@ def stop(state: MultihopState, runtime: NodeRuntime, reason: StopReason, *warnin
     return {"decision": decision, **clear_query(state)}
 
 
-def stop_at_deadline(state: MultihopState, runtime: NodeRuntime) -> Update | None:
-    """Return the update that stops the loop if its deadline has passed."""
-    if not runtime.is_late(state["started_at"]):
-        return None
-    seconds = runtime.context.max_seconds
-    return stop(
-        state,
-        runtime,
-        "deadline",
-        f"the loop stopped at its deadline of {seconds:g} s (max_seconds)",
-    )
+def leaving_room(node: Node) -> Node:
+    """Return a node of the loop that stops the loop in time for the answer.
+
+    It stops at the loop's share of the deadline, also in the middle of a call, and before a call or
+    a search that would leave too little of the budget.
+    """
+
+    @wraps(node)
+    async def visit(state: MultihopState, runtime: NodeRuntime) -> Update:
+        runtime.leaves_room = True
+        try:
+            return await runtime.in_time("the loop", node(state, runtime))
+        except DeadlinePassed:
+            shown = f"the loop stopped to answer within {runtime.context.max_seconds:g} s"
+            return stop(state, runtime, "deadline", f"{shown} (max_seconds)")
+        except BudgetSpent as error:
+            return stop(state, runtime, "budget", f"the loop stopped: {error}")
+
+    return visit
 
 
 def send_stop(runtime: NodeRuntime, number: int, reason: StopReason | None) -> None:
@@ -141,11 +151,6 @@ def set_stop_reason(state: MultihopState, decision: Decision) -> Update:
 def clear_query(state: MultihopState) -> Update:
     """Return the update that drops the query a person set, once it is used."""
     return {"next_query": ""} if state.get("next_query") else {}
-
-
-def start_clock(state: MultihopState, runtime: NodeRuntime) -> Update:
-    """Return the update that starts the deadline's clock, if it is not running yet."""
-    return {"started_at": runtime.now()} if state["started_at"] is None else {}
 
 
 def measured_tokens(state: MultihopState, runtime: NodeRuntime) -> Update:

@@ -5,7 +5,7 @@ Trivedi et al. 2023, as Adaptive-RAG and Flare-Aug run it.
 
 from hopgate.common.words import sentences
 from hopgate.nodes import prompts
-from hopgate.nodes.loop import add_thought, is_final, stop_at_deadline
+from hopgate.nodes.loop import add_thought, is_final, leaving_room
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import MultihopState, Update
 from hopgate.nodes.text import as_data, first_line, has_words
@@ -14,10 +14,9 @@ MAX_TOKENS = 80  # a long sentence
 MAX_THOUGHT_CHARS = 600  # some endpoints ignore `max_tokens`
 
 
+@leaving_room
 async def reason(state: MultihopState, runtime: NodeRuntime) -> Update:
     """Write one sentence over the evidence and decide whether to continue."""
-    if late := stop_at_deadline(state, runtime):
-        return late
     return add_thought(state, runtime, await _think(state, runtime))
 
 

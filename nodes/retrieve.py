@@ -2,6 +2,7 @@
 
 from hopgate.nodes.events import hop_event
 from hopgate.nodes.runtime import NodeRuntime, RetrievalFailed, with_warning
+from hopgate.nodes.spending import DeadlinePassed
 from hopgate.nodes.state import Hop, State, Update
 
 
@@ -9,9 +10,11 @@ async def retrieve(state: State, runtime: NodeRuntime) -> Update:
     """Search for the question; if the retriever fails, the answer has to do without sources."""
     query = state["standalone"]
     update: Update = {}
+    runtime.leaves_room = True
     try:
-        evidence = await runtime.search(query, runtime.context.top_k)
-    except RetrievalFailed as error:
+        found = runtime.search(query, runtime.context.top_k)
+        evidence = await runtime.in_time("the search", found)
+    except (RetrievalFailed, DeadlinePassed) as error:
         evidence = []
         update["decision"] = with_warning(state, f"{error}; answered without sources")
     runtime.send(hop_event(1, query, evidence))

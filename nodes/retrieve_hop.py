@@ -7,12 +7,11 @@ from hopgate.nodes import evidence
 from hopgate.nodes.events import hop_event
 from hopgate.nodes.loop import (
     clear_query,
+    leaving_room,
     next_query,
     send_stop,
     set_stop_reason,
-    start_clock,
     stop,
-    stop_at_deadline,
     stop_before_search,
 )
 from hopgate.nodes.runtime import NodeRuntime, RetrievalFailed, with_warning
@@ -20,13 +19,12 @@ from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
 from hopgate.retrievers.base import Hit
 
 
+@leaving_room
 async def retrieve_hop(state: MultihopState, runtime: NodeRuntime) -> Update:
     """Search with the next query and keep the new passages that fit the evidence budget."""
-    if late := stop_at_deadline(state, runtime):
-        return late
     if reason := stop_before_search(state, runtime.context):  # only after a hand edit
         return stop(state, runtime, reason)
-    clock, query, number = start_clock(state, runtime), next_query(state), len(state["hops"]) + 1
+    query, number = next_query(state), len(state["hops"]) + 1
     found: list[Hit] = []
     new: list[Hit] = []
     try:
@@ -42,7 +40,6 @@ async def retrieve_hop(state: MultihopState, runtime: NodeRuntime) -> Update:
     return {
         "evidence": new,
         "hops": [hop],
-        **clock,
         **set_stop_reason(state, decision),
         **clear_query(state),
     }

@@ -2,27 +2,39 @@
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Overwrite
 
 from hopgate.classifiers.decision import Routed, Router, routed
 from hopgate.common.background import wait_for
+from hopgate.common.threads import in_thread
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes import named
 from hopgate.nodes.context import FIXED, Context
-from hopgate.nodes.events import Event
+from hopgate.nodes.events import Event, FailedEvent
 from hopgate.nodes.evidence import plain_hit
 from hopgate.nodes.limits import NO_LIMITS, Limits
-from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
+from hopgate.nodes.spending import (
+    KEY,
+    Accounts,
+    BudgetSpent,
+    Count,
+    DeadlinePassed,
+    Spending,
+    estimated_tokens,
+)
+from hopgate.nodes.state import Decision, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.filters import filtered
 
@@ -32,6 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
+ANSWER_SHARE = 0.25
+"""Share of the turn's time and tokens that the loop leaves for the answer."""
+Value = TypeVar("Value")
 
 
 class RetrievalFailed(RuntimeError):
@@ -57,6 +72,7 @@ class Resources:
         limits: The operator's limits.
         context: The settings of a request that gives none.
         instructions: What every answer follows.
+        accounts: What the graph's threads have spent.
     """
 
     model: ChatModel | None = None
@@ -66,6 +82,7 @@ class Resources:
     limits: Limits = NO_LIMITS
     context: Context | None = None
     instructions: str = ""
+    accounts: Accounts = field(default_factory=Accounts, compare=False)
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.
@@ -87,7 +104,7 @@ class Resources:
 
             checks.append(lambda: load_pool(Path(context.demos)))
         if checks:
-            await asyncio.to_thread(lambda: [check() for check in checks])
+            await in_thread(lambda: [check() for check in checks])
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
@@ -138,14 +155,15 @@ def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]
 
 @dataclass
 class NodeRuntime:
-    """One visit to a node: its settings, its resources, and what the visit costs.
+    """One visit to a node: its settings, its resources, and what the run has cost.
 
     Attributes:
         context: The request's settings, within the operator's limits.
         resources: What the app handed in.
         send: Writes an event into the run's `custom` stream.
         misplaced: Names of settings in the config's `configurable`, where they have no effect.
-        usage: What this visit has cost so far.
+        spending: What the run has cost so far; its nodes share it.
+        leaves_room: Whether the node leaves time, tokens and a call for the answer.
         last_call: The newest call to the model, if there was one.
     """
 
@@ -153,9 +171,15 @@ class NodeRuntime:
     resources: Resources = field(default_factory=Resources)
     send: Callable[[Event], None] = lambda event: None
     misplaced: tuple[str, ...] = ()
-    usage: Usage = field(default_factory=NO_USAGE.copy)
+    spending: Spending = field(default_factory=Spending)
+    leaves_room: bool = False
     last_call: Completion | None = None
     _model: ChatModel | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has cost so far."""
+        return self.spending.usage
 
     async def model(self) -> ChatModel:
         """Return the request's chat model."""
@@ -167,16 +191,37 @@ class NodeRuntime:
         """Ask the request's router."""
         own, alpha = self.resources.router, self.context.alpha
         if own is not None:
-            (found,) = await asyncio.to_thread(routed, own, [question], alpha)
+            (found,) = await in_thread(routed, own, [question], alpha)
             return found
         return await named.route(self.context, self.resources.model_name(self.context), question)
 
-    async def complete(self, messages: Sequence["BaseMessage"], **options: Any) -> Completion:
-        """Ask the model once and count the call; see `hopgate.models.chat.complete`."""
-        completion = await chat.complete(await self.model(), messages, **options)
-        self.usage["llm_calls"] += 1
-        self.usage["prompt_tokens"] += completion.prompt_tokens
-        self.usage["completion_tokens"] += completion.completion_tokens
+    async def complete(
+        self, messages: Sequence["BaseMessage"], *, max_tokens: int, **options: Any
+    ) -> Completion:
+        """Ask the model once and count the call; see `hopgate.models.chat.complete`.
+
+        Raises:
+            BudgetSpent: The turn may not make another call, or not one of this size.
+        """
+        model = await self.model()
+        prompt, reply = (
+            estimated_tokens(each.text for each in messages),
+            max_tokens + model.thinking_tokens,
+        )
+        self.check_budget(calls=1, tokens=prompt + reply)
+        estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
+        self.spending.add(**estimate)  # at once, for the calls beside this one
+        spent = {**estimate, "completion_tokens": 0}
+        try:
+            completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
+            spent["prompt_tokens"] = completion.prompt_tokens or prompt
+            written = completion.completion_tokens or estimated_tokens([completion.text])
+            spent["completion_tokens"] = written
+        except ValueError:  # nothing was sent
+            spent = dict.fromkeys(estimate, 0)
+            raise
+        finally:
+            self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
         self.last_call = completion
         return completion
 
@@ -189,19 +234,52 @@ class NodeRuntime:
 
         Raises:
             RetrievalFailed: The retriever raised; the message names the cause.
+            BudgetSpent: The turn may not search again.
         """
-        self.usage["retrieval_steps"] += 1
+        self.check_budget(retrievals=1)
+        self.spending.add(retrieval_steps=1)
         if self.resources.retriever is None and named.is_folder(self.context):
             return await named.search(self.context, query, k, find)
-        return await asyncio.to_thread(self._search, query, k)
+        return await in_thread(self._search, query, k)
 
     def _search(self, query: str, k: int) -> list[Hit]:
         (hits,) = find(self.resources.open_retriever(self.context), [query], k)
         return hits
 
-    def total(self, state: Mapping[str, Any]) -> Usage:
-        """Return what the turn has cost, up to now in this visit."""
-        return add_usage(state.get("usage") or NO_USAGE, self.usage, {})
+    def check_budget(self, *, calls: int = 0, retrievals: int = 0, tokens: int = 0) -> None:
+        """Check that the turn may still spend this much.
+
+        A maximum that the operator sets counts for all runs and forks of the turn in this process.
+
+        Raises:
+            BudgetSpent: It may not; names what was used and the setting.
+        """
+        room, all_tokens = self.leaves_room, self.context.max_total_tokens or 0
+        self._check("max_calls", calls, 1 * room, "llm_calls")
+        self._check("max_retrievals", retrievals, 0, "retrieval_steps")
+        answer = int(all_tokens * ANSWER_SHARE * room)
+        self._check("max_total_tokens", tokens, answer, "prompt_tokens", "completion_tokens")
+
+    def _check(self, setting: str, more: int, kept: int, *counts: Count) -> None:
+        maximum: int | None = getattr(self.context, setting)
+        if not more or maximum is None:
+            return
+        used = self.spending.used(*counts, of_thread=setting in self.resources.limits.context)
+        if used + more + kept > maximum:
+            for_answer = f" and keeps {kept} for the answer" if kept else ""
+            raise BudgetSpent(
+                f"the turn has used {used} of {maximum} ({setting}){for_answer}, and needs {more} "
+                f"more; raise {setting}, or ask a new question"
+            )
+
+    def affords_another(self) -> bool:
+        """Return whether time and budget are left for a deeper strategy and its answer."""
+        deeper = replace(self, leaves_room=True)
+        try:
+            deeper.check_budget(calls=1, retrievals=1, tokens=1)
+        except BudgetSpent:
+            return False
+        return deeper.seconds_left() > 0
 
     def now(self) -> float:
         """Return the current time by the app's clock, in seconds since 1970."""
@@ -217,15 +295,42 @@ class NodeRuntime:
         zone = ZoneInfo(self.context.timezone) if self.context.timezone else None
         return now.astimezone(zone).date()  # None: the system's time zone
 
-    def is_late(self, started_at: float | None) -> bool:
-        """Return whether the deadline has passed; False while `started_at` is None."""
-        if self.context.max_seconds is None or started_at is None:
-            return False
-        # abs: a start edited into the future postpones the deadline only once.
-        return abs(self.now() - started_at) >= self.context.max_seconds
+    def seconds_left(self) -> float:
+        """Return the time until the turn's deadline; 0 if it has passed, inf if there is none."""
+        if self.context.max_seconds is None:
+            return math.inf
+        whole = self.context.max_seconds * (1 - ANSWER_SHARE * self.leaves_room)
+        return max(0.0, whole - self.spending.seconds(self.now()))
+
+    async def in_time(self, name: str, work: Coroutine[Any, Any, Value]) -> Value:
+        """Wait for work until the turn's deadline.
+
+        Args:
+            name: What it is, for the message.
+            work: What to wait for.
+
+        Raises:
+            DeadlinePassed: It did not end in time, and was cancelled.
+        """
+        left = self.seconds_left()
+        late = DeadlinePassed(
+            f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
+            "(max_seconds); raise max_seconds, or use a faster model or index"
+        )
+        if not left:
+            work.close()
+            raise late
+        limit = asyncio.timeout(None if left == math.inf else left)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError as error:
+            if limit.expired():
+                raise late from error
+            raise
 
 
-Node = Callable[[Any, NodeRuntime], Awaitable[Update]]
+Node = Callable[[Any, NodeRuntime], Coroutine[Any, Any, Update]]
 
 
 class BoundNode(Protocol):
@@ -278,19 +383,43 @@ def bind(
     ) -> Update:
         started = time.perf_counter()
         context = settings(runtime.context, resources.context)
+        if not first and "standalone" not in state:
+            raise ValueError(
+                f"there is no turn that {name} could continue; ask with `question` or a message"
+            )
         if limited:
             context = limits.apply(context, _user(runtime))
             if not first:
                 limits.check_state(state)
         visited = NodeRuntime(context, resources, runtime.stream_writer)
         visited.misplaced = _misplaced(runtime.context, config) if first else ()
-        update = await node(state, visited)
-        before = update.get("usage") or state.get("usage") or NO_USAGE
-        ms = (time.perf_counter() - started) * 1000
-        return {**update, "usage": add_usage(before, visited.usage, {name: ms})}
+        visited.spending = spending = _entered(visited, state, config, first)
+        try:
+            update = await visited.in_time(name, node(state, visited))
+        except BaseException as error:
+            error.usage = usage = spending.fail_visit(state)  # type: ignore[attr-defined]
+            if isinstance(error, Exception):
+                visited.send(FailedEvent(event="failed", node=name, usage=usage))
+            raise
+        usage = spending.end_visit(name, (time.perf_counter() - started) * 1000)
+        return {**update, "usage": Overwrite(usage) if first else usage}
 
     visit.__name__ = name
     return visit
+
+
+def _entered(
+    visited: NodeRuntime, state: Any, config: RunnableConfig | None, first: bool
+) -> Spending:
+    """Return the run's spending, which its first node opens."""
+    configurable: Mapping[str, Any] = (config or {}).get("configurable", {})
+    given = configurable.get(KEY)
+    spending = given if isinstance(given, Spending) else Spending()
+    if spending.began is None:
+        thread = configurable.get("thread_id")
+        account = visited.resources.accounts.of(thread, state, new_turn=first)
+        spending.enter(account, state, visited.now(), first=first)
+    return spending
 
 
 def _user(runtime: Runtime[Context]) -> str | None:
@@ -322,20 +451,6 @@ def _misplaced(given: object, config: RunnableConfig | None) -> tuple[str, ...]:
     """Return the settings that are only in `configurable`; a server copies it to the context."""
     names = Context.__dataclass_fields__.keys() & (config or {}).get("configurable", {}).keys()
     return tuple(sorted(names - (given.given if isinstance(given, Context) else frozenset())))
-
-
-def add_usage(before: Usage, more: Usage, ms: dict[str, float]) -> Usage:
-    """Return the sum of two usages, with the milliseconds of a node's visit."""
-    times = {**before["ms"]}
-    for node, each in ms.items():
-        times[node] = round(times.get(node, 0.0) + each, 1)
-    return Usage(
-        retrieval_steps=before["retrieval_steps"] + more["retrieval_steps"],
-        llm_calls=before["llm_calls"] + more["llm_calls"],
-        prompt_tokens=before["prompt_tokens"] + more["prompt_tokens"],
-        completion_tokens=before["completion_tokens"] + more["completion_tokens"],
-        ms=times,
-    )
 
 
 def with_warning(state: Any, *warnings: str) -> Decision:

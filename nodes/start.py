@@ -16,7 +16,7 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     Raises:
         ValueError: There is no new question, or it or a setting cannot be used.
     """
-    context, started_at = runtime.context, runtime.now()
+    context = runtime.context
     await runtime.resources.check(context)
     message = _new_message(state)
     question = check_question(message.text)
@@ -27,7 +27,6 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
         "message_id": message.id,
         "original_question": question,
         "standalone": inert(question),
-        "started_at": started_at,
     }
 
 

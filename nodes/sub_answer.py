@@ -3,7 +3,7 @@
 from hopgate.common.words import sentences
 from hopgate.nodes import prompts
 from hopgate.nodes.generate import read_answer
-from hopgate.nodes.loop import add_thought, stop_at_deadline
+from hopgate.nodes.loop import add_thought, leaving_room
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import MultihopState, Update
 from hopgate.nodes.text import as_data, first_line, has_words
@@ -12,10 +12,9 @@ MAX_TOKENS = 40
 MAX_ANSWER_CHARS = 200
 
 
+@leaving_room
 async def sub_answer(state: MultihopState, runtime: NodeRuntime) -> Update:
     """Answer the hop's sub-question in a few words and decide whether to continue."""
-    if late := stop_at_deadline(state, runtime):
-        return late
     return add_thought(state, runtime, await _answer(state, runtime))
 
 

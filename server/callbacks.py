@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -19,6 +19,7 @@ from hopgate.graphs.adaptive import after_generate
 from hopgate.graphs.history import LOOP
 from hopgate.models.chat import ModelError
 from hopgate.nodes.generate import generate
+from hopgate.nodes.spending import COUNTS, KEPT_THREADS, add_usage, spent_by
 from hopgate.nodes.start import start
 from hopgate.nodes.state import NO_USAGE, Decision, Usage, merge_decision
 from hopgate.server.turns import Cause, Observer, Step, Turn
@@ -30,9 +31,6 @@ LAST_NODE = generate.__name__
 QUESTION = "original_question"  # the state's key of the question as the user asked it
 EDIT = "UpdateState"  # suffix of LangGraph's name for an edit of the state
 USAGE = TypeAdapter(Usage)
-COUNTS: tuple[
-    Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"], ...
-] = ("retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens")
 STOPPED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -66,6 +64,8 @@ class TurnWatcher(BaseCallbackHandler):
         self._observers = tuple(observers)
         # By the id of every run, node and call that has started and not ended.
         self._running: dict[UUID, _Running] = {}
+        # What failed runs cost, by thread: the next run's state shows it, as if it were its own.
+        self._counted: dict[str | None, Usage] = {}
 
     def on_chain_start(
         self,
@@ -86,7 +86,7 @@ class TurnWatcher(BaseCallbackHandler):
         around = running.within.get(parent_run_id)
         is_node = name == data.get("langgraph_node") and not name.startswith("__")
         if is_node and not (around and around.name == name):  # a subgraph has the name of its node
-            _read_inputs(running, name, inputs)
+            self._read_inputs(running, name, inputs)
             _add(running, Step(run_id, around.id if around else None, "node", name, time.time_ns()))
         elif around:
             running.within[run_id] = around
@@ -153,12 +153,39 @@ class TurnWatcher(BaseCallbackHandler):
         """Record the error of a model call."""
         self.on_chain_error(error, run_id=run_id)
 
+    def _read_inputs(self, running: _Running, name: str, inputs: Any) -> None:
+        """Read the decision and the usage before the run's first node, if the run resumes a turn.
+
+        The loop's node is skipped: the nodes inside it have newer values.
+        """
+        if running.before is not None or name == LOOP:
+            return
+        counted = self._counted.pop(running.turn.thread_id, NO_USAGE)
+        running.before = NO_USAGE
+        if name != FIRST_NODE and isinstance(inputs, dict):
+            running.before = add_usage(_read_usage(inputs), counted)
+            running.turn.decision = inputs.get("decision") or Decision()
+            running.turn.question = inputs.get(QUESTION) or inputs.get("standalone") or ""
+
+    def _read_error(self, running: _Running, error: BaseException) -> None:
+        """Read what a run cost whose last node failed, which the state does not show."""
+        spent, shown = spent_by(error), running.after or running.before
+        if spent is None or shown is None:
+            return
+        running.after = spent
+        if thread := running.turn.thread_id:
+            if len(self._counted) >= KEPT_THREADS:
+                self._counted.clear()
+            self._counted[thread] = _difference(shown, {**spent, "ms": shown["ms"]})
+
     def _end(self, running: _Running, error: BaseException | None) -> None:
         turn = running.turn
         for each in [each for each, owner in list(self._running.items()) if owner is running]:
             del self._running[each]
         if not turn.steps and (error is None or running.is_edit):
             return  # an edit of the state, or nothing to resume
+        if error is not None:
+            self._read_error(running, error)
         _finish(running, error)
         for observer in self._observers:
             try:
@@ -172,20 +199,6 @@ def _start(run_id: UUID, metadata: dict[str, Any], *, is_edit: bool) -> _Running
     thread = metadata.get("thread_id")
     turn = Turn(run_id, str(thread) if thread else None, time.time_ns())
     return _Running(turn, time.perf_counter(), is_edit=is_edit)
-
-
-def _read_inputs(running: _Running, name: str, inputs: Any) -> None:
-    """Read the decision and the usage before the run's first node, if the run resumes a turn.
-
-    The loop's node is skipped: the nodes inside it have newer values.
-    """
-    if running.before is not None or name == LOOP:
-        return
-    resumes = name != FIRST_NODE and isinstance(inputs, dict)
-    running.before = _read_usage(inputs) if resumes else NO_USAGE
-    if resumes:
-        running.turn.decision = inputs.get("decision") or Decision()
-        running.turn.question = inputs.get(QUESTION) or inputs.get("standalone") or ""
 
 
 def _read_usage(state: dict[str, Any]) -> Usage:
@@ -210,7 +223,8 @@ def _read_update(running: _Running, update: Any) -> None:
         turn.decision = decision.value
     elif decision:
         turn.decision = merge_decision(turn.decision, decision)
-    running.after = update.get("usage", running.after)
+    usage = update.get("usage", running.after)
+    running.after = usage.value if isinstance(usage, Overwrite) else usage
     turn.question = update.get(QUESTION, turn.question)
     turn.answer = update.get("answer", turn.answer)
 

@@ -166,13 +166,14 @@ class Tools:
         """Find passages; raises ValueError and RuntimeError with a line for the user."""
         context = replace(self.defaults, top_k=searched.k)
         query, runtime = self._checked("query", searched.query, context, user)
-        return Passages(passages=await runtime.search(query, runtime.context.top_k))
+        found = runtime.search(query, runtime.context.top_k)
+        return Passages(passages=await runtime.in_time("search", found))
 
     async def route(self, asked: Asked, user: Any) -> Routed:
         """Ask the router; raises ValueError and RuntimeError with a line for the user."""
         context = self._settings(asked.alpha)
         question, runtime = self._checked("question", asked.question, context, user)
-        found = await runtime.route(question)
+        found = await runtime.in_time("route", runtime.route(question))
         label, reason = choose(found.probs, runtime.context.alpha, found.doubt)
         route = Routed(
             strategy=STRATEGY_OF[label],

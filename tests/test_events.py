@@ -99,7 +99,7 @@ STOPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "hop_limit": ({}, {"max_hops": 1}, 1),
     "no_new_passage": ({"retriever": FixedRetriever([])}, {}, 1),
     "retriever_failed": ({"retriever": BreakingRetriever([LIGHT], at=2)}, {}, 2),
-    "deadline": ({"clock": slow_clock()}, {"max_seconds": 25, "gate": "always"}, 1),
+    "deadline": ({"clock": slow_clock()}, {"max_seconds": 115, "gate": "always"}, 1),
 }
 
 

@@ -448,7 +448,7 @@ async def test_an_edit_to_an_unknown_strategy_is_refused(fake: FakeOpenAI) -> No
     graph = build("B", checkpointer=InMemorySaver())
     fake.answers(by_task(gate="[Yes]"))
     await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
-    with pytest.raises(ValueError, match="'deep'; use none, single or multi"):
+    with pytest.raises(ValueError, match="'deep': input should be 'none', 'single' or 'multi'"):
         await graph.aupdate_state(THREAD, {"decision": {"strategy": "deep"}})
 
 

@@ -11,6 +11,8 @@ import pytest
 from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, TalkingModel, hit
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Overwrite, StateUpdate
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -55,6 +57,11 @@ class Watched:
         stop = settings.pop("interrupt_after", None)
         context = Context(**settings)
         return await self.graph.ainvoke(asked, THREAD, context=context, interrupt_after=stop)
+
+    async def edit_unchecked(self, values: Any, node: str | None = None) -> None:
+        """Write a state that hopgate refuses today, as an older one may have stored it."""
+        edits = [[StateUpdate(values, node)]]
+        await CompiledStateGraph.abulk_update_state(self.graph, THREAD, edits)
 
     def turn(self) -> Turn:
         """The only turn so far; the watcher holds nothing of it any more."""
@@ -156,7 +163,7 @@ async def test_a_failure_in_the_loop_and_its_resume_are_two_runs_that_add_up() -
     first, second = watched.turns
     assert (first.outcome, first.error, first.cause) == ("error", "ModelError", "model")
     assert first.failed_in == "reason"
-    assert (first.usage["llm_calls"], first.usage["retrieval_steps"]) == (2, 2)
+    assert (first.usage["llm_calls"], first.usage["retrieval_steps"]) == (3, 2)
     assert second.outcome == "answered"
     assert added(first, second) == counted(result["usage"])
     assert watched.watcher._running == {}
@@ -238,12 +245,12 @@ async def test_a_run_is_seen_whatever_its_name() -> None:
     assert watched.turn().outcome == "answered"
 
 
-@pytest.mark.parametrize("edit", [{"usage": "junk"}, {"usage": {"llm_calls": "7"}}])
-async def test_a_run_that_fails_on_an_edited_state_is_a_failure(edit: dict[str, Any]) -> None:
+@pytest.mark.parametrize("edit", [Overwrite("junk"), Overwrite({"llm_calls": "7"})])
+async def test_a_run_that_fails_on_an_edited_state_is_a_failure(edit: Overwrite) -> None:
     watched = Watched("A")
     await watched.ask(interrupt_after=["route"])
-    await watched.graph.aupdate_state(THREAD, edit)
-    with pytest.raises((TypeError, KeyError)):
+    await watched.edit_unchecked({"usage": edit})
+    with pytest.raises((TypeError, KeyError, AttributeError)):
         await watched.ask(None)
     assert [turn.outcome for turn in watched.turns] == ["paused", "error"]
     assert watched.turns[1].failed_in == "retrieve"
@@ -347,7 +354,7 @@ async def test_an_edited_state_cannot_forge_a_log_line(
     watched = Watched("C", logs.write)
     await watched.ask(interrupt_after=["route"])
     forged = {"stop_reason": "x\nturn outcome=answered ms=0", "strategy": "none"}
-    await watched.graph.aupdate_state(THREAD, {"decision": forged}, as_node="route")
+    await watched.edit_unchecked({"decision": forged}, "route")
     await watched.ask(None)
     _, answered = [each.getMessage() for each in caplog.records if each.name == "hopgate"]
     assert "\n" not in answered
@@ -423,7 +430,7 @@ async def test_an_edited_state_adds_no_labels() -> None:
     decision = {"gate": gate, "route": {"label": ANSWER, "alpha": 1e9}, "stop_reason": ANSWER}
     usage = {"retrieval_steps": 0, "llm_calls": -5, "prompt_tokens": 10**9, "completion_tokens": 0}
     edit = {"decision": decision, "usage": usage | {"ms": {QUESTION: 5.0}}}
-    await watched.graph.aupdate_state(THREAD, edit)
+    await watched.edit_unchecked(edit)
     before = values()
     await watched.ask(None)
     more = grown(before)

@@ -1,7 +1,7 @@
 """What nodes share: their runtime, the edges' limits, the state's reducers, strategy names."""
 
 import logging
-from datetime import UTC, datetime
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -17,8 +17,9 @@ from hopgate.graphs.edges import Edge
 from hopgate.models.chat import ModelError, wrap
 from hopgate.nodes.limits import Limits
 from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed, bind
+from hopgate.nodes.spending import KEY, Account, Spending
 from hopgate.nodes.start import start
-from hopgate.nodes.state import NO_USAGE, Decision, Update, add_hops, merge_decision
+from hopgate.nodes.state import NO_USAGE, Update, add_hops, merge_decision
 
 USAGE: Any = {
     "retrieval_steps": 2,
@@ -46,7 +47,7 @@ async def call_and_search(state: Any, runtime: NodeRuntime) -> Update:
 async def visit(bound: Any, state: dict[str, Any], context: Any = None) -> dict[str, Any]:
     events: list[Any] = []
     runtime = Runtime(context=context, stream_writer=events.append)
-    update: dict[str, Any] = await bound(state, runtime=runtime)
+    update: dict[str, Any] = await bound({"standalone": "", **state}, runtime=runtime)
     return update
 
 
@@ -159,14 +160,14 @@ async def test_a_retriever_that_returns_more_than_k_is_cut() -> None:
     assert await runtime.search("light", 1) == [LIGHT]
 
 
-async def test_a_failed_call_to_the_model_is_not_counted() -> None:
+async def test_a_failed_call_counts_with_an_estimate_of_its_prompt() -> None:
     def fail(*_: Any) -> str:
         raise ConnectionError("down")
 
     runtime = NodeRuntime(Context(), Resources(model=wrap(TalkingModel(say=fail))))
     with pytest.raises(ModelError, match="down"):
         await runtime.complete([HumanMessage("Hello")], max_tokens=1)
-    assert runtime.usage == NO_USAGE
+    assert runtime.usage == {**NO_USAGE, "llm_calls": 1, "prompt_tokens": 2}
     assert runtime.last_call is None
 
 
@@ -185,32 +186,32 @@ async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_seconds", "elapsed", "late"),
-    [(None, 1e9, False), (10, 9.9, False), (10, 10, True), (10, 11, True), (10, -11, True)],
+    ("max_seconds", "elapsed", "left", "left_in_the_loop"),
+    [(None, 1e9, math.inf, math.inf), (10, 7, 3, 0.5), (10, 8, 2, 0), (10, 11, 0, 0)],
 )
-def test_a_run_is_late_from_its_deadline_on(
-    max_seconds: float | None, elapsed: float, late: bool
+def test_the_loop_leaves_a_quarter_of_the_time_for_the_answer(
+    max_seconds: float | None, elapsed: float, left: float, left_in_the_loop: float
 ) -> None:
     clock = Clock()
     runtime = NodeRuntime(Context(max_seconds=max_seconds), Resources(clock=clock))
-    started_at = runtime.now()
+    runtime.spending.enter(Account(), {}, runtime.now(), first=True)
     clock.advance(elapsed)
-    assert runtime.is_late(started_at) is late
-
-
-def test_a_run_without_a_start_time_is_never_late() -> None:
-    assert not NodeRuntime(Context(max_seconds=1)).is_late(None)
+    assert runtime.seconds_left() == pytest.approx(left)
+    runtime.leaves_room = True
+    assert runtime.seconds_left() == pytest.approx(left_in_the_loop)
 
 
 async def test_the_deadline_counts_from_before_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock, given = Clock(), Spending()
 
     async def slow_check(*_: Any) -> None:
         clock.advance(60)
 
     monkeypatch.setattr(Resources, "check", slow_check)
-    update = await start({"question": "Why?"}, NodeRuntime(Context(), Resources(clock=clock)))
-    assert datetime.fromtimestamp(update["started_at"], UTC) == Clock().now
+    bound = bind(start, resources(clock=clock), first=True)
+    config: Any = {"configurable": {KEY: given}}
+    await bound({"question": "Why?"}, runtime=Runtime(context=None), config=config)
+    assert given.began == Clock().now.timestamp()
 
 
 # Reducers
@@ -229,18 +230,6 @@ def test_decisions_merge_by_key_also_inside_gate_and_route() -> None:
     assert "strategy" not in old
 
 
-@pytest.mark.parametrize("strategy", ["deep", "A", "", None, ["single"]])
-def test_an_unknown_strategy_is_refused(strategy: Any) -> None:
-    with pytest.raises(ValueError, match=r"decision\.strategy is .*; use none, single or multi"):
-        merge_decision(Decision(strategy="none"), Decision(strategy=strategy))
-
-
-@pytest.mark.parametrize("mode", ["ircott", None])
-def test_an_unknown_loop_mode_is_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match=r"decision\.multihop is .*; use ircot or decompose"):
-        merge_decision(Decision(), Decision(multihop=mode))
-
-
 def test_a_hop_with_a_known_query_replaces_the_old_one_in_place() -> None:
     first: Any = {"query": "a", "passage_ids": [], "thought": ""}
     second: Any = {"query": "b", "passage_ids": [], "thought": ""}
@@ -251,7 +240,7 @@ def test_a_hop_with_a_known_query_replaces_the_old_one_in_place() -> None:
 async def test_a_new_turn_shares_no_list_with_the_last_one() -> None:
     runtime = NodeRuntime(Context(strategy="none"), resources())
     first, second = [await start({"question": "Why?"}, runtime) for _ in range(2)]
-    for key in ("hops", "evidence", "sub_questions", "citations", "usage"):
+    for key in ("hops", "evidence", "sub_questions", "citations"):
         assert value(first[key]) == value(second[key])
         assert value(first[key]) is not value(second[key])
 

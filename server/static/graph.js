@@ -89,7 +89,7 @@ export class Drawing {
     shape.classList.remove("busy");
     shape.classList.add(how);
     const visits = this.path.filter((each) => each === node).length;
-    const ms = usage?.ms[name(node)];
+    const ms = (usage?.value ?? usage)?.ms[name(node)];
     const words = [visits > 1 && `×${visits}`, ms !== undefined && duration(ms)];
     const count = words.filter(Boolean).join("  ");
     shape.querySelector(".count").textContent = count;

@@ -111,6 +111,7 @@ export class Record {
     if (event.kind === "end") this.update(event.result);
     if (event.kind === "custom" && event.data.event === "answer") this.answered = true;
     if (event.kind === "custom" && event.data.event === "escalate") this.answered = false;
+    if (event.kind === "custom" && event.data.event === "failed") this.usage = event.data.usage;
   }
 
   /** @param {any} result a node's update of the state; its keys are the state's */
@@ -118,7 +119,7 @@ export class Record {
     this.standalone = result.standalone ?? this.standalone;
     this.answer = result.answer ?? this.answer;
     this.citations = result.citations ?? this.citations;
-    this.usage = result.usage ?? this.usage;
+    this.usage = result.usage?.value ?? result.usage ?? this.usage; // `start` resets it
     this.model = result.decision?.model ?? this.model;
     this.warnings = result.decision?.warnings ?? this.warnings;
     // A reset is an object, not a list.

@@ -1,0 +1,156 @@
+"""Spending: what a run and its turn have cost so far, whatever their stored state says.
+
+A run's nodes share one `Spending`, so nodes that run side by side are counted too. The threads of a
+graph share its `Accounts`, so a resumed or forked run cannot start from zero.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+from hopgate.nodes.state import NO_USAGE, Usage
+
+Count = Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"]
+COUNTS: tuple[Count, ...] = get_args(Count)
+
+KEY = "__hopgate_spending"
+"""Where the run's config holds its `Spending`. LangGraph keeps keys that start with two underscores
+out of checkpoints and traces."""
+KEPT_THREADS = 10_000
+BYTES_PER_TOKEN = 3
+"""For endpoints that do not count: less than English prose has (4 to 5), so it counts too many."""
+
+
+class BudgetSpent(RuntimeError):
+    """The turn has used up what it may cost; the message names the setting."""
+
+
+class DeadlinePassed(RuntimeError):
+    """The turn has taken longer than it may; the message names the node and the setting."""
+
+
+@dataclass
+class Account:
+    """One thread's newest turn, as this process saw it.
+
+    Attributes:
+        spent: What all its runs cost, forks and failed visits included.
+        unsaved: What failed visits cost, which no stored state shows.
+    """
+
+    spent: Usage = field(default_factory=NO_USAGE.copy)
+    unsaved: Usage = field(default_factory=NO_USAGE.copy)
+
+
+class Accounts:
+    """The accounts of a graph's threads; of the newest ones, if there are very many."""
+
+    def __init__(self) -> None:
+        """Start without threads."""
+        self._accounts = OrderedDict[str, Account]()
+        self._lock = threading.Lock()
+
+    def of(self, thread: str | None, state: Mapping[str, Any], *, new_turn: bool) -> Account:
+        """Return the account of a thread, or a new one for a run without a thread.
+
+        Args:
+            thread: The thread's id.
+            state: Its state; the account starts from what that shows.
+            new_turn: Whether the run starts a turn, which closes the last turn's account.
+        """
+        with self._lock:
+            account = None if thread is None or new_turn else self._accounts.get(thread)
+            if account is None:
+                account = Account()
+                if not new_turn:
+                    account.spent = {**NO_USAGE, **(state.get("usage") or {})}
+            if thread is not None:
+                self._accounts[thread] = account
+                self._accounts.move_to_end(thread)
+                if len(self._accounts) > KEPT_THREADS:
+                    self._accounts.popitem(last=False)
+            return account
+
+
+class Spending:
+    """What one run has cost, and its turn before it.
+
+    Attributes:
+        usage: The cost of this run alone.
+        account: The thread's.
+        began: When the run's first node started, in seconds by the app's clock.
+    """
+
+    def __init__(self) -> None:
+        """Start from zero."""
+        self.usage: Usage = {**NO_USAGE, "ms": {}}
+        self.account = Account()
+        self.began: float | None = None
+        self._before = NO_USAGE
+
+    def enter(self, account: Account, state: Mapping[str, Any], now: float, *, first: bool) -> None:
+        """Note where the run starts, when its first node does."""
+        self.account, self.began = account, now
+        if not first:
+            self._before = add_usage(state.get("usage") or NO_USAGE, account.unsaved)
+
+    def total(self) -> Usage:
+        """Return the cost of the turn, with this run."""
+        return add_usage(self._before, self.usage)
+
+    def seconds(self, now: float) -> float:
+        """Return how long the turn has run; pauses between its runs do not count."""
+        began = now if self.began is None else self.began
+        return sum(self._before["ms"].values()) / 1000 + max(0.0, now - began)
+
+    def used(self, *names: Count, of_thread: bool) -> int:
+        """Return a count of the turn.
+
+        Args:
+            names: What to count.
+            of_thread: Whether to count what this thread's other runs and forks of the turn cost.
+        """
+        spent, total = self.account.spent, self.total()
+        run = sum(total[name] for name in names)
+        return max(run, sum(spent[name] for name in names)) if of_thread else run
+
+    def add(self, **counts: int) -> None:
+        """Add to counts of `Usage`, by name."""
+        for usage in (self.usage, self.account.spent):
+            for name, number in counts.items():
+                usage[name] += number  # type: ignore[literal-required]
+
+    def end_visit(self, node: str, ms: float) -> Usage:
+        """Add the time of a visit, and return the turn's cost as the state will show it."""
+        times = self.usage["ms"]
+        times[node] = round(times.get(node, 0.0) + ms, 1)
+        self.account.unsaved = NO_USAGE
+        return self.total()
+
+    def fail_visit(self, state: Mapping[str, Any]) -> Usage:
+        """Keep what the state will not show, because the visit failed; return the turn's cost."""
+        total, shown = self.total(), state.get("usage") or NO_USAGE
+        unsaved = {name: max(0, total[name] - shown[name]) for name in COUNTS}
+        self.account.unsaved = cast(Usage, {**unsaved, "ms": {}})
+        return total
+
+
+def estimated_tokens(texts: Iterable[str]) -> int:
+    """Return about how many tokens texts have, rather too many than too few."""
+    return sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN + 1
+
+
+def add_usage(before: Usage, more: Usage) -> Usage:
+    """Return the sum of two usages."""
+    times = dict(before["ms"])
+    for node, ms in more["ms"].items():
+        times[node] = round(times.get(node, 0.0) + ms, 1)
+    return cast(Usage, {**{name: before[name] + more[name] for name in COUNTS}, "ms": times})
+
+
+def spent_by(error: BaseException) -> Usage | None:
+    """Return what a turn had cost when an error ended it, if a node raised it."""
+    found: Usage | None = getattr(error, "usage", None)
+    return found

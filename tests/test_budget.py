@@ -1,0 +1,312 @@
+"""What a turn may cost and how long it may take: no request gets past it, and all of it shows."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from doubles import CORRANE, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Overwrite, Send
+from pydantic import Field
+
+from hopgate import Context, build_graph
+from hopgate.graphs import events
+from hopgate.nodes.limits import NO_LIMITS, Limits
+from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.retrievers.base import Hit
+
+QUESTION = "Where was the designer of Skerrane Light born?"
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+ASKED: Any = {"question": QUESTION}
+
+
+class Waiting(BaseChatModel):
+    """A FAKE chat model that answers "x" after some seconds, and counts its calls."""
+
+    seconds: float = 0
+    calls: list[int] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "waiting"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        raise NotImplementedError
+
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.calls.append(1)
+        await asyncio.sleep(self.seconds)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("Some fact."))])
+
+
+def graph(limits: dict[str, Any] | None = None, label: str = "C", **given: Any) -> Any:
+    given.setdefault("model", TalkingModel(say=lambda n, _: f"[Yes] Fact {n} is new."))
+    given.setdefault("retriever", FreshRetriever())
+    limited = Limits.parse(limits) if limits else NO_LIMITS
+    return build_graph(InMemorySaver(), router=FixedRouter(label), limits=limited, **given)
+
+
+async def state_of(app: Any) -> Any:
+    return (await app.aget_state(THREAD)).values
+
+
+# One request, a thousand calls
+
+
+def thousand(state: dict[str, Any]) -> Command[Any]:
+    return Command(goto=[Send("generate", state) for _ in range(1_300)])
+
+
+async def test_sends_make_no_more_calls_than_a_turn_may() -> None:
+    model = Waiting()
+    app = graph(model=model, label="A")
+    await app.ainvoke(ASKED, THREAD)
+    asked = len(model.calls)
+    with pytest.raises(BudgetSpent, match="50 of 50 \\(max_calls\\)") as caught:
+        await app.ainvoke(thousand(await state_of(app)), THREAD)
+    assert len(model.calls) == 50
+    spent = spent_by(caught.value)
+    assert spent and spent["llm_calls"] == 50 > asked
+
+
+async def test_sends_and_several_places_are_refused_where_limits_are_set() -> None:
+    model = Waiting()
+    app = graph({"max_hops": 9}, model=model, label="A")
+    await app.ainvoke(ASKED, THREAD)
+    asked = len(model.calls)
+    for command in (thousand(await state_of(app)), Command(goto=["generate", "gate"])):
+        with pytest.raises(ValueError, match=r"command\.goto may name one node here"):
+            await app.ainvoke(command, THREAD)
+    assert len(model.calls) == asked
+    assert await app.ainvoke(Command(goto="generate"), THREAD)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "name"),
+    [("max_calls", 1, "llm_calls"), ("max_retrievals", 1, "retrieval_steps")],
+)
+async def test_a_turn_ends_with_an_error_that_names_the_setting(
+    setting: str, value: int, name: str
+) -> None:
+    app = graph(label="B", retriever=FixedRetriever([CORRANE]))
+    command = Command(goto="retrieve")
+    context = Context(gate="always", **{setting: value})  # type: ignore[arg-type]
+    await app.ainvoke(ASKED, THREAD, context=context)
+    with pytest.raises(BudgetSpent, match=rf"used 1 of 1 \({setting}\), and needs 1 more; raise"):
+        await app.ainvoke(command, THREAD, context=context)
+        await app.ainvoke(Command(goto="generate"), THREAD, context=context)
+    assert (await state_of(app))["usage"][name] == 1
+
+
+async def test_the_loop_leaves_a_call_for_the_answer() -> None:
+    app = graph()
+    result = await app.ainvoke(ASKED, THREAD, context=Context(gate="always", max_calls=3))
+    assert result["decision"]["stop_reason"] == "budget"
+    assert "max_calls" in result["decision"]["warnings"][0]
+    assert (result["usage"]["llm_calls"], len(result["hops"])) == (3, 3)
+    assert result["answer"]
+
+
+async def test_the_loop_leaves_a_quarter_of_the_tokens_for_the_answer() -> None:
+    model = TalkingModel(say=lambda n, _: f"Fact {n} is new.", tokens_per_byte=0.25)
+    app = graph(model=model)
+    context = Context(gate="always", max_total_tokens=1_500, max_hops=10, max_passages=50)
+    result = await app.ainvoke(ASKED, THREAD, context=context)
+    usage = result["usage"]
+    assert result["decision"]["stop_reason"] == "budget"
+    assert 500 < usage["prompt_tokens"] + usage["completion_tokens"] <= 1_500
+    assert result["answer"]
+
+
+async def test_a_search_that_is_refused_is_not_counted() -> None:
+    retriever = FreshRetriever()
+    app = graph(retriever=retriever)
+    context = Context(strategy="multi", max_retrievals=2)
+    result = await app.ainvoke(ASKED, THREAD, context=context)
+    assert result["decision"]["stop_reason"] == "budget"
+    assert result["usage"]["retrieval_steps"] == len(retriever.queries) == 2
+
+
+# What a turn has cost cannot be edited, resumed or forked away
+
+
+async def test_an_edit_lowers_no_count() -> None:
+    app = graph(label="A")
+    result = await app.ainvoke(ASKED, THREAD)
+    zero = {key: 0 for key in result["usage"]} | {"ms": {}}
+    await app.aupdate_state(THREAD, {"usage": zero}, as_node="generate")
+    assert (await state_of(app))["usage"] == result["usage"]
+
+
+async def test_where_limits_are_set_the_cost_cannot_be_edited() -> None:
+    app = graph({"max_calls": 3}, label="A")
+    result = await app.ainvoke(ASKED, THREAD)
+    zero: Any = {key: 0 for key in result["usage"]} | {"ms": {}}
+    for edit in (zero, Overwrite(zero), {"__overwrite__": zero}):
+        with pytest.raises(ValueError, match="usage cannot be edited"):
+            await app.aupdate_state(THREAD, {"usage": edit}, as_node="route")
+        with pytest.raises(ValueError, match="usage cannot be edited"):
+            await app.ainvoke(Command(update={"usage": edit}, goto="generate"), THREAD)
+
+
+async def test_forks_of_a_turn_share_the_operators_budget() -> None:
+    model = Waiting()
+    app = graph({"max_calls": 6}, model=model, label="A")
+    await app.ainvoke(ASKED, THREAD)
+    steps = [step async for step in app.aget_state_history(THREAD)]
+    before = next(step.config for step in steps if step.next == ("generate",))
+    with pytest.raises(BudgetSpent, match=r"used 6 of 6 \(max_calls\)"):
+        for _ in range(20):
+            await app.ainvoke(None, before)
+    assert len(model.calls) == 6
+    await app.ainvoke({"question": "Who?"}, THREAD)  # a new turn has a budget of its own
+    assert len(model.calls) > 6
+
+
+async def test_without_limits_a_fork_counts_only_the_steps_that_led_to_it() -> None:
+    app = graph(label="A")
+    once = await app.ainvoke(ASKED, THREAD)
+    steps = [step async for step in app.aget_state_history(THREAD)]
+    before = next(step.config for step in steps if step.next == ("generate",))
+    for _ in range(3):
+        result = await app.ainvoke(None, before)
+        assert result["usage"]["llm_calls"] == once["usage"]["llm_calls"]
+
+
+# A run that fails shows what it cost
+
+
+async def test_a_failed_run_shows_its_cost_and_the_next_one_counts_it() -> None:
+    down = [True]
+
+    def say(number: int, prompt: str) -> str:
+        if down[0] and "Skerrane" in prompt and number:
+            raise ConnectionError("down")
+        return "[No]"
+
+    app = graph(label="A", model=TalkingModel(say=say, tokens_per_byte=1))
+    seen: list[Any] = []
+    with pytest.raises(RuntimeError, match="down"):
+        async for mode, part in app.astream(ASKED, THREAD, stream_mode=["custom"], subgraphs=False):
+            seen.append(events.read(mode, part))
+    failed = seen[-1]
+    assert (failed["event"], failed["node"]) == ("failed", "generate")
+    assert failed["usage"]["llm_calls"] == 2
+    stored = (await state_of(app))["usage"]
+    assert stored["llm_calls"] == 1
+    assert failed["usage"]["prompt_tokens"] > stored["prompt_tokens"]
+    down[0] = False
+    result = await app.ainvoke(None, THREAD)
+    assert result["usage"]["llm_calls"] == 3
+
+
+async def test_tokens_are_estimated_where_the_endpoint_counts_none() -> None:
+    model = TalkingModel(say=lambda *_: "[No] " * 100)
+    result = await graph(label="A", model=model).ainvoke(ASKED, THREAD)
+    sent = sum(len(each.encode()) for each in model.prompts)
+    assert sent / 4 < result["usage"]["prompt_tokens"] < sent / 2
+    assert result["usage"]["completion_tokens"] > 100
+
+
+# A model, a retriever or a router that hangs
+
+
+class Hanging(FixedRetriever):
+    """A FAKE retriever that never returns."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        threading.Event().wait()
+        raise AssertionError
+
+
+async def timed(app: Any, context: Context) -> tuple[Any, float]:
+    began = time.monotonic()
+    result = await app.ainvoke(ASKED, THREAD, context=context)
+    return result, time.monotonic() - began
+
+
+@pytest.mark.parametrize("node", ["gate", "generate"])
+async def test_a_model_that_hangs_ends_the_turn_at_its_deadline(node: str) -> None:
+    app = graph(model=Waiting(seconds=600), label="A")
+    context = Context(gate="ta-are" if node == "gate" else "never", max_seconds=0.3)
+    began = time.monotonic()
+    with pytest.raises(DeadlinePassed, match=rf"{node} did not end within the turn's 0.3 s"):
+        await app.ainvoke(ASKED, THREAD, context=context)
+    assert time.monotonic() - began < 20
+
+
+async def test_a_follow_up_whose_rewriting_hangs_ends_at_the_deadline() -> None:
+    app = graph(label="A")
+    await app.ainvoke(ASKED, THREAD)
+    hanging = build_graph(
+        app.checkpointer,
+        model=Waiting(seconds=600),
+        router=FixedRouter("A"),
+        retriever=FreshRetriever(),
+    )
+    with pytest.raises(DeadlinePassed, match="condense did not end"):
+        await hanging.ainvoke({"question": "Who?"}, THREAD, context=Context(max_seconds=0.3))
+
+
+async def test_a_thought_that_hangs_is_cut_in_time_for_the_answer() -> None:
+    class Thinking(Waiting):
+        async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+            if "go on with the reasoning" in "\n".join(each.text for each in messages):
+                await asyncio.sleep(600)
+            return await super()._agenerate(messages)
+
+    result, seconds = await timed(
+        graph(model=Thinking()), Context(gate="always", strategy="multi", max_seconds=1)
+    )
+    assert result["decision"]["stop_reason"] == "deadline"
+    assert result["answer"] == "Some fact."
+    assert [bool(hop["passage_ids"]) for hop in result["hops"]] == [True]
+    assert seconds < 20
+
+
+@pytest.mark.parametrize("strategy", ["single", "multi"])
+async def test_a_retriever_that_hangs_costs_the_sources_not_the_answer(strategy: Any) -> None:
+    result, seconds = await timed(
+        graph(model=Waiting(), retriever=Hanging([])), Context(strategy=strategy, max_seconds=1)
+    )
+    assert result["answer"] == "Some fact."
+    assert "max_seconds" in " ".join(result["decision"]["warnings"])
+    assert seconds < 20
+
+
+async def test_a_router_that_hangs_ends_the_turn_at_its_deadline() -> None:
+    class Stuck(FixedRouter):
+        def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+            threading.Event().wait()
+            raise AssertionError
+
+    app = build_graph(model=Waiting(), retriever=FreshRetriever(), router=Stuck("A"))
+    with pytest.raises(DeadlinePassed, match="route did not end"):
+        await app.ainvoke(ASKED, context=Context(gate="off", max_seconds=0.3))
+
+
+async def test_calls_that_hang_hold_up_no_others() -> None:
+    stuck = graph(model=Waiting(), retriever=Hanging([]))
+    context = Context(strategy="single", max_seconds=0.5)
+    await asyncio.gather(
+        *(
+            stuck.ainvoke(ASKED, {"configurable": {"thread_id": str(n)}}, context=context)
+            for n in range(20)
+        ),
+        return_exceptions=True,
+    )
+    app = graph(model=Waiting(), retriever=FixedRetriever([CORRANE]), label="B")
+    result = await app.ainvoke(ASKED, THREAD, context=Context(gate="always"))
+    assert result["hops"][0]["passage_ids"]
+
+
+def test_a_plain_script_ends_although_its_retriever_hangs() -> None:
+    app = build_graph(model=Waiting(), retriever=Hanging([]), router=FixedRouter("B"))
+    result = app.invoke(ASKED, context=Context(strategy="single", max_seconds=0.5))
+    assert result["answer"] == "Some fact."
