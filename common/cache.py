@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
-_Stamp = tuple[tuple[int, int, int] | None, ...]
+Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 class Cache(Generic[Value]):
@@ -19,7 +19,7 @@ class Cache(Generic[Value]):
 
     def __init__(self) -> None:
         """Create an empty cache."""
-        self._values: dict[Hashable, tuple[_Stamp, Value]] = {}
+        self._values: dict[Hashable, tuple[Stamps, Value]] = {}
         self._locks: dict[Hashable, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -34,11 +34,16 @@ class Cache(Generic[Value]):
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            stamp = tuple(map(file_stamp, files))
+            stamp = file_stamps(files)
             held = self._values.get(key)
             if held is None or held[0] != stamp:
                 held = self._values[key] = (stamp, load())
             return held[1]
+
+
+def file_stamps(files: Sequence[Path]) -> Stamps:
+    """Return the `file_stamp` of each file."""
+    return tuple(map(file_stamp, files))
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:

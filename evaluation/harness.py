@@ -19,7 +19,8 @@ from hopgate.graphs.adaptive import build_graph
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.demonstrations import load_pool
 from hopgate.nodes.gate import decide
-from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, Resources, RetrievalFailed
+from hopgate.nodes.named import RETRIEVER_FAILED, RetrievalFailed
+from hopgate.nodes.runtime import NodeRuntime, Resources
 from hopgate.nodes.text import without_marks
 from hopgate.retrievers.base import Hit
 

@@ -13,7 +13,8 @@ from hopgate.common.words import sentences
 from hopgate.models.chat import ChatModel, Completion, Layout
 from hopgate.nodes import prompts
 from hopgate.nodes.events import AnswerEvent
-from hopgate.nodes.runtime import RETRIEVER_FAILED, NodeRuntime, with_warning
+from hopgate.nodes.named import RETRIEVER_FAILED
+from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.state import Citation, Decision, State, Update, Usage
 from hopgate.nodes.support import Support, support
 from hopgate.nodes.text import MARK, inert, keep_marks

@@ -5,6 +5,7 @@ together run as one, and so do routings by one router.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,24 +13,30 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from hopgate.classifiers.decision import Routed, routed
 from hopgate.common.batching import Batcher
-from hopgate.common.cache import file_stamp
+from hopgate.common.cache import Stamps, file_stamps
 from hopgate.nodes.context import SAMPLE, Context
+from hopgate.nodes.evidence import plain_hit
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.filters import Filter, filtered, parse_where
 
 if TYPE_CHECKING:
     from hopgate.classifiers.router import Router
 
+log = logging.getLogger(__name__)
+
 KEPT = 256  # names come from requests
-Find = Callable[[Retriever, Sequence[str], int], list[list[Hit]]]
+RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
 Value = TypeVar("Value")
-_Stamps = tuple[tuple[int, int, int] | None, ...]
+
+
+class RetrievalFailed(RuntimeError):
+    """The retriever raised while searching; the answer has to do without it."""
 
 
 class _Found(NamedTuple, Generic[Value]):
     value: Value
     files: Sequence[Path]
-    stamps: _Stamps
+    stamps: Stamps
 
 
 class Lookup(Generic[Value]):
@@ -48,15 +55,13 @@ class Lookup(Generic[Value]):
     def __call__(self, *name: str) -> Value:
         """Return what the name stands for; raises the errors of `find` and `files`."""
         cell = self._cell(*name)
-        if not cell or _stamps(cell[0].files) != cell[0].stamps:
+        if not cell or file_stamps(cell[0].files) != cell[0].stamps:
             files = self._files(*name)
-            stamps = _stamps(files)  # before the look: a change during it makes the result stale
+            stamps = file_stamps(
+                files
+            )  # before the look: a change during it makes the result stale
             cell[:] = [_Found(self._find(*name), files, stamps)]
         return cell[0].value
-
-
-def _stamps(files: Sequence[Path]) -> _Stamps:
-    return tuple(map(file_stamp, files))
 
 
 def check_index(context: Context) -> None:
@@ -107,26 +112,44 @@ class Search(NamedTuple):
     k: int
 
 
-async def search(context: Context, query: str, k: int, find: Find) -> list[Hit]:
+async def search(context: Context, query: str, k: int) -> list[Hit]:
     """Search the request's index, which is a folder; see `is_folder`.
 
     Args:
         context: The request's settings.
         query: The search text.
         k: Maximum number of passages.
-        find: Searches an open index; a function of a module, so that calls can run as one.
 
     Raises:
         ValueError: See `open_index`.
+        RetrievalFailed: See `find`.
     """
-    key = Search(context.index, context.mode, parse_where(context.where), k), find
+    key = Search(context.index, context.mode, parse_where(context.where), k)
     return await asyncio.wrap_future(_searches.submit(key, query))
 
 
-def _search_all(key: tuple[Search, Find], queries: Sequence[str]) -> list[list[Hit]]:
-    wanted, find = key
-    opened = filtered(_open_folder(wanted.name, wanted.mode), wanted.where)
-    return find(opened, queries, wanted.k)
+def _search_all(key: Search, queries: Sequence[str]) -> list[list[Hit]]:
+    return find(filtered(_open_folder(key.name, key.mode), key.where), queries, key.k)
+
+
+def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    """Search an open retriever; may block.
+
+    Returns:
+        For each query at most `k` hits, of plain Python types.
+
+    Raises:
+        RetrievalFailed: The retriever raised, or returned the hits of fewer or more queries.
+    """
+    try:
+        found = retriever.search(queries, k)
+        pairs = zip(queries, found, strict=True)
+        return [[plain_hit(hit) for hit in hits[:k]] for _, hits in pairs]
+    except Exception as error:
+        sizes = ", ".join(str(len(query)) for query in queries)
+        log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
+        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
 
 
 class Named(NamedTuple):

@@ -1,7 +1,8 @@
 """Retrieve: one search for the question itself."""
 
 from hopgate.nodes.events import hop_event
-from hopgate.nodes.runtime import NodeRuntime, RetrievalFailed, with_warning
+from hopgate.nodes.named import RetrievalFailed
+from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.spending import DeadlinePassed
 from hopgate.nodes.state import Hop, State, Update
 

@@ -14,7 +14,8 @@ from hopgate.nodes.loop import (
     stop,
     stop_before_search,
 )
-from hopgate.nodes.runtime import NodeRuntime, RetrievalFailed, with_warning
+from hopgate.nodes.named import RetrievalFailed
+from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
 from hopgate.retrievers.base import Hit
 

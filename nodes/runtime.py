@@ -1,7 +1,6 @@
 """What a node works with: the request's settings, and the model, index and router they name."""
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,7 +22,6 @@ from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes import named
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event, FailedEvent
-from hopgate.nodes.evidence import plain_hit
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.spending import (
     KEY,
@@ -41,16 +39,9 @@ from hopgate.retrievers.filters import filtered
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-log = logging.getLogger(__name__)
-
-RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
 ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
 Value = TypeVar("Value")
-
-
-class RetrievalFailed(RuntimeError):
-    """The retriever raised while searching; the answer has to do without it."""
 
 
 def system_clock() -> datetime:
@@ -131,26 +122,6 @@ class Resources:
     def model_name(self, context: Context) -> str:
         """Return the full name of the request's model."""
         return self.model.name if self.model else chat.resolve(context.model)
-
-
-def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
-    """Search an open retriever; may block.
-
-    Returns:
-        For each query at most `k` hits, of plain Python types.
-
-    Raises:
-        RetrievalFailed: The retriever raised, or returned the hits of fewer or more queries.
-    """
-    try:
-        found = retriever.search(queries, k)
-        pairs = zip(queries, found, strict=True)
-        return [[plain_hit(hit) for hit in hits[:k]] for _, hits in pairs]
-    except Exception as error:
-        sizes = ", ".join(str(len(query)) for query in queries)
-        log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
-        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
 
 
 @dataclass
@@ -239,11 +210,11 @@ class NodeRuntime:
         self.check_budget(retrievals=1)
         self.spending.add(retrieval_steps=1)
         if self.resources.retriever is None and named.is_folder(self.context):
-            return await named.search(self.context, query, k, find)
+            return await named.search(self.context, query, k)
         return await in_thread(self._search, query, k)
 
     def _search(self, query: str, k: int) -> list[Hit]:
-        (hits,) = find(self.resources.open_retriever(self.context), [query], k)
+        (hits,) = named.find(self.resources.open_retriever(self.context), [query], k)
         return hits
 
     def check_budget(self, *, calls: int = 0, retrievals: int = 0, tokens: int = 0) -> None:
@@ -313,21 +284,23 @@ class NodeRuntime:
             DeadlinePassed: It did not end in time, and was cancelled.
         """
         left = self.seconds_left()
-        late = DeadlinePassed(
-            f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
-            "(max_seconds); raise max_seconds, or use a faster model or index"
-        )
         if not left:
             work.close()
-            raise late
+            raise self._late(name)
         limit = asyncio.timeout(None if left == math.inf else left)
         try:
             async with limit:
                 return await work
         except TimeoutError as error:
             if limit.expired():
-                raise late from error
+                raise self._late(name) from error
             raise
+
+    def _late(self, name: str) -> DeadlinePassed:
+        return DeadlinePassed(
+            f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
+            "(max_seconds); raise max_seconds, or use a faster model or index"
+        )
 
 
 Node = Callable[[Any, NodeRuntime], Coroutine[Any, Any, Update]]
@@ -398,7 +371,7 @@ def bind(
             update = await visited.in_time(name, node(state, visited))
         except BaseException as error:
             error.usage = usage = spending.fail_visit(state)  # type: ignore[attr-defined]
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=name, usage=usage))
             raise
         usage = spending.end_visit(name, (time.perf_counter() - started) * 1000)

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from commands import Ran, in_process
 from fake_openai import FakeOpenAI
@@ -22,6 +23,10 @@ os.environ |= {
 }
 for name in [each for each in os.environ if each.startswith(("OPENAI_", "LANGSMITH_API"))]:
     del os.environ[name]
+
+# A busy machine is no failure.
+hypothesis.settings.register_profile("hopgate", deadline=None)
+hypothesis.settings.load_profile("hopgate")
 
 KEY = "sk-test-1f6b0c9d2e"
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -229,6 +230,30 @@ async def timed(app: Any, context: Context) -> tuple[Any, float]:
     began = time.monotonic()
     result = await app.ainvoke(ASKED, THREAD, context=context)
     return result, time.monotonic() - began
+
+
+async def test_an_endpoint_that_drips_ends_the_turn_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n"
+        writer.write(head.encode())
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
+    app = build_graph(retriever=FreshRetriever(), router=FixedRouter("A"))
+    began = time.monotonic()
+    context = Context(model="openai:fake", max_seconds=1)
+    with pytest.raises(DeadlinePassed, match="gate did not end within the turn's 1 s"):
+        await app.ainvoke(ASKED, context=context)
+    assert time.monotonic() - began < 20
+    server.close()
 
 
 @pytest.mark.parametrize("node", ["gate", "generate"])

@@ -117,6 +117,7 @@ def test_every_field_of_the_context_is_an_option(
         "router": "mine", "profile": "p", "top_k": 7, "hop_k": 4, "max_hops": 6,
         "max_passages": 9, "passage_chars": 500, "max_evidence_tokens": 900,
         "multihop": "decompose", "max_sub_questions": 2, "max_seconds": 1.5,
+        "max_calls": 7, "max_retrievals": 8, "max_total_tokens": 9_000,
         "today": "2024-02-03", "timezone": "Europe/Berlin",
     }  # fmt: skip
     assert {*values, "gate_date", "where"} == {field.name for field in fields(Context)}
@@ -246,7 +247,7 @@ def test_ask_stream_fails_with_one_line_after_its_events(
     fake.answers(by_task(answer=Reply(status=401, error="Incorrect API key")))
     ran = run("ask", QUESTION, "--strategy", "single", "--stream")
     told = [json.loads(line)["event"] for line in ran.out.splitlines()]
-    assert told == ["gate", "route", "hop"]
+    assert told == ["gate", "route", "hop", "failed"]
     one_line(ran._replace(out=""), 1, fake.base_url)
 
 

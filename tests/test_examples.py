@@ -228,7 +228,8 @@ def test_an_error_of_the_model_is_streamed_in_one_line(
     fake: FakeOpenAI, app: App, thread: str
 ) -> None:
     fake.says(Reply(status=401, error="no such key sk-app-1f6b0c9d2e"))
-    (error,) = app.ask(thread, LIGHT)
+    failed, error = app.ask(thread, LIGHT)
+    assert failed["event"] == "failed"
     assert error["event"] == "error"
     assert "check OPENAI_API_KEY" in error["message"]
     assert "sk-app-1f6b0c9d2e" not in error["message"]

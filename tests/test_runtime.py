@@ -16,7 +16,8 @@ from hopgate.common import strategies
 from hopgate.graphs.edges import Edge
 from hopgate.models.chat import ModelError, wrap
 from hopgate.nodes.limits import Limits
-from hopgate.nodes.runtime import NodeRuntime, Resources, RetrievalFailed, bind
+from hopgate.nodes.named import RetrievalFailed
+from hopgate.nodes.runtime import NodeRuntime, Resources, bind
 from hopgate.nodes.spending import KEY, Account, Spending
 from hopgate.nodes.start import start
 from hopgate.nodes.state import NO_USAGE, Update, add_hops, merge_decision

@@ -469,7 +469,9 @@ BAD: dict[str, Any] = {
     **dict.fromkeys(("alpha", "gate_threshold"), 1.5),
     **dict.fromkeys(("gate", "gate_invalid", "strategy", "layout", "mode", "multihop"), "maybe"),
     **dict.fromkeys(("top_k", "hop_k", "max_hops", "max_passages", "max_sub_questions"), 0),
-    **dict.fromkeys(("escalate", "max_seconds"), -1),
+    **dict.fromkeys(
+        ("escalate", "max_seconds", "max_calls", "max_retrievals", "max_total_tokens"), -1
+    ),
     **dict.fromkeys(("model", "demos", "index", "router", "profile"), ""),
     **dict.fromkeys(("passage_chars", "max_evidence_tokens"), 10),
     **dict.fromkeys(("today", "gate_date"), "yesterday"),
