@@ -1,11 +1,10 @@
 """`hopgate serve`: `/v1`, MCP and the metrics on their own, without a LangGraph server."""
 
-import asyncio
 import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from hopgate.common.extras import require
@@ -13,7 +12,6 @@ from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.context import Context
 from hopgate.nodes.limits import limits_from_environment
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5  # for answers in progress
 
 
@@ -57,6 +55,7 @@ def serve(
     import uvicorn
 
     from hopgate.server.tokens import VARIABLE
+    from hopgate.server.users import LOOPBACK
 
     app = _app(graph, settings)
     with listen(host, port) as bound:
@@ -81,17 +80,14 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
     from hopgate.server import mcp, v1
     from hopgate.server.graph import graph as own
     from hopgate.server.guards import BodyLimit
-    from hopgate.server.warming import warm_up
+    from hopgate.server.warming import warming
     from hopgate.server.web import to_metrics
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         # A graph of a project may have parts of its own, which the defaults do not name.
-        warming = asyncio.create_task(warm_up(Context(**settings))) if graph is None else None
-        async with tools.run():
+        async with nullcontext() if graph else warming(Context(**settings)), tools.run():
             yield
-        if warming:
-            warming.cancel()
 
     served = graph or own
     tools = mcp.Endpoint(lambda: served, settings)

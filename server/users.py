@@ -1,6 +1,8 @@
 """Who may use hopgate's own routes: the users of the LangGraph server, with the same tokens."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.authentication import BaseUser
@@ -77,6 +79,12 @@ class Users:
             await refusal(403, f"pages of {origin} may not use this server")(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+def user_of(scope: Mapping[str, Any]) -> Any:
+    """Return a request's authenticated user, with an `identity`; None if there is none."""
+    user = scope.get("user")
+    return user if user and user.is_authenticated else None
 
 
 def _is_local(origin: str | None) -> bool:

@@ -23,12 +23,11 @@ from hopgate.nodes.context import Context, explain
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.server.completions import ChatRequest, Completion, Part, run, streams
 from hopgate.server.presets import PRESETS
-from hopgate.server.refusals import error, refusal
-from hopgate.server.users import Users
+from hopgate.server.refusals import INTERNAL, error, refusal
+from hopgate.server.users import Users, user_of
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
 GONE = 499  # nginx's status for a client that has hung up; nobody reads it
-INTERNAL = "an internal error; the server's log has the details"
 
 _ALPHA = re.compile(r"\d*\.?\d+")
 
@@ -90,9 +89,7 @@ class Endpoint:
         """Answer the last message of a conversation."""
         asked = await _read(request)
         graph, context = self._graph(), self._context(asked.model)
-        user = request.scope.get("user")
-        known = user if user and user.is_authenticated else None
-        parts = run(graph, asked.history(), context, known)
+        parts = run(graph, asked.history(), context, user_of(request.scope))
         completion = Completion(asked)
         if not asked.stream:
             async with aclosing(parts):
