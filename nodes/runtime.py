@@ -21,6 +21,7 @@ from hopgate.nodes import named
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event
 from hopgate.nodes.evidence import plain_hit
+from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.state import NO_USAGE, Decision, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
@@ -300,7 +301,7 @@ def _user(runtime: Runtime[Context]) -> str | None:
     JSON that a request brings.
     """
     info = runtime.server_info
-    return info.user.identity if info and info.user else None
+    return identity(info.user) if info else None
 
 
 def settings(given: object, defaults: Context | None) -> Context:

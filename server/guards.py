@@ -6,10 +6,10 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hopgate.server.access import AUTH
 from hopgate.server.headers import SecurityHeaders
 from hopgate.server.refusals import refusal
 
-AUTH = "LANGGRAPH_AUTH"  # set by the server if langgraph.json has `auth`
 DEVELOPER_ROUTES = ("/internal", "/deploy")
 
 NOT_FOUND = 404

@@ -77,11 +77,18 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
     from starlette.middleware import Middleware
     from starlette.routing import Route
 
-    from hopgate.server import mcp, v1
+    from hopgate.server import access, mcp, v1
     from hopgate.server.graph import graph as own
     from hopgate.server.guards import BodyLimit
+    from hopgate.server.tokens import VARIABLE
     from hopgate.server.warming import warming
     from hopgate.server.web import to_metrics
+
+    if access.has_others() and not access.users():
+        raise ValueError(
+            "the configuration in this folder names `auth`, whose users hopgate serve does not "
+            f"know; set {VARIABLE}"
+        )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.limits import limits_from_environment
-from hopgate.server import mcp, metrics, presets, v1
+from hopgate.server import access, mcp, metrics, presets, v1
 from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
@@ -51,6 +51,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
 
 
+access.warn_if_open()
 tools = mcp.Endpoint(served)
 
 # Editable installs may use links.
