@@ -334,9 +334,11 @@ class Endpoint:
         from starlette.middleware import Middleware
         from starlette.routing import Route
 
+        from hopgate.server.guards import BodyLimit, body_bytes
         from hopgate.server.users import Users
 
-        return Route(path, self, include_in_schema=False, middleware=[Middleware(Users)])
+        guards = [Middleware(Users), Middleware(BodyLimit, max_bytes=body_bytes())]
+        return Route(path, self, include_in_schema=False, middleware=guards)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:

@@ -8,7 +8,12 @@ if TYPE_CHECKING:
 
 INTERNAL = "an internal error; the server's log has the details"
 SERVER_ERROR = 500
-CODES = {401: "invalid_api_key", 404: "not_found", 413: "request_too_large"}
+CODES = {
+    401: "invalid_api_key",
+    404: "not_found",
+    408: "request_timeout",
+    413: "request_too_large",
+}
 
 
 def refusal(

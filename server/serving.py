@@ -10,7 +10,6 @@ from typing import Any
 from hopgate.common.extras import require
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.context import Context
-from hopgate.nodes.limits import limits_from_environment
 
 END_SECONDS = 5  # for answers in progress
 
@@ -54,6 +53,7 @@ def serve(
     require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
     import uvicorn
 
+    from hopgate.server.connections import BoundedProtocol
     from hopgate.server.tokens import VARIABLE
     from hopgate.server.users import LOOPBACK
 
@@ -67,7 +67,12 @@ def serve(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("hopgate").setLevel(logging.INFO)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=END_SECONDS,
         )
         uvicorn.Server(config).run(sockets=[bound])
 
@@ -79,7 +84,7 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
 
     from hopgate.server import access, mcp, v1
     from hopgate.server.graph import graph as own
-    from hopgate.server.guards import BodyLimit
+    from hopgate.server.guards import BodyLimit, body_bytes
     from hopgate.server.tokens import VARIABLE
     from hopgate.server.warming import warming
     from hopgate.server.web import to_metrics
@@ -104,6 +109,6 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
             tools.route("/hopgate/mcp"),
             Route("/hopgate/metrics", to_metrics),
         ],
-        middleware=[Middleware(BodyLimit, max_bytes=limits_from_environment().body_bytes)],
+        middleware=[Middleware(BodyLimit, max_bytes=body_bytes())],
         lifespan=lifespan,
     )

@@ -393,7 +393,10 @@ async def test_bob_can_neither_read_list_change_nor_run_what_ada_owns(
     assert await snapshot(ada, things) == before
 
 
-def test_hopgate_s_own_routes_show_bob_nothing_of_ada_s(server: Server, things: Things) -> None:
+def test_hopgate_s_own_routes_show_bob_nothing_of_ada_s(
+    server: Server, fake: FakeOpenAI, things: Things
+) -> None:
+    fake.answers(by_task(gate="[No]", direct="x"))
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     model = {"model": "hopgate", "messages": [{"role": "user", "content": "?!x"}], "user": "ada"}
     asked: list[tuple[str, str, Any]] = [
