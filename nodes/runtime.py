@@ -22,6 +22,7 @@ from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes import named
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event, FailedEvent
+from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.spending import (
     KEY,
@@ -402,7 +403,7 @@ def _user(runtime: Runtime[Context]) -> str | None:
     JSON that a request brings.
     """
     info = runtime.server_info
-    return info.user.identity if info and info.user else None
+    return identity(info.user) if info else None
 
 
 def settings(given: object, defaults: Context | None) -> Context:

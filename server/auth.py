@@ -4,10 +4,13 @@ Use it as it is, or as an example of your own. Turn it on in langgraph.json:
 
     "auth": {"path": "hopgate.server.auth:auth", "disable_studio_auth": true}
 
-`HOPGATE_TOKENS` names the users (`hopgate.server.tokens`); without it the server does not start.
-Everything that no handler below allows is refused.
+`HOPGATE_TOKENS` names the users (`hopgate.server.tokens`). Without them everyone is refused, and a
+server with hopgate's routes does not start. An import that failed would not do: some servers go on
+without the module, and let everyone in. Everything that no handler below allows is refused.
 """
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from langgraph_sdk import Auth
@@ -16,28 +19,44 @@ from hopgate.server import tokens
 from hopgate.server.presets import CREATOR
 
 OWNER = "owner"
-REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
+NO_USERS = "nobody may use this server: it has no users; its log says what is wrong"
 WRITES = ("create", "create_run", "update")
 
 Filter = dict[str, Any]
 Request = Auth.types.AuthContext
 
 auth = Auth()
-users = tokens.users()
+log = logging.getLogger(__name__)
+
+try:
+    users = tokens.users()
+except Exception as error:  # whatever it is, nobody may get in
+    log.error("nobody may use this server: %s", error)
+    users = {}
 
 
 @auth.authenticate
-async def authenticate(authorization: str | None) -> str:
-    """Return the name of the user with the request's bearer token.
+async def authenticate(headers: Mapping[Any, Any]) -> Auth.types.MinimalUserDict:
+    """Return the user with the request's bearer token.
+
+    Args:
+        headers: The request's headers; names and values are bytes on LangGraph's servers, texts on
+            others.
 
     Raises:
-        HTTPException: 401: the token is missing or wrong.
+        HTTPException: 401: the token is missing or wrong, or there are no users.
     """
-    scheme, _, token = (authorization or "").partition(" ")
-    user = users.get(tokens.digest(token.strip())) if scheme.lower() == "bearer" else None
+    if not users:
+        raise Auth.exceptions.HTTPException(401, NO_USERS)
+    given = {_text(name).lower(): _text(value) for name, value in headers.items()}
+    user = tokens.owner(users, given.get("authorization", ""))
     if user is None:
-        raise Auth.exceptions.HTTPException(401, REFUSAL)
-    return user
+        raise Auth.exceptions.HTTPException(401, tokens.REFUSAL)
+    return {"identity": user}
+
+
+def _text(header: str | bytes) -> str:
+    return header.decode("latin-1") if isinstance(header, bytes) else header
 
 
 @auth.on

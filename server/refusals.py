@@ -1,11 +1,19 @@
 """Refusals: error responses that clients of LangGraph's server and of OpenAI's can both read."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse
+if TYPE_CHECKING:
+    from starlette.responses import JSONResponse
 
+INTERNAL = "an internal error; the server's log has the details"
 SERVER_ERROR = 500
-CODES = {401: "invalid_api_key", 404: "not_found", 413: "request_too_large"}
+CODES = {
+    401: "invalid_api_key",
+    404: "not_found",
+    408: "request_timeout",
+    413: "request_too_large",
+}
 
 
 def refusal(
@@ -15,7 +23,7 @@ def refusal(
     *,
     code: str | None = None,
     param: str | None = None,
-) -> JSONResponse:
+) -> "JSONResponse":
     """Return an error response.
 
     Args:
@@ -25,6 +33,8 @@ def refusal(
         code: A word that programs can test for; None is that of the status, if it has one.
         param: The part of the request that is wrong.
     """
+    from starlette.responses import JSONResponse
+
     return JSONResponse(
         {"detail": message, **error(status, message, code=code, param=param)}, status, headers
     )

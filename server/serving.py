@@ -1,19 +1,16 @@
 """`hopgate serve`: `/v1`, MCP and the metrics on their own, without a LangGraph server."""
 
-import asyncio
 import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from hopgate.common.extras import require
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.context import Context
-from hopgate.nodes.limits import limits_from_environment
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 END_SECONDS = 5  # for answers in progress
 
 
@@ -56,7 +53,9 @@ def serve(
     require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
     import uvicorn
 
+    from hopgate.server.connections import BoundedProtocol
     from hopgate.server.tokens import VARIABLE
+    from hopgate.server.users import LOOPBACK
 
     app = _app(graph, settings)
     with listen(host, port) as bound:
@@ -68,7 +67,12 @@ def serve(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("hopgate").setLevel(logging.INFO)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=END_SECONDS,
         )
         uvicorn.Server(config).run(sockets=[bound])
 
@@ -78,20 +82,24 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
     from starlette.middleware import Middleware
     from starlette.routing import Route
 
-    from hopgate.server import mcp, v1
+    from hopgate.server import access, mcp, v1
     from hopgate.server.graph import graph as own
-    from hopgate.server.guards import BodyLimit
-    from hopgate.server.warming import warm_up
+    from hopgate.server.guards import BodyLimit, body_bytes
+    from hopgate.server.tokens import VARIABLE
+    from hopgate.server.warming import warming
     from hopgate.server.web import to_metrics
+
+    if access.has_others() and not access.users():
+        raise ValueError(
+            "the configuration in this folder names `auth`, whose users hopgate serve does not "
+            f"know; set {VARIABLE}"
+        )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         # A graph of a project may have parts of its own, which the defaults do not name.
-        warming = asyncio.create_task(warm_up(Context(**settings))) if graph is None else None
-        async with tools.run():
+        async with nullcontext() if graph else warming(Context(**settings)), tools.run():
             yield
-        if warming:
-            warming.cancel()
 
     served = graph or own
     tools = mcp.Endpoint(lambda: served, settings)
@@ -101,6 +109,6 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
             tools.route("/hopgate/mcp"),
             Route("/hopgate/metrics", to_metrics),
         ],
-        middleware=[Middleware(BodyLimit, max_bytes=limits_from_environment().body_bytes)],
+        middleware=[Middleware(BodyLimit, max_bytes=body_bytes())],
         lifespan=lifespan,
     )

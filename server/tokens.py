@@ -11,13 +11,19 @@ import json
 import re
 import secrets
 import sys
+from collections.abc import Mapping
 
+from hopgate.nodes.identity import NOBODY
 from hopgate.nodes.limits import json_variable
 
 VARIABLE = "HOPGATE_TOKENS"
+REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[\w@-]{1,64}", re.ASCII)  # no period: names are store namespaces
+_NAME = re.compile(
+    rf"(?!{NOBODY}$)[\w@-]{{1,64}}", re.ASCII
+)  # no period: names are store namespaces
+_RULE = f"letters, digits, _, @, -, but not {NOBODY}"
 
 
 def digest(token: str) -> str:
@@ -44,14 +50,25 @@ def users() -> dict[str, str]:
         if not _DIGEST.fullmatch(key) or key == digest(""):
             raise ValueError(f"{VARIABLE}: the key of {name!r} is not a SHA-256 in lower-case hex")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(f"{VARIABLE}: a user is named {name!r}; use letters, digits, _, @, -")
+            raise ValueError(f"{VARIABLE}: a user is named {name!r}; use {_RULE}")
     return given
+
+
+def owner(users: Mapping[str, str], authorization: str) -> str | None:
+    """Return the user whose bearer token a request has; None: nobody's.
+
+    Args:
+        users: As `users` returns them.
+        authorization: The header of the request; empty: it has none.
+    """
+    scheme, _, token = authorization.partition(" ")
+    return users.get(digest(token.strip())) if scheme.lower() == "bearer" else None
 
 
 def main(arguments: list[str]) -> int:
     """Create a token for a user, and print it with its entry for `HOPGATE_TOKENS`."""
     if len(arguments) != 1 or not _NAME.fullmatch(arguments[0]):
-        sys.stderr.write("usage: python -m hopgate.server.tokens NAME (letters, digits, _, @, -)\n")
+        sys.stderr.write(f"usage: python -m hopgate.server.tokens NAME ({_RULE})\n")
         return 2
     token = secrets.token_urlsafe(32)
     entry = json.dumps({digest(token): arguments[0]})

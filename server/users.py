@@ -1,23 +1,21 @@
 """Who may use hopgate's own routes: the users of the LangGraph server, with the same tokens."""
 
-import os
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.authentication import BaseUser
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hopgate.server import tokens
-from hopgate.server.guards import AUTH
+from hopgate.nodes.identity import identity
+from hopgate.server import access, tokens
 from hopgate.server.refusals import refusal
 
-REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 FOREIGN = (
     "this server has users of its own; set "
     '"enable_custom_route_auth": true under `http` in langgraph.json to let them in here'
 )
-AUTH_TYPE = "LANGGRAPH_AUTH_TYPE"  # where LangSmith's platform runs the server, its own users
-OPEN = "noop"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -55,28 +53,41 @@ class Users:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Wrap `app`; the tokens are read once."""
+        """Wrap `app`; the tokens and the server's configuration are read once.
+
+        Raises:
+            ValueError: The set-up asks for users, and they cannot be had.
+        """
         self._app = app
-        self._users = tokens.users() if os.environ.get(tokens.VARIABLE, "").strip() else {}
+        self._users = access.users()
+        self._has_others = access.has_others()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        headers, known = Headers(scope=scope), scope.get("user")
-        if known is not None and known.is_authenticated:
+        headers = Headers(scope=scope)
+        if user_of(scope):
             await self._app(scope, receive, send)
         elif self._users:
-            scheme, _, token = headers.get("authorization", "").partition(" ")
-            name = self._users.get(tokens.digest(token.strip()))
-            if name is None or scheme.lower() != "bearer":
-                await refusal(401, REFUSAL, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            name = tokens.owner(self._users, headers.get("authorization", ""))
+            if name is None:
+                await refusal(401, tokens.REFUSAL, {"WWW-Authenticate": "Bearer"})(
+                    scope, receive, send
+                )
                 return
             await self._app({**scope, "user": TokenUser(name)}, receive, send)
-        elif os.environ.get(AUTH) or os.environ.get(AUTH_TYPE, OPEN) != OPEN:
+        elif self._has_others:
             await refusal(403, FOREIGN)(scope, receive, send)
         elif not _is_local(origin := headers.get("origin")):
             await refusal(403, f"pages of {origin} may not use this server")(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+def user_of(scope: Mapping[str, Any]) -> Any:
+    """Return a request's authenticated user, with an `identity`; None if there is none."""
+    user = scope.get("user")
+    name = identity(user)
+    return TokenUser(name) if name and isinstance(user, Mapping) else user if name else None
 
 
 def _is_local(origin: str | None) -> bool:

@@ -16,19 +16,20 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import Context, explain
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.server.completions import ChatRequest, Completion, Part, run, streams
+from hopgate.server.guards import BodyLimit, body_bytes
 from hopgate.server.presets import PRESETS
-from hopgate.server.refusals import error, refusal
-from hopgate.server.users import Users
+from hopgate.server.refusals import INTERNAL, error, refusal
+from hopgate.server.users import Users, user_of
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
 GONE = 499  # nginx's status for a client that has hung up; nobody reads it
-INTERNAL = "an internal error; the server's log has the details"
 
 _ALPHA = re.compile(r"\d*\.?\d+")
 
@@ -39,6 +40,17 @@ Outcome = TypeVar("Outcome")
 
 class Gone(Exception):
     """The client has hung up."""
+
+
+class Stream(StreamingResponse):
+    """A response from a generator, which ends with it, also while a part waits for the client."""
+
+    body_iterator: AsyncGenerator[str | bytes, None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        async with aclosing(self.body_iterator):
+            await super().__call__(scope, receive, send)
 
 
 class Endpoint:
@@ -70,7 +82,8 @@ class Endpoint:
                 **dict.fromkeys((ValueError, RuntimeError, Gone, Exception), _failed),
             },
         )
-        return Mount("/v1", app, middleware=[Middleware(Users)])
+        guards = [Middleware(Users), Middleware(BodyLimit, max_bytes=body_bytes())]
+        return Mount("/v1", app, middleware=guards)
 
     def models(self, _: Request) -> Response:
         """List the models: the graph, and each preset of α that the operator allows."""
@@ -90,9 +103,7 @@ class Endpoint:
         """Answer the last message of a conversation."""
         asked = await _read(request)
         graph, context = self._graph(), self._context(asked.model)
-        user = request.scope.get("user")
-        known = user if user and user.is_authenticated else None
-        parts = run(graph, asked.history(), context, known)
+        parts = run(graph, asked.history(), context, user_of(request.scope))
         completion = Completion(asked)
         if not asked.stream:
             async with aclosing(parts):
@@ -101,7 +112,7 @@ class Endpoint:
         await _while_connected(request, _decided(parts))
         chunks = completion.chunks(parts, streams(graph, context))
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_lines(chunks), headers=headers, media_type="text/event-stream")
+        return Stream(_lines(chunks), headers=headers, media_type="text/event-stream")
 
     def _shown(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "hopgate"}
@@ -170,7 +181,7 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome])
         await asyncio.gather(working, listening, return_exceptions=True)
 
 
-async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[str, None]:
     """Write chunks as server-sent events; an error too, because the status has been sent."""
     try:
         async for chunk in chunks:

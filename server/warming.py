@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from hopgate.nodes.context import Context
 from hopgate.nodes.limits import limits_from_environment
@@ -30,6 +32,16 @@ async def warm_up(context: Context | None = None) -> None:
         log.warning("the defaults could not be loaded at the start: %s", error)
     else:
         log.info("the defaults were loaded in %.1f s", time.perf_counter() - started)
+
+
+@asynccontextmanager
+async def warming(context: Context | None = None) -> AsyncIterator[None]:
+    """Load the defaults in the background (`warm_up`), until the context ends."""
+    task = asyncio.create_task(warm_up(context))
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _limited(context: Context) -> Context:

@@ -4,7 +4,6 @@ langgraph.json names `app` as its `http.app`. The server copies the routes, so t
 are middleware of the routes, not of the app.
 """
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,11 +19,11 @@ from starlette.staticfiles import StaticFiles
 
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.limits import limits_from_environment
-from hopgate.server import mcp, metrics, presets, v1
+from hopgate.server import access, mcp, metrics, presets, v1
 from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
-from hopgate.server.warming import warm_up
+from hopgate.server.warming import warming
 
 STATIC = Path(__file__).with_name("static")
 
@@ -48,12 +47,11 @@ def served() -> AdaptiveGraph:
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Create the presets before the server answers, and load the defaults while it does."""
-    warming = asyncio.create_task(warm_up())
-    async with presets.lifespan(app), tools.run():
+    async with warming(), presets.lifespan(app), tools.run():
         yield
-    warming.cancel()
 
 
+access.warn_if_open()
 tools = mcp.Endpoint(served)
 
 # Editable installs may use links.

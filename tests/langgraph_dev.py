@@ -1,4 +1,4 @@
-"""A real `langgraph dev` for the tests: started on a free port, stopped with its process group."""
+"""Real servers for the tests: started on a free port, stopped with their process group."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -52,20 +52,42 @@ def start(
         *("--n-jobs-per-worker", str(jobs)),
     ]
     quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGGRAPH_NO_VERSION_CHECK": "true"}
-    environment = os.environ | quiet | {"HOPGATE_HOME": str(folder)} | dict(env or {})
+    environment = quiet | {"HOPGATE_HOME": str(folder)} | dict(env or {})
+    with running(command, folder, port, env=environment) as server:
+        yield server
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    folder: Path,
+    port: int,
+    *,
+    env: Mapping[str, str] | None = None,
+    ready: str = "/ok",
+) -> Iterator[Server]:
+    """Run a server until the context ends.
+
+    Args:
+        command: Its command line.
+        folder: Its working folder, which gets its `log`.
+        port: The port of 127.0.0.1 that it will listen on.
+        env: Environment variables on top of those of the tests.
+        ready: A path that it answers with success once it is ready.
+    """
     log = folder / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env=os.environ | dict(env or {}),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     server = Server(f"http://127.0.0.1:{port}", log, process)
     try:
-        _wait(server)
+        _wait(server, ready)
         yield server
     finally:
         stop(server)
@@ -91,12 +113,12 @@ def free_port() -> int:
         return port
 
 
-def _wait(server: Server) -> None:
+def _wait(server: Server, ready: str) -> None:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and server.process.poll() is None:
         try:
-            if httpx.get(f"{server.url}/ok", timeout=1).is_success:
+            if httpx.get(f"{server.url}{ready}", timeout=1).is_success:
                 return
         except httpx.HTTPError:
             time.sleep(0.05)
-    raise RuntimeError(f"langgraph dev did not start:\n{server.log.read_text()[-3000:]}")
+    raise RuntimeError(f"the server did not start:\n{server.log.read_text()[-3000:]}")

@@ -110,15 +110,24 @@ WRONG: list[dict[str, str]] = [
         ("POST", "/runs/crons/search"),
         ("POST", "/mcp/"),
         ("POST", "/a2a/hopgate"),
+        ("GET", "/v1/models"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/hopgate/mcp"),
     ],
 )
 def test_without_a_valid_token_nothing_is_served(web: httpx.Client, method: str, path: str) -> None:
     for headers in WRONG:
         response = web.request(method, path, headers=headers, json={})
         assert response.status_code == 401, headers
-        assert response.json() == {
-            "detail": "missing or wrong token; send Authorization: Bearer TOKEN"
-        }
+        assert response.json()["detail"] == (
+            "missing or wrong token; send Authorization: Bearer TOKEN"
+        )
+
+
+def test_bytes_that_are_no_text_are_a_wrong_token(server: Server) -> None:
+    with httpx.Client(base_url=server.url, headers={"Authorization": b"Bearer \xff"}) as client:
+        for path in ("/assistants/search", "/v1/chat/completions", "/hopgate/mcp"):
+            assert client.post(path, json={}).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -384,6 +393,38 @@ async def test_bob_can_neither_read_list_change_nor_run_what_ada_owns(
     assert await snapshot(ada, things) == before
 
 
+def test_hopgate_s_own_routes_show_bob_nothing_of_ada_s(
+    server: Server, fake: FakeOpenAI, things: Things
+) -> None:
+    fake.answers(by_task(gate="[No]", direct="x"))
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    model = {"model": "hopgate", "messages": [{"role": "user", "content": "?!x"}], "user": "ada"}
+    asked: list[tuple[str, str, Any]] = [
+        *(
+            ("GET", path, None)
+            for path in ("/hopgate", "/hopgate/", "/hopgate/metrics", "/metrics")
+        ),
+        *(("GET", path, None) for path in ("/openapi.json", "/info", "/ok", "/v1/models")),
+        ("GET", f"/v1/models/{things.assistant_id}", None),
+        ("GET", f"/hopgate/{things.thread_id}", None),
+        ("POST", "/v1/chat/completions", model | {"model": things.assistant_id}),
+        ("POST", "/v1/chat/completions", model | {"thread_id": things.thread_id}),
+        ("POST", "/hopgate/mcp", listing),
+    ]
+    headers = {
+        "Authorization": f"Bearer {TOKENS['bob']}",
+        "Accept": "application/json, text/event-stream",
+    }
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
+        answers = [client.request(method, path, json=body) for method, path, body in asked]
+    texts = [each.text for each in answers]
+    assert [each.status_code for each in answers[:8]] == [307, *[200] * 7]
+    assert answers[-1].status_code == 200
+    owned = (*SECRETS, TOKENS["ada"], *things)
+    found = {secret for secret in owned for text in texts if secret in text}
+    assert found <= {things.assistant_id}  # an error names the model that bob asked for
+
+
 def test_the_attempts_cover_every_route_with_an_id(server: Server) -> None:
     tried = {
         (
@@ -594,6 +635,22 @@ def test_with_malformed_limits_the_server_does_not_start(tmp_path: Path) -> None
     with (
         pytest.raises(RuntimeError, match=r"HOPGATE_LIMITS: .*'max_hop'"),
         start(tmp_path, env=wrong),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("auth", [True, False])
+def test_a_server_that_asks_for_users_and_has_none_does_not_start(
+    tmp_path: Path, auth: bool
+) -> None:
+    config = json.loads(CONFIG.read_text(encoding="utf-8"))
+    if auth:
+        config["auth"] = documented("auth")
+    (tmp_path / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / ".env").write_text("HOPGATE_TOKENS=\n", encoding="utf-8")
+    with (
+        pytest.raises(RuntimeError, match=r"ValueError: HOPGATE_TOKENS names no users; create a"),
+        start(tmp_path, config=tmp_path / "langgraph.json"),
     ):
         pass
 

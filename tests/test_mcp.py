@@ -16,7 +16,7 @@ import pytest
 from commands import Ran, one_line, run_process
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
-from langgraph_dev import CONFIG, Server, free_port, start
+from langgraph_dev import CONFIG, Server, free_port, running, start
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -154,32 +154,12 @@ async def test_a_project_s_own_graph_is_used_and_what_it_prints_does_not_reach_t
 async def test_hopgate_serve_has_the_same_tools(fake: FakeOpenAI, tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "hopgate", "serve", "--port", str(port), "--alpha", "0.3"]
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT)
-    server = Server(f"http://127.0.0.1:{port}", log, process)
-    try:
-        await wait_until_it_listens(port)
+    with running(command, tmp_path, port, ready="/hopgate/metrics") as server:
         async with over_http(server) as client:
             route = await result_of(client, "route", question=QUESTION)
             found = await result_of(client, "search", query=QUESTION, k=1)
-    finally:
-        process.terminate()
-        process.wait(30)
     assert route["alpha"] == 0.3
     assert found["passages"][0]["title"] == "Skerrane Light"
-
-
-async def wait_until_it_listens(port: int) -> None:
-    for _ in range(600):
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.1)
-        else:
-            writer.close()
-            return
-    raise AssertionError(f"nothing listens on port {port}")
 
 
 def test_only_messages_reach_stdout_and_the_end_of_stdin_ends_the_command() -> None:

@@ -1,7 +1,6 @@
 """`/v1`: a real `hopgate serve` and a real `langgraph dev`, called by OpenAI's own clients."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -21,7 +20,7 @@ from doubles import by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from hypothesis import given
 from hypothesis import strategies as st
-from langgraph_dev import CONFIG, Server, free_port, start
+from langgraph_dev import CONFIG, Server, free_port, running, start
 from openai import AsyncOpenAI, OpenAI
 
 from hopgate.nodes.generate import read_answer, settled
@@ -32,7 +31,6 @@ from hopgate.server.completions import ChatRequest, annotations
 QUESTION = "In what year was Skerrane Light first lit?"
 SINGLE = ("--strategy", "single", "--model", "openai:fake")
 TOKEN = "ada-1c5f0e2b9a774d31"
-START_SECONDS = 60
 
 
 class Serving(NamedTuple):
@@ -51,35 +49,12 @@ def serving(
     folder: Path, fake: FakeOpenAI, *options: str, env: Mapping[str, str] | None = None
 ) -> Iterator[Serving]:
     """Run `hopgate serve` in a folder, on a free port, until the context ends."""
-    port, log = free_port(), folder / "log"
+    port = free_port()
+    command = [sys.executable, "-m", "hopgate", "serve", "--port", str(port), *options]
     model = {"OPENAI_BASE_URL": fake.base_url, "OPENAI_API_KEY": "sk-serving"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hopgate", "serve", "--port", str(port), *options],
-            cwd=folder,
-            env=os.environ | model | dict(env or {}),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    found = Serving(f"http://127.0.0.1:{port}", log, process)
-    try:
-        _wait(found)
-        yield found
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait(found: Serving) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and found.process.poll() is None:
-        try:
-            httpx.get(f"{found.url}/v1/models", timeout=5)
-            return
-        except httpx.HTTPError:
-            time.sleep(0.05)
-    raise RuntimeError(f"hopgate serve did not start:\n{found.log.read_text()[-3000:]}")
+    environment = model | dict(env or {})
+    with running(command, folder, port, env=environment, ready="/hopgate/metrics") as found:
+        yield Serving(*found)
 
 
 @pytest.fixture(scope="module")
