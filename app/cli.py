@@ -4,8 +4,8 @@ Rules for every command:
 
 `--json` prints one JSON document on stdout and nothing else there; progress goes to
 stderr. Exit code 0 done, 2 wrong usage or input, 130 interrupted (Ctrl-C), 1 anything else;
-errors are one line, without a traceback unless `--debug` is given. Control characters are shown, not
-sent to the terminal (`terminal.guarded`).
+errors are one line, without a traceback unless `--debug` is given. Control characters are shown,
+not sent to the terminal (`terminal.guarded`).
 """
 
 import io

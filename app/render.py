@@ -58,8 +58,8 @@ class SafeConsole(Console):
         """Print on stdout or stderr."""
         super().__init__(stderr=stderr, highlight=False, emoji=False)
 
-    @property
-    def file(self) -> IO[str]:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def file(self) -> IO[str]:
         """The stream behind the guard, and behind rich's own while a live display runs."""
         file = super().file
         while hasattr(file, "rich_proxied_file"):
