@@ -4,6 +4,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hopgate.common.files import shown
+
 if TYPE_CHECKING:
     from hopgate import Context
     from hopgate.nodes.events import Event
@@ -33,13 +35,12 @@ async def ask(
         return await _run(question, context, None, {}, on_event)
     if not thread.strip():
         raise ValueError("--thread is empty; give it a name")
-    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
+    from hopgate.graphs.checkpoints import sqlite_saver
     from hopgate.settings import threads_file
 
     file = threads_file()
     try:
-        async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
+        async with sqlite_saver(file) as saver:
             config = {"configurable": {"thread_id": thread}}
             return await _run(question, context, saver, config, on_event)
     except sqlite3.OperationalError as error:
@@ -64,6 +65,8 @@ async def _run(
     from hopgate.graphs.adaptive import build_graph
 
     graph = build_graph(saver)
+    if saver is not None:
+        await _check(graph, config)
     state: Any = {}
     stream = graph.astream(
         {"question": question},
@@ -80,3 +83,14 @@ async def _run(
         if mode == "values" and not namespace:
             state = chunk
     return dict(state)
+
+
+async def _check(graph: Any, config: Any) -> None:
+    """Refuse a conversation whose rows hold something else than a conversation."""
+    try:
+        await graph.aget_state(config)
+    except (AttributeError, LookupError, NotImplementedError, TypeError) as error:
+        raise RuntimeError(
+            f"the conversation {shown(config['configurable']['thread_id'])} cannot be read "
+            f"({type(error).__name__}: {error}); use another --thread, or move threads.sqlite away"
+        ) from error

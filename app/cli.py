@@ -4,13 +4,15 @@ Rules for every command:
 
 `--json` prints one JSON document on stdout and nothing else there; progress goes to
 stderr. Exit code 0 done, 2 wrong usage or input, 130 interrupted (Ctrl-C), 1 anything else;
-errors are one line, without a traceback unless `--debug` is given.
+errors are one line, without a traceback unless `--debug` is given. Control characters are shown,
+not sent to the terminal (`terminal.guarded`).
 """
 
 import io
 import logging
 import os
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ from hopgate.options import (
     request_context,
     skip_bad_option,
 )
+from hopgate.terminal import guarded, harmless
 
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
@@ -589,6 +592,11 @@ def main() -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
+    with guarded():
+        return _guarded_run(arguments, debug)
+
+
+def _guarded_run(arguments: list[str], debug: bool) -> int:
     try:
         return cli.main(arguments, prog_name="hopgate", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -601,7 +609,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         return _fail(str(error.__cause__ or error) or "interrupted", INTERRUPTED)
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
+            return 1
         return _fail(*explain_error(error))
 
 
@@ -630,5 +639,6 @@ def explain_error(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"hopgate: {message}".replace("hopgate: hopgate", "hopgate"), err=True)
+    line = harmless(f"hopgate: {message}".replace("hopgate: hopgate", "hopgate"), lines=False)
+    click.echo(line, err=True)
     return code

@@ -5,10 +5,9 @@ import logging
 import sys
 import warnings
 
-from rich.console import Console
 from rich.rule import Rule
 
-from hopgate import asking, live, render
+from hopgate import asking, live, render, terminal
 from hopgate.cli import INTERRUPTED, explain_error
 
 ALPHA = 0.4
@@ -27,7 +26,7 @@ async def run() -> None:
     from hopgate import Context
     from hopgate.models import chat
 
-    console = Console(highlight=False)
+    console = render.SafeConsole()
     model = await chat.load(chat.LOCAL)
     context = Context(alpha=ALPHA, model=model.name, profile=PROFILE)
     console.print(
@@ -55,8 +54,9 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     try:
-        asyncio.run(run())
+        with terminal.guarded():
+            asyncio.run(run())
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        sys.exit(f"hopgate: {explain_error(error)[0]}")
+        sys.exit(terminal.harmless(f"hopgate: {explain_error(error)[0]}"))

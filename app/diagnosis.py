@@ -148,7 +148,7 @@ def _openai() -> str:
             headers={"Authorization": f"Bearer {api_key() or 'none'}"},
             timeout=REACH_SECONDS,
         )
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise RuntimeError(
             f"OPENAI_BASE_URL {shown} did not answer ({type(error).__name__}); "
             "start it or correct the URL"

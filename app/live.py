@@ -11,7 +11,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from hopgate.render import PATHS, printable, route_line
+from hopgate.render import PATHS, SafeConsole, route_line
+from hopgate.terminal import harmless
 
 if TYPE_CHECKING:
     from hopgate.nodes.events import Event
@@ -20,7 +21,7 @@ Row = tuple[str, str]  # a label, empty if it is the same as above, and a text
 
 ANSWER = "answer"
 
-_err = Console(stderr=True, highlight=False, emoji=False)
+_err = SafeConsole(stderr=True)
 
 
 class View:
@@ -45,7 +46,7 @@ class View:
         grid.add_column(min_width=len("stopped"))  # so that a new label does not shift the texts
         grid.add_column()
         for label, text in list(self._rows):
-            grid.add_row(Text(label, "bold"), Text(printable(text, "")))
+            grid.add_row(Text(label, "bold"), Text(harmless(text.replace("\n", " "))))
         lines = console.render_lines(grid, options.update(height=None), pad=False)
         for line in lines[-max(1, console.height - 2) :] if self._rows else []:
             yield from line

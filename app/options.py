@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import click
 
+from hopgate.terminal import harmless_json
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -261,5 +263,5 @@ def _plain(result: Any) -> Any:
 
 
 def print_json(document: Any) -> None:
-    """Print a document on one line of stdout."""
-    click.echo(json.dumps(document, ensure_ascii=False))
+    """Print a document on one line of stdout, readable but for control characters."""
+    click.echo(harmless_json(json.dumps(document, ensure_ascii=False)))

@@ -3,14 +3,14 @@
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape as escape_markup
 from rich.panel import Panel
 from rich.progress import (
@@ -21,9 +21,11 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 
 from hopgate.common.strategies import LABELS
+from hopgate.terminal import harmless
 
 if TYPE_CHECKING:
     from hopgate.diagnosis import Check
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from hopgate.retrievers.manifest import Manifest
     from hopgate.retrievers.verifying import VerifyReport
 
-_out = Console(highlight=False, emoji=False)
-_err = Console(stderr=True, highlight=False, emoji=False)
 
 FIRST_SECONDS = 1.0
 LINE_SECONDS = 5.0
@@ -47,14 +47,48 @@ REPEATS_SHOWN = 5
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
 
 
-def printable(text: str, allowed: str = "\n") -> str:
-    """Replace control characters by spaces, except those in `allowed`."""
-    return "".join(c if c.isprintable() or c in allowed else " " for c in text)
+class SafeConsole(Console):
+    """A rich console that makes texts harmless and keeps rich's own styles.
+
+    Texts that are laid out, such as those in tables, should be harmless before, so that their
+    width is known.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        """Print on stdout or stderr."""
+        super().__init__(stderr=stderr, highlight=False, emoji=False)
+
+    @property  # type: ignore[misc]
+    def file(self) -> IO[str]:
+        """The stream behind the guard, and behind rich's own while a live display runs."""
+        file = super().file
+        while hasattr(file, "rich_proxied_file"):
+            file = file.rich_proxied_file
+        return file
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as rich does, with harmless texts."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(harmless(segment.text), segment.style)
 
 
-def escape(text: str) -> str:
-    """Make untrusted text safe to print: no markup, no terminal control sequences."""
-    return escape_markup(printable(text))
+_out = SafeConsole()
+_err = SafeConsole(stderr=True)
+
+
+def escape(text: str, *, lines: bool = False) -> str:
+    """Make untrusted text safe to print: no markup, no control characters.
+
+    Args:
+        text: The text.
+        lines: Whether it may have several lines, as answers do and names do not.
+    """
+    return escape_markup(harmless(text, lines=lines))
 
 
 @contextmanager
@@ -114,7 +148,7 @@ def stages(*, brief: bool = False) -> Iterator[Callable[[str, int, int], None]]:
         def update(stage: str, done: int, total: int) -> None:
             bar.update(starting, visible=False)
             if stage not in tasks:  # a new bar, so that earlier work does not distort the estimate
-                tasks[stage] = bar.add_task(stage, total=total, completed=done)
+                tasks[stage] = bar.add_task(escape(stage), total=total, completed=done)
             bar.update(tasks[stage], completed=done, total=total)
 
         yield update
@@ -174,16 +208,16 @@ def _rate(per_second: float) -> str:
 def answer(result: dict[str, Any]) -> None:
     """Print an answer with its sources and every decision that led to it."""
     decision = result["decision"]
-    _out.print(Panel(escape(result["answer"]), title="answer", title_align="left"))
+    _out.print(Panel(escape(result["answer"], lines=True), title="answer", title_align="left"))
     for citation in result["citations"]:
         place = f" [dim]({place})[/]" if (place := _place(citation)) else ""
         mark = escape(f"[{citation['number']}] ") if "number" in citation else ""
-        title, quote = escape(citation["title"]), escape(citation["quote"])
+        title, quote = escape(citation["title"]), escape(citation["quote"], lines=True)
         _out.print(f"  {mark}[bold]{title}[/]{place}: {quote}")
     for warning in decision["warnings"]:
         _out.print(f"  [yellow]![/] {escape(warning)}")
     if result["standalone"] != result["original_question"]:
-        _out.print(f"[bold]rewritten[/] {escape(result['standalone'])}")
+        _out.print(f"[bold]rewritten[/] {escape(result['standalone'], lines=True)}")
     gate = decision["gate"]
     _out.print(f"[bold]gate[/]    {gate['answer']} ({gate['mode']}): {escape(gate['reason'])}")
     if route := decision.get("route"):
@@ -208,10 +242,10 @@ def _hops(result: dict[str, Any]) -> None:
     titles = {hit["id"]: hit["title"] for hit in result["evidence"]}
     for number, hop in enumerate(result["hops"], start=1):
         found = ", ".join(titles.get(each, each) for each in hop["passage_ids"]) or "nothing"
-        _out.print(f"[bold]hop {number}[/]   {escape(hop['query'])}")
+        _out.print(f"[bold]hop {number}[/]   {escape(hop['query'], lines=True)}")
         _out.print(f"        found {escape(found)}")
         if hop["thought"]:
-            _out.print(f"        [italic]{escape(hop['thought'])}[/]")
+            _out.print(f"        [italic]{escape(hop['thought'], lines=True)}[/]")
 
 
 def _cost(usage: dict[str, Any]) -> str:
@@ -261,7 +295,7 @@ def hits(found: "Sequence[Hit]") -> None:
     for number, hit in enumerate(found, start=1):
         place = f"{hit['score']:.3f}  {_place(hit)}".rstrip()
         _out.print(f"[bold]{number}. {escape(hit['title'])}[/] [dim]{place}[/]")
-        _out.print(f"   {escape(hit['text'])}")
+        _out.print(f"   {escape(hit['text'], lines=True)}")
 
 
 def note(text: str) -> None:
@@ -380,7 +414,7 @@ def manifest(document: "Manifest", path: Path) -> None:
     width = max(map(len, page)) + 2
     _out.print(f"[bold]{escape(str(path))}[/]", soft_wrap=True)
     for name, value in page.items():
-        shown = escape(value).replace("\n", "\n" + " " * width)
+        shown = escape(value, lines=True).replace("\n", "\n" + " " * width)
         _out.print(f"[bold]{name:<{width}}[/]{shown}", soft_wrap=True)
 
 
@@ -396,7 +430,8 @@ def _page(document: "Manifest", path: Path) -> dict[str, str]:
         "factory": _factory(document),
         "segments": _segments(document, path),
         "size": _bytes(size(document)),
-        "folders": "\n".join(document["roots"]) or "none: only files were indexed",
+        "folders": "\n".join(harmless(each, lines=False) for each in document["roots"])
+        or "none: only files were indexed",
         "last change": f"{_local(document['created'])}, version {document['version']}",
     }
 
@@ -466,7 +501,7 @@ def swept(document: dict[str, Any], out: Path) -> None:
     for name, summary in document["summary"].items():
         rows = [row for row in document["rows"] if row["router"] == name]
         table = _table(
-            f"{escape(name)} ({summary['source']}, {summary['profile']})",
+            f"{escape(name)} ({escape(summary['source'])}, {escape(summary['profile'])})",
             *("", "accuracy", "steps", "of multi's steps", "of its accuracy", *LABELS),
         )
         for row in [rows[at] for at in sorted({i * (len(rows) - 1) // 10 for i in range(11)})]:
@@ -524,7 +559,7 @@ def calibrated(found: dict[str, Any]) -> None:
             f"[yellow]![/] no α met the goal in {found['infeasible']} of {found['resamples']} "
             "resamples of the questions"
         )
-    alpha = found["saved"] or f"{found['alpha']:g}"
+    alpha = escape(found["saved"] or f"{found['alpha']:g}")
     router = "" if found["router"] == "builtin" else f" --router {escape(found['router'])}"
     profile = escape(found["profile"])
     _out.print(

@@ -2,21 +2,25 @@
 
 from pathlib import Path
 
-from hopgate.common.files import home_dir
+from hopgate.common.files import home_dir, private_file, private_folder
 
 
 def threads_file() -> Path:
-    """Return the SQLite file of conversations (`ask --thread`); its folder is created.
+    """Return the SQLite file of conversations (`ask --thread`).
+
+    It and its folder are created if need be, and closed to other users.
 
     Raises:
-        RuntimeError: The folder cannot be created.
+        RuntimeError: They cannot be created, or not be closed to other users.
     """
     folder = home_dir()
+    file = folder / "threads.sqlite"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
+        private_file(file)
     except OSError as error:
         raise RuntimeError(
-            f"conversations cannot be stored in {folder} ({error.strerror}); "
-            "set HOPGATE_HOME to a folder of your own"
+            f"conversations cannot be kept private in {error.filename or folder} "
+            f"({error.strerror}); set HOPGATE_HOME to a folder of your own"
         ) from error
-    return folder / "threads.sqlite"
+    return file

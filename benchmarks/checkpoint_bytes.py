@@ -29,10 +29,9 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from hopgate import Context, build_graph
+from hopgate.graphs.checkpoints import serializer, sqlite_saver
 from hopgate.nodes import prompts
 from hopgate.retrievers.base import Hit, passage_id
 from hopgate.retrievers.sources import sample_path
@@ -132,7 +131,7 @@ class Sqlite:
     @asynccontextmanager
     async def saver(self) -> AsyncIterator[BaseCheckpointSaver[str]]:
         """Open a checkpointer on the file."""
-        async with AsyncSqliteSaver.from_conn_string(str(self._file)) as saver:
+        async with sqlite_saver(self._file) as saver:
             await saver.setup()
             yield saver
 
@@ -161,7 +160,7 @@ class Postgres:
     @asynccontextmanager
     async def saver(self) -> AsyncIterator[BaseCheckpointSaver[str]]:
         """Open a checkpointer and create its tables."""
-        async with AsyncPostgresSaver.from_conn_string(self._uri) as saver:
+        async with AsyncPostgresSaver.from_conn_string(self._uri, serde=serializer()) as saver:
             await saver.setup()
             yield saver
 
@@ -204,7 +203,7 @@ def by_table(database: Database) -> Counter[str]:
 def by_channel(database: Database) -> Counter[str]:
     """Return the bytes of each channel's values, of versions, metadata and row keys."""
     found: Counter[str] = Counter()
-    serde = JsonPlusSerializer()
+    serde = serializer()
     for table in database.tables:
         for row in database.rows(table):
             parts: Counter[str] = Counter()

@@ -340,10 +340,10 @@ async def memory_graph(setting: Setting) -> dict[str, Any]:
 
 
 async def memory_sqlite(setting: Setting) -> dict[str, Any]:
-    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+    from hopgate.graphs.checkpoints import sqlite_saver
 
     with tempfile.TemporaryDirectory() as folder:
-        async with AsyncSqliteSaver.from_conn_string(f"{folder}/checkpoints.sqlite") as saver:
+        async with sqlite_saver(f"{folder}/checkpoints.sqlite") as saver:
             return await memory(in_process(saver=saver), setting.sizes.stored_requests, os.getpid())
 
 

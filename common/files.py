@@ -1,13 +1,15 @@
 """Files: where hopgate keeps them, how it writes them, and how it reads JSON lines."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -15,6 +17,7 @@ Row = TypeVar("Row")
 
 MAX_SHOWN_CHARS = 60  # of a bad value in an error message
 _REMOVING_TRIES = 20
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # what a mode allows anyone but the owner
 
 
 def home_dir() -> Path:
@@ -35,6 +38,45 @@ def cache_dir() -> Path:
 def _configured_home() -> Path | None:
     folder = os.environ.get("HOPGATE_HOME")
     return Path(folder).expanduser() if folder else None
+
+
+# Privacy
+
+
+def private_folder(folder: Path) -> None:
+    """Create a folder that only its owner can enter, or close an existing one to others.
+
+    Raises:
+        OSError: It cannot be created or closed, or all users share it, as they do /tmp.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & stat.S_ISVTX:
+        raise PermissionError(errno.EPERM, "all users share it", str(folder))
+    _close_to_others(folder)
+
+
+def private_file(file: Path) -> None:
+    """Create an SQLite file that only its owner can read, or close an existing one to others.
+
+    SQLite gives the mode of this file to those that it writes beside it; if they are there already,
+    they are closed too.
+
+    Raises:
+        OSError: It cannot be created or closed.
+    """
+    file = file.resolve()
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    for ending in ("", "-wal", "-shm", "-journal"):
+        with suppress(FileNotFoundError):  # another process may have removed it just now
+            _close_to_others(file.with_name(file.name + ending))
+
+
+def _close_to_others(path: Path) -> None:
+    # By name: to close a file that this process has open elsewhere would drop SQLite's locks on it.
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & _OTHERS:
+        path.chmod(mode & ~_OTHERS)
 
 
 # Writing

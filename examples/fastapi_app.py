@@ -32,6 +32,7 @@ from psycopg_pool import AsyncConnectionPool
 from pydantic import AfterValidator, BaseModel, Field
 
 from hopgate import Context, build_graph
+from hopgate.graphs.checkpoints import serializer
 from hopgate.nodes import events
 from hopgate.nodes.text import check_question
 
@@ -51,7 +52,7 @@ class Question(BaseModel):
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the database and build the graph; close the database at the end."""
     async with connections() as pool:
-        saver = AsyncPostgresSaver(pool)
+        saver = AsyncPostgresSaver(pool, serde=serializer())
         await saver.setup()
         app.state.graph = build_graph(saver)
         yield

@@ -66,7 +66,8 @@ def build_graph(
     Args:
         checkpointer: Where conversations and runs are stored; None stores nothing. Each step is
             stored before the next one starts (`durability="sync"`, which a request may override),
-            so that a kill loses no step that had finished.
+            so that a kill loses no step that had finished. Open a database's saver with
+            `hopgate.graphs.checkpoints`, so that no row of it can run code.
         model: A LangChain chat model to use instead of the context's `model`.
         retriever: A LangChain vector store or retriever, or any object with
             `search(queries, k)`, to use instead of the context's `index`. An object whose

@@ -1,8 +1,11 @@
 """Running `hopgate` commands: in this process, or in one of their own where that is the point."""
 
+import contextlib
 import os
+import pty
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +51,32 @@ def run_process(*arguments: str, **environment: str) -> Ran:
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def in_terminal(*arguments: str, out: bool = False) -> Ran:
+    """Run a command with a terminal for its stderr, or for both its stdout and its stderr."""
+    ours, theirs = pty.openpty()
+    seen = bytearray()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):  # what Linux says when the other end is closed
+            while piece := os.read(ours, 4096):
+                seen.extend(piece)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    ran = subprocess.run(
+        [sys.executable, "-m", "hopgate", *arguments],
+        stdout=theirs if out else subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+        timeout=300,
+        check=False,
+    )
+    os.close(theirs)
+    watcher.join()
+    os.close(ours)
+    return Ran(ran.returncode, (ran.stdout or b"").decode(), seen.decode())
 
 
 def one_line(ran: Ran, code: int, *parts: str) -> None:

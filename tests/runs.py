@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from hopgate import Context, build_graph
+from hopgate.graphs.checkpoints import serializer, sqlite_saver
 from hopgate.retrievers.base import Hit
 
 QUESTION = "In which harbour does the ship of the writer of the hymn of Veskary lie?"
@@ -86,11 +87,14 @@ async def run(graph: CompiledStateGraph[Any, Context, Any, Any], question: str |
 async def opened(database: str) -> AsyncIterator[BaseCheckpointSaver[str]]:
     """Open a database: the URI of a PostgreSQL server, or the path of an SQLite file."""
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     postgres = database.startswith("postgresql:")
-    kind: Any = AsyncPostgresSaver if postgres else AsyncSqliteSaver
-    async with kind.from_conn_string(database) as saver:
+    opening: Any = (
+        AsyncPostgresSaver.from_conn_string(database, serde=serializer())
+        if postgres
+        else sqlite_saver(database)
+    )
+    async with opening as saver:
         await saver.setup()
         yield saver
 

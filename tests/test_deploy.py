@@ -180,6 +180,19 @@ def test_the_example_environment_is_valid_and_has_no_secret() -> None:
     assert values["POSTGRES_PASSWORD"] == ""
 
 
+def test_servers_are_told_to_read_stored_threads_as_data() -> None:
+    """What the server does with it is LangGraph's: tests/test_checkpoints.py has the serializer."""
+    template = ROOT / "app/template"
+    for config, example in (
+        (CONFIG, ROOT / ".env.example"),
+        (template / "langgraph.json", template / "env.example"),
+    ):
+        declared = json.loads(config.read_text(encoding="utf-8"))
+        assert declared["checkpointer"]["serde"] == {"pickle_fallback": False}
+        assert "ENV LANGGRAPH_STRICT_MSGPACK=true" in declared["dockerfile_lines"]
+        assert dotenv_values(example)["LANGGRAPH_STRICT_MSGPACK"] == "true"
+
+
 def test_the_example_limits_give_no_access_to_the_server_s_files() -> None:
     limits = Limits.parse(json.loads(dotenv_values(ROOT / ".env.example")["HOPGATE_LIMITS"] or ""))
     assert limits.question_chars and limits.prompt_chars and limits.body_bytes

@@ -69,28 +69,24 @@ class TestRetrieverStandard(RetrieversIntegrationTests):
         return QUESTION
 
 
-def example_tool() -> BaseTool:
-    return build_graph(context=Context(model="local:smollm2", gate="never")).as_tool()
+class ExampleTool:
+    """The tool that both standard suites test."""
 
-
-class TestToolStandard(ToolsUnitTests):
     @property
     def tool_constructor(self) -> BaseTool:
-        return example_tool()
+        return build_graph(context=Context(model="local:smollm2", gate="never")).as_tool()
 
     @property
     def tool_invoke_params_example(self) -> dict[str, Any]:
         return {"question": "What is the capital of Japan?"}
 
 
-class TestToolStandardRuns(ToolsIntegrationTests):
-    @property
-    def tool_constructor(self) -> BaseTool:
-        return example_tool()
+class TestToolStandard(ExampleTool, ToolsUnitTests):
+    pass
 
-    @property
-    def tool_invoke_params_example(self) -> dict[str, Any]:
-        return {"question": "What is the capital of Japan?"}
+
+class TestToolStandardRuns(ExampleTool, ToolsIntegrationTests):
+    pass
 
 
 # The retriever

@@ -1,19 +1,13 @@
 """The live view of `ask`, and that nothing in it can command the terminal."""
 
-import contextlib
 import io
 import json
-import os
-import pty
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran
+from commands import Ran, in_terminal
 from doubles import by_task
 from fake_openai import FakeOpenAI
 from rich.console import Console
@@ -130,32 +124,6 @@ def attacking(tmp_path: Path) -> Path:
     source.write_text(json.dumps({"title": ATTACK, "text": f"Text of {ATTACK}"}) + "\n")
     build_index([source], tmp_path / "index")
     return tmp_path / "index"
-
-
-def in_terminal(*arguments: str) -> tuple[int, str, str]:
-    """Run a command with a terminal for its stderr; returns its exit code, stdout and stderr."""
-    ours, theirs = pty.openpty()
-    seen = bytearray()
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):  # what Linux says when the other end is closed
-            while piece := os.read(ours, 4096):
-                seen.extend(piece)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    ran = subprocess.run(
-        [sys.executable, "-m", "hopgate", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
-        timeout=300,
-        check=False,
-    )
-    os.close(theirs)
-    watcher.join()
-    os.close(ours)
-    return ran.returncode, ran.stdout.decode(), seen.decode()
 
 
 def test_ask_shows_a_run_in_a_terminal_and_the_answer_on_stdout(
