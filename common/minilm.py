@@ -7,6 +7,7 @@ released model's by less than 1e-4. `tools/minilm.py` makes the files.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,13 @@ WEIGHTS, GRAPH = FOLDER / "minilm.safetensors", FOLDER / "minilm.onnx"
 TOKENIZER, CONFIG = FOLDER / "tokenizer.json", FOLDER / "config.json"
 RELEASED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors in the original release, by which an index knows its encoder."""
-SHA256 = "4e0b6db32bd0f0ace06426117ce3729ed36a948c037572c9b70753ff29cb055c"
-"""SHA-256 of `WEIGHTS`."""
+SHA256 = {
+    "minilm.safetensors": "4e0b6db32bd0f0ace06426117ce3729ed36a948c037572c9b70753ff29cb055c",
+    "minilm.onnx": "93a8e894aed17938b6b42518c4ce1f76d0cf6922c4ec199790775caa955687e6",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "config.json": "b3f8a888207311282d7d3f44fde4f7a4ab4bb88154d2dea3ade753803b54ee05",
+}
+"""SHA-256 of each file, by its name."""
 DIMENSION = 384
 MAX_TOKENS = 256
 BLOCK = 64
@@ -37,16 +43,18 @@ _hashes = Cache[str]()
 
 
 def check_files() -> None:
-    """Check that all files are there and the weights are whole.
+    """Check that all files are there and as they were released.
+
+    A file is hashed again only after it has changed.
 
     Raises:
-        RuntimeError: A file is missing, or the weights were altered.
+        RuntimeError: A file is missing or was altered.
     """
     for path in (WEIGHTS, GRAPH, TOKENIZER, CONFIG):
         if not path.is_file():
             raise RuntimeError(f"{path} is missing; install hopgate again")
-    if _hashes.get(WEIGHTS, lambda: sha256(WEIGHTS), files=[WEIGHTS]) != SHA256:
-        raise RuntimeError(f"{WEIGHTS} was altered: its SHA-256 is wrong; install hopgate again")
+        if _hashes.get(path, partial(sha256, path), files=[path]) != SHA256[path.name]:
+            raise RuntimeError(f"{path} was altered: its SHA-256 is wrong; install hopgate again")
 
 
 def tokenizer() -> Tokenizer:

@@ -22,7 +22,7 @@ from hopgate.cli import cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *(ROOT / name for name in ("classifiers/weights/README.md", "app/template/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

