@@ -41,6 +41,7 @@ from hopgate.terminal import guarded, harmless
 
 if TYPE_CHECKING:
     from hopgate.evaluation.labelling import Judge
+    from hopgate.nodes.state import Usage
 
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -632,10 +633,21 @@ def explain_error(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         return text, 2
     if isinstance(error, RuntimeError):
-        return text, 1
+        return text + _cost(error), 1
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}", 1
     return f"{type(error).__name__}: {text}; run again with --debug for the traceback", 1
+
+
+def _cost(error: RuntimeError) -> str:
+    """Return what a run had cost when it failed; see `hopgate.nodes.spending.spent_by`."""
+    usage: Usage | None = getattr(error, "usage", None)
+    if not usage or not usage["llm_calls"] + usage["retrieval_steps"]:
+        return ""
+    return (
+        f" (cost so far: {usage['retrieval_steps']} retrievals, {usage['llm_calls']} model calls, "
+        f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens)"
+    )
 
 
 def _fail(message: str, code: int) -> int:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.responses import JSONResponse
 
+    from hopgate.nodes.state import Usage
+
 INTERNAL = "an internal error; the server's log has the details"
 SERVER_ERROR = 500
 CODES = {
@@ -13,6 +15,8 @@ CODES = {
     404: "not_found",
     408: "request_timeout",
     413: "request_too_large",
+    429: "budget_spent",
+    504: "deadline_passed",
 }
 
 
@@ -23,6 +27,7 @@ def refusal(
     *,
     code: str | None = None,
     param: str | None = None,
+    usage: "Usage | None" = None,
 ) -> "JSONResponse":
     """Return an error response.
 
@@ -32,18 +37,23 @@ def refusal(
         headers: More headers.
         code: A word that programs can test for; None is that of the status, if it has one.
         param: The part of the request that is wrong.
+        usage: What the run had cost when it failed.
     """
     from starlette.responses import JSONResponse
 
-    return JSONResponse(
-        {"detail": message, **error(status, message, code=code, param=param)}, status, headers
-    )
+    shown = error(status, message, code=code, param=param, usage=usage)
+    return JSONResponse({"detail": message, **shown}, status, headers)
 
 
 def error(
-    status: int, message: str, *, code: str | None = None, param: str | None = None
+    status: int,
+    message: str,
+    *,
+    code: str | None = None,
+    param: str | None = None,
+    usage: "Usage | None" = None,
 ) -> dict[str, object]:
     """Return an error in the form of OpenAI's API."""
     kind = "server_error" if status >= SERVER_ERROR else "invalid_request_error"
     shown = {"message": message, "type": kind, "param": param, "code": code or CODES.get(status)}
-    return {"error": shown}
+    return {"error": shown, **({"hopgate": {"usage": usage}} if usage else {})}

@@ -22,6 +22,7 @@ from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import Context, explain
 from hopgate.nodes.limits import limits_from_environment
+from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
 from hopgate.server.completions import ChatRequest, Completion, Part, run, streams
 from hopgate.server.guards import BodyLimit, body_bytes
 from hopgate.server.presets import PRESETS
@@ -188,7 +189,8 @@ async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[str, N
             yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
     except Exception as fault:
         status, message = explained(fault)
-        yield f"data: {json.dumps(error(status, message), ensure_ascii=False)}\n\n"
+        shown = error(status, message, usage=spent_by(fault))
+        yield f"data: {json.dumps(shown, ensure_ascii=False)}\n\n"
     yield "data: [DONE]\n\n"
 
 
@@ -199,8 +201,9 @@ def explained(fault: Exception) -> tuple[int, str]:
         return GONE, "the client has hung up"
     if isinstance(fault, ValidationError):
         return 400, explain(fault)
-    if isinstance(fault, ModelError):
-        return 502, text
+    for kind, status in ((ModelError, 502), (DeadlinePassed, 504), (BudgetSpent, 429)):
+        if isinstance(fault, kind):
+            return status, text
     if isinstance(fault, ValueError):
         return 400, text
     if isinstance(fault, RuntimeError):
@@ -218,4 +221,4 @@ def _refused(_: Request, refused: Exception) -> Response:
 
 def _failed(_: Request, fault: Exception) -> Response:
     status, message = explained(fault)
-    return refusal(status, message, NO_RETRY)
+    return refusal(status, message, NO_RETRY, usage=spent_by(fault))

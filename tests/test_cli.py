@@ -248,7 +248,7 @@ def test_ask_stream_fails_with_one_line_after_its_events(
     ran = run("ask", QUESTION, "--strategy", "single", "--stream")
     told = [json.loads(line)["event"] for line in ran.out.splitlines()]
     assert told == ["gate", "route", "hop", "failed"]
-    one_line(ran._replace(out=""), 1, fake.base_url)
+    one_line(ran._replace(out=""), 1, fake.base_url, "(cost so far: 1 retrievals, 1 model calls, ")
 
 
 def test_markup_in_answers_is_printed_literally(run: Callable[..., Ran], fake: FakeOpenAI) -> None:

@@ -24,8 +24,9 @@ from langgraph_dev import CONFIG, Server, free_port, running, start
 from openai import AsyncOpenAI, OpenAI
 
 from hopgate.nodes.generate import read_answer, settled
+from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
-from hopgate.server import project, tokens
+from hopgate.server import project, tokens, v1
 from hopgate.server.completions import ChatRequest, annotations
 
 QUESTION = "In what year was Skerrane Light first lit?"
@@ -395,9 +396,19 @@ def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
 ) -> None:
     fake.answers(lambda _: Reply(status=401, error="wrong key"))
     client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=2)
-    with pytest.raises(openai.InternalServerError, match="wrong key; check OPENAI_API_KEY"):
+    with pytest.raises(
+        openai.InternalServerError, match="wrong key; check OPENAI_API_KEY"
+    ) as caught:
         client.chat.completions.create(model="hopgate", messages=[user(QUESTION)])
     assert len(fake.requests) == 1
+    assert caught.value.response.json()["hopgate"]["usage"]["llm_calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [(DeadlinePassed("late"), 504), (BudgetSpent("x"), 429)]
+)
+def test_a_turn_that_may_not_go_on_has_a_status_of_its_own(fault: Exception, status: int) -> None:
+    assert v1.explained(fault) == (status, str(fault))
 
 
 def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: FakeOpenAI) -> None:
