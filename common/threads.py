@@ -2,10 +2,13 @@
 
 import asyncio
 import contextvars
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -14,11 +17,14 @@ AT_ONCE = 64
 
 Value = TypeVar("Value")
 
+_free: deque[SimpleQueue[Callable[[], None]]] = deque()
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_free.clear)  # a forked process has none of the threads
 
 
 async def in_thread(run: Callable[..., Value], *arguments: Any) -> Value:
-    """Call a function in a thread of its own, with the caller's context variables.
+    """Call a function in a thread, with the caller's context variables.
 
     Unlike with `asyncio.to_thread`, whoever stops waiting is free at once, and a call that never
     returns keeps no other function from running.
@@ -40,5 +46,21 @@ async def in_thread(run: Callable[..., Value], *arguments: Any) -> Value:
 
     done.set_running_or_notify_cancel()
     done.add_done_callback(free)
-    threading.Thread(target=work, name="hopgate-call", daemon=True).start()
+    _start(work)
     return await asyncio.wrap_future(done)
+
+
+def _start(work: Callable[[], None]) -> None:
+    """Hand work to a thread that is free, or to a new one."""
+    try:
+        wanted = _free.pop()
+    except IndexError:
+        wanted = SimpleQueue()
+        threading.Thread(target=_serve, args=(wanted,), name="hopgate-call", daemon=True).start()
+    wanted.put(work)
+
+
+def _serve(wanted: "SimpleQueue[Callable[[], None]]") -> None:
+    while True:
+        wanted.get()()
+        _free.append(wanted)

@@ -23,11 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except (
-        OSError,
-        TypeError,
-        ValueError,
-    ) as error:  # the latter two for what is no name of a host
+    except (OSError, TypeError, ValueError) as error:  # the last two: it is no name of a host
         cause = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]
         raise RuntimeError(
             f"{host}:{port} cannot be used ({cause}); choose another --port or --host"

@@ -1,6 +1,8 @@
 """What a turn may cost and how long it may take: no request gets past it, and all of it shows."""
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from langgraph.types import Command, Overwrite, Send
 from pydantic import Field
 
 from hopgate import Context, build_graph
+from hopgate.common.threads import in_thread
 from hopgate.graphs import events
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
@@ -335,3 +338,13 @@ def test_a_plain_script_ends_although_its_retriever_hangs() -> None:
     app = build_graph(model=Waiting(), retriever=Hanging([]), router=FixedRouter("B"))
     result = app.invoke(ASKED, context=Context(strategy="single", max_seconds=0.5))
     assert result["answer"] == "Some fact."
+
+
+async def test_a_forked_process_starts_threads_of_its_own() -> None:
+    assert await in_thread(int, "1") == 1
+    child = os.fork()
+    if not child:  # pragma: no cover
+        signal.alarm(20)
+        os._exit(0 if asyncio.new_event_loop().run_until_complete(in_thread(int, "2")) == 2 else 1)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert status == 0
