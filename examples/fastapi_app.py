@@ -38,6 +38,7 @@ from hopgate.nodes.text import check_question
 
 log = logging.getLogger(__name__)
 locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+places = asyncio.Semaphore(50)  # questions at a time, each with a connection as its lock
 
 
 class Question(BaseModel):
@@ -58,8 +59,34 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
 
 
+@asynccontextmanager
+async def alone(thread: UUID) -> AsyncIterator[None]:
+    """Wait until no other question of a conversation is being answered, in any process.
+
+    The lock is PostgreSQL's and ends with its connection, also if this process dies. In a process,
+    only one question of a conversation at a time opens one.
+    """
+    async with locks.setdefault(thread, asyncio.Lock()), places:
+        held = await AsyncConnection.connect(**connection_options())
+        try:
+            await held.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [str(thread)])
+            yield
+        finally:
+            await held.close()  # at once, even while the task is being cancelled
+
+
 def connections() -> AsyncConnectionPool[AsyncConnection[DictRow]]:
-    """Create a pool from HOPGATE_POSTGRES; errors never show it, as it may hold a password."""
+    """Create a pool for the stored conversations."""
+    return AsyncConnectionPool(
+        connection_class=AsyncConnection[DictRow],
+        kwargs=connection_options(),
+        open=False,
+        timeout=10,
+    )
+
+
+def connection_options() -> dict[str, Any]:
+    """Read HOPGATE_POSTGRES; errors never show it, as it may hold a password."""
     try:
         options: dict[str, Any] = dict(conninfo_to_dict(os.environ.get("HOPGATE_POSTGRES", "")))
     except ProgrammingError:
@@ -70,10 +97,7 @@ def connections() -> AsyncConnectionPool[AsyncConnection[DictRow]]:
             "HOPGATE_POSTGRES is missing or malformed; set postgresql://user:password@host/name "
             "with special characters of the password escaped, such as @ as %40"
         )
-    options |= {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    return AsyncConnectionPool(
-        connection_class=AsyncConnection[DictRow], kwargs=options, open=False, timeout=10
-    )
+    return options | {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 
 
 app = FastAPI(lifespan=lifespan)
@@ -92,8 +116,7 @@ async def ask(body: Question) -> AsyncIterator[ServerSentEvent]:
     config: Any = {"configurable": {"thread_id": str(body.thread)}}
     result: dict[str, Any] = {}
     try:
-        # One question at a time per conversation.
-        async with locks.setdefault(body.thread, asyncio.Lock()):
+        async with alone(body.thread):
             part: Any
             async for namespace, mode, part in app.state.graph.astream(
                 {"question": body.question},

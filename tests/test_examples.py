@@ -186,6 +186,36 @@ def test_two_questions_of_one_conversation_wait_for_each_other(
     assert [role for role, _ in app.history(thread)] == ["human", "ai", "human", "ai"]
 
 
+def test_two_processes_answer_one_question_of_a_conversation_at_a_time(
+    fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
+) -> None:
+    said = by_task(gate=Reply("[No]", delay=0.3), direct="Tokyo", condense="Where is it?")
+    fake.answers(said)
+    other = App(tmp_path, app.env)
+    try:
+        with ThreadPoolExecutor() as pool:
+            asked = [(each, f"Where is {name}?") for name in "ab" for each in (app, other)]
+            list(pool.map(lambda each: each[0].ask(thread, each[1]), asked))
+        assert [role for role, _ in app.history(thread)] == ["human", "ai"] * 4
+        assert other.history(thread) == app.history(thread)
+    finally:
+        other.stop()
+
+
+def test_a_killed_process_frees_its_conversations(
+    fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
+) -> None:
+    fake.answers(by_task(gate=Reply("[No]", delay=60), direct="Tokyo"))
+    other = App(tmp_path, app.env)
+    with ThreadPoolExecutor() as pool:
+        cut = pool.submit(other.ask, thread, "Where is Tokyo?")
+        wait_for(lambda: bool(fake.requests))
+        other.stop(signal.SIGKILL)
+        assert isinstance(cut.exception(), httpx.HTTPError)
+    fake.answers(by_task(gate="[No]", direct="Tokyo", condense="Where is Tokyo?"))
+    assert app.ask(thread, "Where is Tokyo?")[-1]["answer"] == "Tokyo"
+
+
 @pytest.mark.parametrize(
     ("body", "field", "message"),
     [
