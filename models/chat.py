@@ -431,13 +431,13 @@ def _is_openai(model: ChatModel) -> bool:
 
 
 def _reply_text(model: ChatModel, reply: "AIMessage", limit: int) -> str:
-    text = _THOUGHTS.sub("", reply.text[:MAX_CHARS_WITH_THOUGHTS]).lstrip()
+    text = _THOUGHTS.sub("", reply.text[:MAX_CHARS_WITH_THOUGHTS])
     if not text and _was_cut(reply.response_metadata):
         raise ModelError(
             f"model {model.name} at {model.endpoint} used {limit} tokens without a reply; a "
             f"reasoning model needs room to think: set {THINKING_TOKENS}, for example to 2000"
         )
-    return _readable(text[: reply_chars(limit)])
+    return _readable(text)[: reply_chars(limit)].rstrip()
 
 
 def reply_chars(tokens: int) -> int:
