@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from hopgate.classifiers.checkpoint import COST, HEAD, MAX_TOKENS
 from hopgate.common import minilm
+from hopgate.common.errors import reason
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
@@ -164,8 +165,9 @@ def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -
         tensors = {name: torch.tensor(values) for name, values in state.items()}
         found = network.load_state_dict(tensors, strict=False, assign=True)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"the weights do not fit the router's configuration: {reason}") from error
+        raise ValueError(
+            f"the weights do not fit the router's configuration: {reason(error, 300)}"
+        ) from error
     network.complete()
     missing = {name for name, _ in network.named_parameters()} - state.keys()
     if missing or found.unexpected_keys:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hopgate.common.errors import reason
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -70,7 +72,7 @@ class Network:
                 enable_fallback=False,  # it would print, and try the same again
             )
         except Exception as error:  # its errors have no common base class
-            raise ValueError(f"the graph does not fit its weights: {_reason(error)}") from error
+            raise ValueError(f"the graph does not fit its weights: {reason(error, 300)}") from error
 
     def run(
         self, ids: Sequence[Sequence[int]], progress: Callable[[int], None] | None = None
@@ -108,7 +110,7 @@ class Network:
         try:
             (found,) = self._session.run([OUTPUT], dict(zip(INPUTS, (tokens, mask), strict=True)))
         except Exception as error:
-            raise ValueError(f"the graph cannot be run: {_reason(error)}") from error
+            raise ValueError(f"the graph cannot be run: {reason(error, 300)}") from error
         return np.asarray(found, dtype=np.float32)
 
 
@@ -218,7 +220,3 @@ def _model_class() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("hopgate_onnx.Model"))
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

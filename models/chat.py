@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
+from hopgate.common.errors import one_line
 from hopgate.models import local
 
 if TYPE_CHECKING:
@@ -35,12 +36,18 @@ LIMIT_FIELDS = ("max_tokens", "max_output_tokens", "num_predict")
 """What LangChain's models name the maximum length of a reply."""
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are not secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
+MOST_CHARS_PER_TOKEN = 16
+"""Of any reply, on average: a long word with a token of its own has fewer. What is longer is cut,
+since some endpoints ignore `max_tokens`."""
+MAX_REPLY_CHARS = 16_000
+"""Of any reply: forty times an answer's 100 tokens of English, for models with room to think."""
+MAX_CHARS_WITH_THOUGHTS = 2_000_000  # of a reply before its thoughts are dropped
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
 THINKING_TOKENS = "HOPGATE_THINKING_TOKENS"
 # Thoughts that an endpoint leaves in the reply; some open the tag in the prompt, unseen.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.IGNORECASE | re.DOTALL)
 # A model that cannot stop repeats punctuation, which would keep the parsers busy for minutes.
-_ENDLESS = re.compile(r"(\W{200})\W+")
+_ENDLESS = re.compile(r"(?<!\W)(\W{200})\W++")
 WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 
@@ -266,7 +273,7 @@ def _create_other(provider: str, model: str) -> ChatModel:
             max_retries=MAX_RETRIES,
         )
     except ImportError as error:
-        raise RuntimeError(f"model {name!r} cannot be used: {_one_line(error)}") from error
+        raise RuntimeError(f"model {name!r} cannot be used: {one_line(error)}") from error
     except Exception as error:  # each provider has its own for a missing key
         raise ValueError(f"model {name!r} cannot be used: {_refusal(error)}") from error
     return replace(wrap(client), name=name, endpoint=_address(client) or f"{provider}'s API")
@@ -276,12 +283,8 @@ def _refusal(error: Exception) -> str:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):  # its own text shows the settings, and keys with them
-        return "; ".join(_one_line(each["msg"]) for each in error.errors(include_input=False))
-    return _one_line(error)[:600]
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())
+        return "; ".join(one_line(each["msg"]) for each in error.errors(include_input=False))
+    return one_line(error)[:600]
 
 
 def _address(client: "BaseChatModel") -> str | None:
@@ -293,8 +296,9 @@ def _address(client: "BaseChatModel") -> str | None:
 
 def _create_openai(name: str) -> ChatModel:
     from langchain_openai import ChatOpenAI
-    from openai import DefaultAioHttpClient
     from pydantic import SecretStr
+
+    from hopgate.models import wire
 
     if name == LOCAL:
         endpoint, key = local.serve()
@@ -311,8 +315,7 @@ def _create_openai(name: str) -> ChatModel:
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
         stream_usage=True,
-        # Many calls at once cost far less processor time over aiohttp than over httpx.
-        http_async_client=DefaultAioHttpClient(
+        http_async_client=wire.client(
             auth=_password(endpoint),
             timeout=TIMEOUT_SECONDS,
             trust_env=name != LOCAL,  # never reach the embedded server through a proxy
@@ -371,6 +374,8 @@ async def complete(
             f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
             "(prompt_chars); start a new thread or lower max_evidence_tokens"
         )
+    from hopgate.models import wire
+
     limit = max_tokens + model.thinking_tokens
     client, options = _limited(model, limit)
     if stop:
@@ -379,8 +384,10 @@ async def complete(
         options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
     try:
         tags = [] if streamed else ["nostream"]
-        async with asyncio.timeout(GIVE_UP_SECONDS):
-            reply = await client.ainvoke(list(messages), {"tags": tags}, **options)
+        with wire.allowing(limit, logprobs=logprobs):
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                reply = await client.ainvoke(list(messages), {"tags": tags}, **options)
+        tops = _top_logprobs(reply.response_metadata, limit)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
     if _broke_off(model, reply):
@@ -393,7 +400,7 @@ async def complete(
         text=_reply_text(model, reply, limit),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
-        logprobs=_top_logprobs(reply.response_metadata),
+        logprobs=tops,
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
     )
@@ -424,13 +431,18 @@ def _is_openai(model: ChatModel) -> bool:
 
 
 def _reply_text(model: ChatModel, reply: "AIMessage", limit: int) -> str:
-    text = _THOUGHTS.sub("", reply.text)
+    text = _THOUGHTS.sub("", reply.text[:MAX_CHARS_WITH_THOUGHTS])
     if not text and _was_cut(reply.response_metadata):
         raise ModelError(
             f"model {model.name} at {model.endpoint} used {limit} tokens without a reply; a "
             f"reasoning model needs room to think: set {THINKING_TOKENS}, for example to 2000"
         )
-    return _readable(text)
+    return _readable(text)[: reply_chars(limit)].rstrip()
+
+
+def reply_chars(tokens: int) -> int:
+    """Return how many characters are read of a reply that may have this many tokens."""
+    return min(MOST_CHARS_PER_TOKEN * tokens, MAX_REPLY_CHARS)
 
 
 def _was_cut(metadata: dict[str, Any]) -> bool:
@@ -444,11 +456,14 @@ def _readable(text: str) -> str:
     return _ENDLESS.sub(r"\1", text.encode("utf-8", "replace").decode()).strip()
 
 
-def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
+def _top_logprobs(metadata: dict[str, Any], limit: int) -> tuple[dict[str, float], ...]:
+    """Return the likeliest tokens at each position, of at most `limit` positions."""
     found = metadata.get("logprobs")
     content = (found.get("content") if isinstance(found, dict) else found) or []  # Ollama's: a list
     return tuple(
-        _by_text(position["top_logprobs"]) for position in content if position.get("top_logprobs")
+        _by_text(position["top_logprobs"][:TOP_LOGPROBS])
+        for position in content[:limit]
+        if position.get("top_logprobs")
     )
 
 
@@ -456,7 +471,7 @@ def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Sum the probabilities of tokens with the same text; special tokens' text can be empty."""
     found: dict[str, float] = {}
     for top in tops:
-        token, logprob = str(top["token"]), float(top["logprob"])
+        token, logprob = str(top["token"]), min(0.0, float(top["logprob"]))
         found[token] = logprob if token not in found else _log_sum(found[token], logprob)
     return found
 
@@ -468,6 +483,8 @@ def _log_sum(a: float, b: float) -> float:
 
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
+    from hopgate.models.wire import ReplyTooLong
+
     what = (
         _without_key(model, _malformed(model, error) or _causes(error))[:300]
         or type(error).__name__
@@ -486,6 +503,9 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
             f"model {model.name} at {model.endpoint} did not give log-probabilities, which the "
             f"gates 'confidence' and 'draft' need ({what}); {WITHOUT_LOGPROBS}"
         )
+    if isinstance(error, ReplyTooLong):
+        advice = f"check that {url} leads to a chat endpoint that obeys max_tokens"
+        advice += f", or set {THINKING_TOKENS} if its model thinks first"
     if model.name == LOCAL:
         advice = "ask again, or use another model"
     if status in (400, 422):
@@ -502,12 +522,12 @@ def _malformed(model: ChatModel, error: Exception) -> str | None:
     if isinstance(error, json.JSONDecodeError):
         return "its reply is not JSON, or was cut short"
     if isinstance(error, IndexError | KeyError | TypeError | AttributeError):
-        return "its reply is no chat completion: it has no choices, or they hold no message"
+        return "its reply is no chat completion: it has no choices, or they cannot be read"
     return None
 
 
 def _causes(error: Exception) -> str:
-    causes = (" ".join(str(each).split()) for each in (error, error.__cause__) if each)
+    causes = (one_line(each) for each in (error, error.__cause__) if each)
     return " ".join(filter(None, dict.fromkeys(causes)))
 
 

@@ -25,12 +25,12 @@ TOKENS_EACH = 60  # a sub-question
 MAX_SUB_QUESTION_CHARS = 300  # a longer one is something else
 
 _LABEL = re.compile(
-    r"^\s*(?:[-*•–—]\s+|\(?\d{1,2}[.):]\s*|(?:sub-?)?q(?:uestion)?\s*\d*\s*[.):]\s*)+",
+    r"^\s*(?:[-*•–—]\s+|\(?\d{1,2}[.):]\s*|(?:sub-?)?q(?:uestion)?\s*(?:\d+\s*)?[.):]\s*)+",
     re.IGNORECASE,
 )
-_INNER_NUMBER = re.compile(r"\s+(?=\(?\d{1,2}[.)]\s+\S)")
+_INNER_NUMBER = re.compile(r"(?<!\s)\s++(?=\(?\d{1,2}[.)]\s+\S)")
 _QUESTION_END = re.compile(r"(?<=\?)\s+|(?<=[？؟])\s*")
-_FENCE = re.compile(r"^\s*```\w*\s*$", re.MULTILINE)
+_FENCE = re.compile(r"^[^\S\n]*+```\w*[^\S\n]*$", re.MULTILINE)
 
 
 @leaving_room
@@ -75,9 +75,10 @@ def read_sub_questions(reply: str, limit: int) -> list[str]:
     order: dict[tuple[str, ...], int] = {}
     places: dict[str, int] = {}
     for number, item in enumerate(_from_json(reply) or _from_lines(reply), start=1):
+        if len(found) == limit:
+            break
         sub_question = as_data(item)
-        words = key_words(sub_question)
-        if not words or len(sub_question) > MAX_SUB_QUESTION_CHARS:
+        if len(sub_question) > MAX_SUB_QUESTION_CHARS or not (words := key_words(sub_question)):
             continue
         if words not in order:
             found.append(sub_question)
@@ -87,7 +88,7 @@ def read_sub_questions(reply: str, limit: int) -> list[str]:
     def renumber(reference: re.Match[str]) -> str:
         return f"{{{places.get(reference[1], reference[1])}}}"
 
-    return [REFERENCE.sub(renumber, each) for each in found[:limit]]
+    return [REFERENCE.sub(renumber, each) for each in found]
 
 
 def _from_json(reply: str) -> list[str]:
@@ -110,7 +111,7 @@ def _from_lines(reply: str) -> list[str]:
 
 def _parts(reply: str) -> Iterator[str]:
     """Split lines where a question ends or the next number starts."""
-    for line in reply.splitlines():
+    for line in filter(str.strip, reply.splitlines()):
         for numbered in _INNER_NUMBER.split(line):
             label = _LABEL.match(numbered)
             first, *others = _QUESTION_END.split(numbered.strip())

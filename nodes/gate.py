@@ -40,7 +40,7 @@ MIN_MASS = 0.05  # of Yes and No together, for a position to count as the verdic
 
 # "[Yes] or [No]", "yes/no": repeats the choice and decides nothing.
 _CHOICE = re.compile(
-    r"\b(?:yes|no)\b\W*(?:\bor\b|\band\b|/|\|)\W*\b(?:yes|no)\b(?!\s+\w)", re.IGNORECASE
+    r"\b(?:yes|no)\b(?:\W*+(?:or|and)\b|[^\w/|]*+[/|])\W*+(?:yes|no)\b(?!\s+\w)", re.IGNORECASE
 )
 # "No idea" is no verdict, and "No one" answers the question itself.
 _LEADING = re.compile(
@@ -52,12 +52,12 @@ _BRACKETED = re.compile(r"[\[{]\s*(yes|no)\s*[\]}]", re.IGNORECASE)
 # "the answer is no", "I would say yes", "Decision: No", {"retrieve": "yes"}
 _STATED = re.compile(
     r"(?:\b(?:answer(?:\s+is)?|say)[^\w.!?]+(yes|no)\b(?!\W+(?:or|and)\b)"
-    r"|[:=]\W*(yes|no)\b(?!\s+\w))",
+    r"|[:=][^\w:=]*+(yes|no)\b(?!\s+\w))",
     re.IGNORECASE,
 )
 # a last sentence of its own, but not the answer to a question in the reply
 _CLOSING = re.compile(
-    r"(?:[.!;\n—–]|\b(?:hence|so|therefore|thus)\b)[^\w?]*(yes|no)\W*\Z", re.IGNORECASE
+    r"(?:[.!;\n—–]|\b(?:hence|so|therefore|thus)\b)[^\w?.!;\n—–]*+(yes|no)\W*+\Z", re.IGNORECASE
 )
 
 

@@ -35,7 +35,7 @@ _UNKNOWN = re.compile(
 # Without passages, a bracket inside the answer belongs to it: `a[1]`.
 _TRAILING = re.compile(
     r"(?<!\s\[\d\])(?<!\s\[\d\d\])(?<!\s\[\d{3}\])"  # try a row of markers as a whole
-    r"((?:\s+\[\d{1,3}\])++)\W*$"
+    r"(?<!\s)((?:\s++\[\d{1,3}\])++)\W*+$"
 )
 _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
@@ -225,7 +225,7 @@ def settled(reply: str) -> str:
 
     The rest may be a mark, a reasoning model's thoughts, or the start of "I don't know".
     """
-    text = _PREFIX.sub("", re.split(r"\s*[\[<]", reply, maxsplit=1)[0]).strip()
+    text = _PREFIX.sub("", re.split(r"[\[<]", reply, maxsplit=1)[0].strip())
     is_label = "answer".startswith(text.lower())
     return "" if is_label or _MAY_BE_UNKNOWN.fullmatch(text) else text
 

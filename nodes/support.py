@@ -19,6 +19,8 @@ _FUNCTION_WORDS = frozenset((
     "these", "they", "this", "those", "to", "was", "were", "which", "who", "with",
 ))
 # fmt: on
+MAX_TRACED_CHARS = 4_000
+"""Of an answer; some characters stand for whole phrases, and are spelled out before the search."""
 _FUNCTION_CHARACTERS = re.compile(
     "[\u3040-\u309f"  # hiragana: particles and endings
     "的了是在和与與及由于於为為被把对對从從到也就都而以之其有这這那个個一"
@@ -57,7 +59,7 @@ def support(answer: str, question: str, texts: Sequence[str]) -> Support:
     language = detect(texts)
     if normalise(answer).rstrip("。؟!？") in _BARE:
         return Support(language, frozenset())
-    words = terms(answer, language)
+    words = terms(answer[:MAX_TRACED_CHARS], language)
     rest = words - terms(question, language)
     return Support(language, frozenset(filter(_is_content, rest)) or rest or words)
 

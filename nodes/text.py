@@ -13,7 +13,7 @@ MAX_QUESTION_CHARS = 4_000
 
 MAX_LINE_CHARS = 2_000  # of a reply; text without spaces between sentences is slow to split
 
-MARK = re.compile(r"\s*\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
+MARK = re.compile(r"(?<!\s)\s*+\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 """A mark that cites passages by their numbers, such as ` [1]` or `[1, 3]`."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

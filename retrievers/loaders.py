@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from hopgate.common.errors import reason
 from hopgate.common.files import parse_object, shown
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.parsers import PACKAGES, PARSERS, Section, sections, stem
@@ -387,8 +388,7 @@ def _reported(file: Path, passages: Iterator[Passage], report: ReadReport) -> It
         report.missing = error
         report.skipped.append(SkippedFile(readable(file), str(error)))
     except Exception as error:  # the parsers' errors have no common base class
-        reason = " ".join(str(error).split()) or type(error).__name__
-        report.skipped.append(SkippedFile(readable(file), reason))
+        report.skipped.append(SkippedFile(readable(file), reason(error)))
 
 
 def _passages(file: Path, source: str, worker: Worker, report: ReadReport) -> Iterator[Passage]:

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from hopgate.common.errors import reason
 from hopgate.retrievers.plaintext import is_contents, read_text, unwrap, without_contents
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _reply(path: Path, source: str) -> dict[str, Any]:
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except Exception as error:  # the parsers' errors have no common base class
-        return {"error": " ".join(str(error).split()) or type(error).__name__}
+        return {"error": reason(error)}
     return {"sections": found}
 
 

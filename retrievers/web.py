@@ -14,6 +14,7 @@ from importlib.metadata import version
 from threading import Lock
 from typing import Any
 
+from hopgate.common.errors import one_line
 from hopgate.common.extras import require
 from hopgate.retrievers.base import Hit, check_k, passage_id
 
@@ -210,7 +211,7 @@ def _failed(engine: str, cause: str) -> RuntimeError:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:200]
+    return one_line(text)[:200]
 
 
 def _cause(error: Exception) -> str:

@@ -17,10 +17,10 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.models.chat import thinking_tokens
+from hopgate.models.chat import reply_chars, thinking_tokens
 from hopgate.nodes import events
 from hopgate.nodes.context import Context
-from hopgate.nodes.generate import settled
+from hopgate.nodes.generate import MAX_TOKENS, settled
 from hopgate.nodes.state import Citation
 from hopgate.nodes.text import MARK, keep_marks
 
@@ -180,13 +180,14 @@ class Completion:
             live: Whether to send tokens before the answer is final.
         """
         reply, sent, state = "", "", Json()
+        most = reply_chars(MAX_TOKENS)
         yield self._chunk({"role": "assistant", "content": ""})
         async with aclosing(parts):
             async for kind, part in parts:
                 if kind == "state":
                     state = part
-                elif live:
-                    reply += part
+                elif live and len(reply) < most:
+                    reply = (reply + part)[:most]
                     if more := settled(reply)[len(sent) :]:
                         sent += more
                         yield self._chunk({"content": more})

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from langgraph_dev import CONFIG, Server, free_port, running, start
 from openai import AsyncOpenAI, OpenAI
 
-from hopgate.nodes.generate import read_answer, settled
+from hopgate.models.chat import reply_chars
+from hopgate.nodes.generate import MAX_TOKENS, read_answer, settled
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
 from hopgate.server import project, tokens, v1
@@ -251,6 +252,19 @@ def test_a_stream_is_the_answer_piece_by_piece(served: Serving, fake: FakeOpenAI
     assert counted.usage and (counted.usage.prompt_tokens, counted.usage.total_tokens) == (5, 7)
     assert not counted.choices
     assert all(each.usage is None for each in chunks[:-1])
+
+
+def test_the_stream_of_a_model_that_ignores_max_tokens_is_cut_like_its_answer(
+    served: Serving, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(answer=streamed(*["It was lit in 1858. "] * 2_000)))
+    chunks = list(
+        served.client().chat.completions.create(
+            model="hopgate", messages=[user(QUESTION)], stream=True
+        )
+    )
+    text = "".join(each.choices[0].delta.content or "" for each in chunks)
+    assert text == ("It was lit in 1858. " * 2_000)[: reply_chars(MAX_TOKENS)].strip()
 
 
 def test_usage_is_streamed_only_if_it_is_wanted(served: Serving, fake: FakeOpenAI) -> None:

@@ -1,0 +1,86 @@
+"""How much of one reply is read from an OpenAI-compatible endpoint, which may send without end.
+
+Imports openai, so it is imported when the first model is loaded.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from openai import DefaultAioHttpClient, OpenAIError
+
+HEADROOM_BYTES = 2 * 2**20
+"""What any reply may have besides its tokens: an error as a web page, sources, content filters."""
+TOKEN_BYTES = 2 * 2**10
+"""Of a token: a streamed chunk with Azure's content filters has 700 bytes and 10 objects."""
+LOGPROBS_BYTES = 8 * 2**10
+"""More for the 20 likeliest tokens and their own: each is an object and a list, of 90 bytes."""
+ITEM_BYTES = 128
+"""What an object or a list counts besides its text, because reading it takes much longer: the
+openai package (3.54) took 35 µs for an empty one in `choices`, on one core."""
+
+_ITEM = re.compile(rb"[{\[]")
+
+
+class ReplyTooLong(OpenAIError):
+    """An endpoint sent more than a reply can have.
+
+    The clients of openai retry after other errors, but not after their own.
+    """
+
+
+class _Allowance:
+    """How much may be read of one reply, and the tokens that it comes from."""
+
+    def __init__(self, tokens: int, logprobs: bool) -> None:
+        self.tokens = tokens
+        self.size = HEADROOM_BYTES + tokens * (TOKEN_BYTES + LOGPROBS_BYTES * logprobs)
+
+
+_allowed: ContextVar[_Allowance | None] = ContextVar("allowed", default=None)
+
+
+@contextmanager
+def allowing(tokens: int, *, logprobs: bool) -> Iterator[None]:
+    """Limit the replies that are read inside this context.
+
+    Args:
+        tokens: Maximum tokens of a reply, with a reasoning model's thoughts.
+        logprobs: Whether they come with the likeliest tokens at each position.
+    """
+    token = _allowed.set(_Allowance(tokens, logprobs))
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def client(**options: Any) -> DefaultAioHttpClient:
+    """Return an HTTP client that stops reading a reply when it exceeds what is allowed.
+
+    Many calls at once cost far less processor time over aiohttp than over httpx.
+    """
+    return DefaultAioHttpClient(event_hooks={"response": [_bound]}, **options)
+
+
+async def _bound(response: Any) -> None:
+    """Count the bytes of a response after decompression, as everything that reads it gets them."""
+    allowed, read = _allowed.get() or _Allowance(0, logprobs=False), response.aiter_bytes
+
+    async def aiter_bytes(*options: Any, **named: Any) -> AsyncIterator[bytes]:
+        size = 0
+        async with aclosing(read(*options, **named)) as parts:
+            async for part in parts:
+                size += len(part) + ITEM_BYTES * len(_ITEM.findall(part))
+                if size > allowed.size:
+                    raise ReplyTooLong(
+                        f"its reply has HTTP status {response.status_code} and is far longer than "
+                        f"{allowed.tokens} tokens can be, so it was not read to its end"
+                    )
+                yield part
+                await asyncio.sleep(0)  # a part that is in memory already lets nothing else run
+
+    response.aiter_bytes = aiter_bytes

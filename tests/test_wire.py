@@ -1,0 +1,260 @@
+"""Replies without end, from a fake endpoint over real HTTP: what is read of them, and parsed."""
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from doubles import TalkingModel
+from fake_openai import COMPLETION_TOKENS, FakeOpenAI, Reply
+from langchain_core.messages import HumanMessage
+
+from hopgate.models import chat, wire
+from hopgate.models.chat import MAX_REPLY_CHARS, Completion, ModelError
+from hopgate.nodes.condense import inert
+from hopgate.nodes.decompose import read_sub_questions
+from hopgate.nodes.gate import parse, probability_of_yes, uncertainty
+from hopgate.nodes.generate import read_answer, settled
+from hopgate.nodes.reason import read_thought
+from hopgate.nodes.sub_answer import read_sub_answer
+from hopgate.nodes.support import support
+from hopgate.nodes.text import keep_marks
+from hopgate.retrievers.base import Hit
+
+PROMPT = [HumanMessage("Say something.")]
+MANY = 15_000_000  # bytes
+
+
+async def complete(stream: bool = False, max_tokens: int = 100, **options: Any) -> Completion:
+    """Ask the fake endpoint once."""
+    model = await chat.load("openai:fake")
+    streaming = replace(model, client=model.client.model_copy(update={"streaming": stream}))
+    return await chat.complete(streaming, PROMPT, max_tokens=max_tokens, **options)
+
+
+@asynccontextmanager
+async def responsive(seconds: float = 2.0) -> AsyncIterator[None]:
+    """Check that the event loop is never blocked for this long."""
+    gaps = []
+
+    async def beat() -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0.005)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    heart = asyncio.create_task(beat())
+    await asyncio.sleep(0.02)
+    try:
+        yield
+        await asyncio.sleep(0.02)
+    finally:
+        heart.cancel()
+    assert max(gaps) < seconds
+
+
+def document(content: str = "Paris", **choice: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": content}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop", **choice}]}
+
+
+def encoded(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def event(content: str, **choice: Any) -> bytes:
+    choices = [{"index": 0, "delta": {"content": content}, "finish_reason": None, **choice}]
+    return f"data: {json.dumps({'id': 'x', 'choices': choices})}\n\n".encode()
+
+
+DONE = event("", finish_reason="stop") + b"data: [DONE]\n\n"
+
+
+def positions(count: int) -> dict[str, Any]:
+    """Log-probabilities as an endpoint writes them, of tokens of six bytes."""
+    top = {"token": "déjàx", "logprob": -12.345678710937, "bytes": list("déjà".encode())}
+    return {"content": [{**top, "top_logprobs": [top] * chat.TOP_LOGPROBS}] * count}
+
+
+# What is read
+
+
+ENDLESS: dict[str, Callable[[], Reply]] = {
+    "text": lambda: Reply("word " * (MANY // 5)),
+    "spaces": lambda: Reply(body=b" " * MANY),
+    "log-probabilities": lambda: Reply(body=encoded(document(logprobs=positions(9_000)))),
+    "choices": lambda: Reply(body=b'{"choices": [' + b"{}," * 500_000 + b"{}]}"),
+    "gzip": lambda: Reply(body=gzip.compress(encoded(document("a" * MANY))), encoding="gzip"),
+    "a refusal": lambda: Reply(status=400, error="no " * (MANY // 3)),
+    "a failure": lambda: Reply(status=500, body=b"<p>no</p>" * (MANY // 9)),
+    "no length": lambda: Reply(body=(b"a" * 1000 for _ in range(MANY // 1000))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_a_reply_without_end_is_not_read_to_its_end(fake: FakeOpenAI, kind: str) -> None:
+    fake.says(*[ENDLESS[kind]()] * 3)
+    async with responsive():
+        with pytest.raises(ModelError) as caught:
+            await complete(logprobs=True)
+    check_refusal(str(caught.value), fake)
+
+
+STREAMS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "many chunks": lambda: (event("word ") for _ in range(60_000)),
+    "empty chunks": lambda: (b"data: {}\n\n" for _ in range(60_000)),
+    "one line": lambda: iter([event("word " * (MANY // 5)), DONE]),
+    "half a line": lambda: iter([b"data: " + b"a" * MANY]),
+    "log-probabilities": lambda: iter([event("Paris", logprobs=positions(9_000)), DONE]),
+    "comments": lambda: iter([b": wait\n\n" * (MANY // 8), event("Paris"), DONE]),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+async def test_a_stream_without_end_is_not_read_to_its_end(fake: FakeOpenAI, kind: str) -> None:
+    fake.says(Reply(body=STREAMS[kind]()))
+    async with responsive():
+        with pytest.raises(ModelError) as caught:
+            await complete(stream=True, logprobs=True)
+    check_refusal(str(caught.value), fake)
+
+
+def check_refusal(message: str, fake: FakeOpenAI) -> None:
+    assert "far longer than 100 tokens" in message
+    assert f"model openai:fake at {fake.base_url}" in message
+    assert "obeys max_tokens" in message and chat.THINKING_TOKENS in message
+    assert "\n" not in message and len(message) < 700
+    assert len(fake.requests) == 1  # a retry would cost as much again
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("thinking", [0, 2_000])
+async def test_a_reply_of_full_length_is_read(
+    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, stream: bool, thinking: int
+) -> None:
+    """The largest there are: a rare word for each token, with log-probabilities and filters."""
+    monkeypatch.setenv(chat.THINKING_TOKENS, str(thinking))
+    monkeypatch.setattr(chat, "_loaded", type(chat._loaded)())
+    tokens, filters = 100 + thinking, {f"kind {n}": {"filtered": False} for n in range(8)}
+    words = ["word"] * 100
+    if thinking:
+        words = ["<think>", *["thought"] * (thinking - 2), "</think>", *words]
+    one = positions(1)
+    if stream:
+        chunks = [event(f" {each}", logprobs=one, content_filter_results=filters) for each in words]
+        fake.says(Reply(body=b"".join([*chunks, DONE])))
+    else:
+        full = document(" ".join(words), logprobs=positions(tokens), content_filter_results=filters)
+        fake.says(Reply(body=json.dumps(full, indent=1).encode()))
+    found = await complete(stream, logprobs=True)
+    assert found.text == " ".join(["word"] * 100)
+    assert len(found.logprobs) == len(words)
+
+
+async def test_a_call_without_logprobs_is_allowed_less(fake: FakeOpenAI) -> None:
+    full = encoded(document(logprobs=positions(400)))
+    fake.says(Reply(body=full), Reply(body=full))
+    assert (await complete(max_tokens=400, logprobs=True)).text == "Paris"
+    with pytest.raises(ModelError, match="longer than 400 tokens"):
+        await complete(max_tokens=400)
+
+
+async def test_a_response_outside_a_call_is_limited(fake: FakeOpenAI) -> None:
+    fake.says(Reply("word " * (MANY // 5)))
+    body = {"messages": [{"content": "Say something."}]}
+    async with wire.client() as client:
+        with pytest.raises(wire.ReplyTooLong):
+            await client.post(f"{fake.base_url}/chat/completions", json=body)
+
+
+# What is parsed
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_beyond_max_tokens_is_cut(fake: FakeOpenAI, stream: bool) -> None:
+    fake.says(Reply("  " + "word " * 10_000))
+    found = await complete(stream, max_tokens=8)
+    assert found.text == ("word " * 10_000)[: 8 * chat.MOST_CHARS_PER_TOKEN].strip()
+    assert found.completion_tokens == COMPLETION_TOKENS  # what the endpoint counted
+
+
+async def test_a_reply_is_cut_after_its_thoughts(fake: FakeOpenAI) -> None:
+    fake.says(f"<think>{'thought ' * 10_000}</think>Paris")
+    assert (await complete()).text == "Paris"
+
+
+async def test_log_probabilities_beyond_max_tokens_are_cut(fake: FakeOpenAI) -> None:
+    fake.says(Reply("Paris", logprobs=[{"Paris": -0.1}] * 500))
+    assert len((await complete(logprobs=True)).logprobs) == 100
+
+
+async def test_the_reply_of_another_provider_s_client_is_cut() -> None:
+    own = chat.wrap(TalkingModel(say=lambda *_: "word " * 1_000_000))
+    async with responsive():
+        found = await chat.complete(own, PROMPT, max_tokens=100)
+    assert len(found.text) <= chat.reply_chars(100)
+
+
+def test_a_model_with_room_to_think_has_a_limit_too() -> None:
+    assert chat.reply_chars(100) == 1_600
+    assert chat.reply_chars(100 + 32_000) == MAX_REPLY_CHARS
+
+
+@pytest.mark.parametrize(
+    "position", [{"token": "Yes"}, {"token": "Yes", "logprob": "x"}, "Yes", None]
+)
+async def test_malformed_log_probabilities_are_an_error_of_the_model(
+    fake: FakeOpenAI, position: Any
+) -> None:
+    content = [{"token": "Yes", "logprob": -1.0, "top_logprobs": [position]}]
+    fake.says(Reply(body=encoded(document(logprobs={"content": content}))))
+    with pytest.raises(ModelError, match="did not answer"):
+        await complete(logprobs=True)
+
+
+async def test_a_log_probability_is_at_most_0(fake: FakeOpenAI) -> None:
+    fake.says(Reply("Yes", logprobs=[{"Yes": 1e9, "No": float("nan")}]))
+    found = await complete(logprobs=True)
+    assert probability_of_yes(found) == 0.5
+    assert 0 <= uncertainty(found) <= 1
+
+
+HIT = Hit(id="1", title="Tower", text="The tower is 330 metres tall.", score=1.0)
+READERS: dict[str, Callable[[str], object]] = {
+    "_readable": chat._readable,
+    "parse": parse,
+    "read_answer": lambda reply: read_answer(reply, []),
+    "read_answer with evidence": lambda reply: read_answer(reply, [HIT], "How tall is it?"),
+    "settled": settled,
+    "read_thought": read_thought,
+    "read_sub_questions": lambda reply: read_sub_questions(reply, 5),
+    "read_sub_answer": read_sub_answer,
+    "inert": inert,
+    "keep_marks": lambda reply: keep_marks(reply, [1]),
+    "support": lambda reply: support(reply, "How tall is it?", [HIT["text"]]),
+}
+PATTERNS = (
+    "<think>", "</think>", "[1] ", " [1]", "[1, 1] ", "1 ", "1. ", "1.\n", "(1) ", "q1. ", "- ",
+    "\n", "\t", " ", "\xa0", "\u3000", " \n", "a", "a b ", "yes or ", "yes/", "yes ", "[yes] ",
+    "answer is ", "answer: ", "say ", ":", ": ", ". ", "...", "? ", "？", "。", "—", "|", "/",
+    "[", "[ ", "{", "<", "```\n", "中", "中。", "ไท", "가 ", "e\u0301", "\u0301", "\u200d", "ﷺ",
+    "I don't know ", "3. Mai ", "no idea ", "yes" + "\n" * 199, "no" + "." * 199, "q" + " " * 199,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_reading_the_longest_reply_takes_no_time(reader: str) -> None:
+    """About 0.05 s each, up to 0.1 s; what grows with the square of the length takes minutes."""
+    for pattern in PATTERNS:
+        many = (pattern * MAX_REPLY_CHARS)[: MAX_REPLY_CHARS - 20]
+        for reply in (many, f"a{many}", f"{many}a", f"[{many}]", f"I don't know{many}"):
+            started = time.perf_counter()
+            READERS[reader](reply)
+            assert time.perf_counter() - started < 2, (pattern, reply[:3])
