@@ -51,19 +51,31 @@ def _running() -> _Background:
     with _lock:
         if _background is None or not _background.thread.is_alive():
             started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-            thread = threading.Thread(
-                target=lambda: asyncio.run(_serve(started)), name="hopgate", daemon=True
-            )
+            thread = threading.Thread(target=_run, args=(started,), name="hopgate", daemon=True)
             thread.start()
             _background = _Background(thread, *started.result())
             atexit.register(_end, _background)
         return _background
 
 
+def _run(started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]") -> None:
+    # Not asyncio.run: it ends by starting a thread, which Python 3.12 refuses when it exits.
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(_serve(started))
+    finally:
+        loop.close()
+
+
 async def _serve(started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]") -> None:
-    ending = asyncio.Event()
-    started.set_result((asyncio.get_running_loop(), ending))
+    loop, ending = asyncio.get_running_loop(), asyncio.Event()
+    started.set_result((loop, ending))
     await ending.wait()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await loop.shutdown_asyncgens()
 
 
 def _end(background: _Background) -> None:

@@ -86,7 +86,7 @@ def test_no_queries_give_no_vectors() -> None:
 
 
 def test_changed_minilm_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm, "SHA256", "0" * 64)
+    monkeypatch.setitem(minilm.SHA256, minilm.WEIGHTS.name, "0" * 64)
     with pytest.raises(RuntimeError, match=r"minilm\.safetensors was altered"):
         resolve_encoder("minilm")
 

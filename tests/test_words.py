@@ -79,7 +79,7 @@ def by_hand(query: str) -> dict[str, float]:
 def test_scores_are_those_of_the_formula(words: Words, query: str) -> None:
     expected = by_hand(query)
     hits = words.search(query, 9)
-    assert [key for key, _ in hits] == [
+    assert [found for found, _ in hits] == [
         key(text) for text in sorted(expected, key=lambda text: -expected[text])
     ]
     assert [score for _, score in hits] == pytest.approx(
