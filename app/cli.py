@@ -21,6 +21,7 @@ import click
 from click.core import ParameterSource
 
 from hopgate import cli_eval, cli_index
+from hopgate.common.errors import reason
 from hopgate.options import (
     ANSWERING,
     FILE,
@@ -629,7 +630,7 @@ def explain_error(error: Exception) -> tuple[str, int]:
         from hopgate.nodes.context import explain
 
         return explain(error, lambda name: f"--{name.replace('_', '-')}"), 2
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = reason(error)
     if isinstance(error, ValueError):
         return text, 2
     if isinstance(error, RuntimeError):

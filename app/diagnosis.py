@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+from hopgate.common.errors import one_line
+
 REACH_SECONDS = 3.0
 DOCUMENT_PACKAGES = {
     "documents (.pdf)": "pypdf",
@@ -74,7 +76,7 @@ def _attempt(name: str, look: Callable[[], str], *, needed: bool) -> Check:
     try:
         return Check(name, True, needed, look())
     except (ValueError, RuntimeError, OSError) as error:
-        return Check(name, False, needed, "not usable", " ".join(str(error).split()))
+        return Check(name, False, needed, "not usable", one_line(error))
 
 
 def _encoder() -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hopgate.classifiers.checkpoint import COST, HEAD, MAX_TOKENS
-from hopgate.common import minilm
+from hopgate.common import minilm, onnx
 from hopgate.common.errors import reason
 from hopgate.common.strategies import LABELS
 
@@ -216,10 +216,8 @@ def add_graph(checkpoint: Checkpoint) -> None:
 
 def padded(ids: Sequence[list[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Return token ids and mask of several questions, each [questions, tokens]."""
-    width = max(map(len, ids))
-    tokens = torch.tensor([row + [0] * (width - len(row)) for row in ids], device=device)
-    lengths = torch.tensor([[len(row)] for row in ids], device=device)
-    return tokens, (torch.arange(width, device=device) < lengths).long()
+    tokens, mask = map(torch.from_numpy, onnx.padded(ids))
+    return tokens.to(device), mask.to(device)
 
 
 def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5Network:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopgate.common.onnx import INPUTS, OUTPUT, WEIGHTS, Network
+from hopgate.common.onnx import INPUTS, OUTPUT, WEIGHTS, Network, padded
 
 if TYPE_CHECKING:
     import onnx_ir
-    from torch import Tensor, nn
+    from torch import nn
 
 OPSET = 20
 TOLERANCE = 1e-4
@@ -125,19 +125,10 @@ def _check(
         lengths = random.integers(1, min(tokens, longest) + 1, texts)
         ids = [random.integers(0, vocabulary, length).tolist() for length in lengths]
         with torch.inference_mode():
-            expected = module(*_padded(ids)).numpy()
+            expected = module(*map(torch.from_numpy, padded(ids))).numpy()
         error = np.abs(network.run(ids) - expected).max() / np.abs(expected).max()
         if not error < TOLERANCE:
             raise RuntimeError(
                 f"the exported graph differs from torch by {error:.1e} for {texts} texts of up to "
                 f"{tokens} tokens; install other versions of torch and onnxscript"
             )
-
-
-def _padded(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
-    import torch
-
-    rows = [torch.tensor(each) for each in ids]
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    ones = [torch.ones_like(row) for row in rows]
-    return tokens, torch.nn.utils.rnn.pad_sequence(ones, batch_first=True)

@@ -102,16 +102,21 @@ class Network:
         return found
 
     def _pass(self, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        tokens = np.zeros((len(ids), max(map(len, ids))), dtype=np.int64)
-        mask = np.zeros_like(tokens)
-        for row, each in enumerate(ids):
-            tokens[row, : len(each)] = each
-            mask[row, : len(each)] = 1
         try:
-            (found,) = self._session.run([OUTPUT], dict(zip(INPUTS, (tokens, mask), strict=True)))
+            (found,) = self._session.run([OUTPUT], dict(zip(INPUTS, padded(ids), strict=True)))
         except Exception as error:
             raise ValueError(f"the graph cannot be run: {reason(error, 300)}") from error
         return np.asarray(found, dtype=np.float32)
+
+
+def padded(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return token ids and mask of several texts, each [texts, tokens]."""
+    tokens = np.zeros((len(ids), max(map(len, ids))), dtype=np.int64)
+    mask = np.zeros_like(tokens)
+    for row, each in enumerate(ids):
+        tokens[row, : len(each)] = each
+        mask[row, : len(each)] = 1
+    return tokens, mask
 
 
 def _batches(ids: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

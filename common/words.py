@@ -21,7 +21,7 @@ _MARKS = (  # vowel signs and the like, which `\w` leaves out
 )
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 
-_ORDINAL = re.compile(r"(?<!\S)\d{1,2}\.\s*\Z")
+_ORDINAL = re.compile(r"(?<!\S)\d{1,2}\.\s{0,5}\Z")
 _GERMAN_ORDINAL = re.compile(  # what follows "3." in German, which has capitals there
     "Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert"
 )
@@ -69,4 +69,4 @@ def sentences(text: str, language: str = "en") -> list[str]:
 def _is_ordinal(before: str, after: str) -> bool:
     """Return whether a full stop belongs to a number: in "3. Mai" and "3. mai", not in "3. The"."""
     goes_on = after[:1].islower() or _GERMAN_ORDINAL.match(after) is not None
-    return goes_on and _ORDINAL.search(before) is not None
+    return goes_on and _ORDINAL.search(before[-9:]) is not None

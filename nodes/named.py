@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from hopgate.classifiers.decision import Routed, routed
 from hopgate.common.batching import Batcher
 from hopgate.common.cache import Stamps, file_stamps
+from hopgate.common.errors import reason
 from hopgate.nodes.context import SAMPLE, Context
 from hopgate.nodes.evidence import plain_hit
 from hopgate.retrievers.base import Hit, Retriever
@@ -148,8 +149,7 @@ def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]
     except Exception as error:
         sizes = ", ".join(str(len(query)) for query in queries)
         log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
-        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {cause}") from error
+        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {reason(error, 200)}") from error
 
 
 class Named(NamedTuple):

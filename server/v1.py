@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from hopgate.common.errors import one_line
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import Context, explain
@@ -196,7 +197,7 @@ async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[str, N
 
 def explained(fault: Exception) -> tuple[int, str]:
     """Return the status of an error, and what the client may know of it."""
-    text = " ".join(str(fault).split())
+    text = one_line(fault)
     if isinstance(fault, Gone):
         return GONE, "the client has hung up"
     if isinstance(fault, ValidationError):
