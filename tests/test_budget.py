@@ -18,8 +18,10 @@ from pydantic import Field
 
 from hopgate import Context, build_graph
 from hopgate.graphs import events
+from hopgate.graphs.history import fork, hops
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.nodes.state import NO_USAGE
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -145,15 +147,89 @@ async def test_an_edit_lowers_no_count() -> None:
     assert (await state_of(app))["usage"] == result["usage"]
 
 
-async def test_where_limits_are_set_the_cost_cannot_be_edited() -> None:
+NOTHING: Any = {key: 0 for key in NO_USAGE} | {"ms": {}}
+SENDS: list[Any] = [Send("generate", {"usage": NOTHING})] * 30
+REPLACED = Overwrite(NOTHING)
+WAYS_ROUND: dict[str, tuple[Any, str | None]] = {
+    "replaced": ({"usage": REPLACED}, "generate"),
+    "replaced, as JSON": ({"usage": {"__overwrite__": NOTHING}}, "generate"),
+    "command": (Command(update={"usage": REPLACED}), "generate"),
+    "pairs": (Command(update=[("usage", REPLACED)]), "generate"),
+    "list of commands": ([Command(update={"usage": REPLACED})], "generate"),
+    "copied checkpoint": ([[{"usage": {"__overwrite__": NOTHING}}, "generate"]], "__copy__"),
+    "sends": (Command(goto=SENDS), "gate"),
+    "one send": (SENDS[0], "gate"),
+    "LangGraph's channel": (Command(update={"branch:to:generate": None}), "gate"),
+}
+
+
+@pytest.mark.parametrize(("edit", "node"), WAYS_ROUND.values(), ids=WAYS_ROUND)
+async def test_where_limits_are_set_no_edit_replaces_the_cost_or_sends(
+    edit: Any, node: str | None
+) -> None:
     app = graph({"max_calls": 3}, label="A")
-    result = await app.ainvoke(ASKED, THREAD)
-    zero: Any = {key: 0 for key in result["usage"]} | {"ms": {}}
-    for edit in (zero, Overwrite(zero), {"__overwrite__": zero}):
-        with pytest.raises(ValueError, match="usage cannot be edited"):
-            await app.aupdate_state(THREAD, {"usage": edit}, as_node="route")
-        with pytest.raises(ValueError, match="usage cannot be edited"):
-            await app.ainvoke(Command(update={"usage": edit}, goto="generate"), THREAD)
+    before = (await app.ainvoke(ASKED, THREAD))["usage"]
+    with pytest.raises(
+        ValueError, match=r"usage cannot be replaced|goto may name|type Send|no key"
+    ):
+        await app.aupdate_state(THREAD, edit, as_node=node)
+    if node != "__copy__":
+        command = Command(update=edit, goto="generate") if isinstance(edit, dict) else edit
+        with pytest.raises(ValueError, match=r"usage cannot be replaced|goto may name|no key"):
+            await app.ainvoke(command, THREAD)
+    state = await app.aget_state(THREAD)
+    assert (state.values["usage"], state.next) == (before, ())
+
+
+async def test_a_start_that_fails_opens_no_new_budget() -> None:
+    model = Waiting()
+    app = graph({"max_calls": 6}, model=model, label="A")
+    await app.ainvoke(ASKED, THREAD)
+    steps = [step async for step in app.aget_state_history(THREAD)]
+    before = next(step.config for step in steps if step.next == ("generate",))
+    for again in (before, THREAD):
+        for _ in range(10):
+            with suppress(BudgetSpent):
+                await app.ainvoke(None, before)
+            with pytest.raises((ValueError, BudgetSpent), match=r"no new question|max_calls"):
+                await app.ainvoke(Command(goto="start"), again)
+            with pytest.raises(ValueError, match="no new question"):
+                await app.ainvoke({"messages": []}, THREAD)
+    assert len(model.calls) == 6
+
+
+async def test_a_command_without_a_place_goes_on_where_limits_are_set() -> None:
+    app = graph({"max_calls": 9}, label="A")
+    await app.ainvoke(ASKED, THREAD, interrupt_before=["generate"])
+    edit: Any = {"standalone": "Who was born in Lissmere?"}
+    result = await app.ainvoke(Command(goto=None, update=edit), THREAD)  # as a server makes it
+    assert result["answer"]
+
+
+async def test_a_run_can_be_forked_where_limits_are_set() -> None:
+    app = graph({"max_calls": 20})
+    context = Context(gate="always", max_hops=2)
+    await app.ainvoke(ASKED, THREAD, context=context)
+    _, second = await hops(app, THREAD)
+    branch = await fork(app, second, query="something else")
+    result = await app.ainvoke(None, branch, context=context)
+    assert result["usage"]["retrieval_steps"] == 2
+
+
+@pytest.mark.parametrize("limits", [None, {"max_calls": 20}])
+async def test_a_loop_that_is_left_early_is_still_counted(limits: Any) -> None:
+    def say(number: int, _: str) -> str:
+        if number == 2:
+            raise ConnectionError("down")
+        return f"Fact {number} is new."
+
+    model = TalkingModel(say=say, tokens_per_byte=1)
+    app = graph(limits, model=model)
+    context = Context(gate="always", max_hops=6)
+    with pytest.raises(RuntimeError, match="down"):
+        await app.ainvoke(ASKED, THREAD, context=context)
+    result = await app.ainvoke(Command(goto="generate"), THREAD, context=context)
+    assert result["usage"]["llm_calls"] == len(model.prompts)
 
 
 async def test_forks_of_a_turn_share_the_operators_budget() -> None:
