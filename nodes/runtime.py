@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
+MAX_COUNT = 100_000_000
+"""Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
 Value = TypeVar("Value")
 
 
@@ -184,14 +186,19 @@ class NodeRuntime:
         self.check_budget(calls=1, tokens=prompt + reply)
         estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
         self.spending.add(**estimate)  # at once, for the calls beside this one
-        spent = {**estimate, "completion_tokens": 0}
+        spent = {**estimate}  # what breaks off may have been written to its end
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
+            completion = _plausible(completion)
             spent["prompt_tokens"] = completion.prompt_tokens or prompt
             written = completion.completion_tokens or estimated_tokens([completion.text])
             spent["completion_tokens"] = written
         except ValueError:  # nothing was sent
             spent = dict.fromkeys(estimate, 0)
+            raise
+        except chat.ModelError as error:
+            if getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
+                spent["completion_tokens"] = 0
             raise
         finally:
             self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
@@ -391,6 +398,13 @@ def bind(
 
     visit.__name__ = name
     return visit
+
+
+def _plausible(completion: Completion) -> Completion:
+    """Return a reply whose counts are 0 where those of the endpoint cannot be true."""
+    counts = {name: getattr(completion, name) for name in ("prompt_tokens", "completion_tokens")}
+    wrong = [name for name, n in counts.items() if type(n) is not int or not 0 <= n <= MAX_COUNT]
+    return replace(completion, **dict.fromkeys(wrong, 0)) if wrong else completion
 
 
 def _entered(

@@ -5,6 +5,7 @@ graph share its `Accounts`, so a resumed or forked run cannot start from zero.
 """
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -100,18 +101,20 @@ class Spending:
         self.usage: Usage = {**NO_USAGE, "ms": {}}
         self.account = Account()
         self.began: float | None = None
+        self._started = 0.0
         self._before = NO_USAGE
 
     def enter(self, account: Account, state: Mapping[str, Any], now: float) -> None:
         """Note where the run goes on, when its first node starts."""
-        self.account, self.began = account, now
+        self.account, self.began, self._started = account, now, time.monotonic()
         shown = state.get("usage") or NO_USAGE
         reached = shown if self._forks else merge_usage(shown, account.in_loop)
         self._before = add_usage(reached, account.unsaved)
 
     def begin_turn(self, start: "Spending") -> None:
         """Go on with a new turn, after what its start cost."""
-        self.account, self.began, self._before = start.account, start.began, NO_USAGE
+        self.account, self.began, self._started = start.account, start.began, start._started
+        self._before = NO_USAGE
         self.usage = add_usage(self.usage, start.usage)
 
     def total(self) -> Usage:
@@ -119,9 +122,14 @@ class Spending:
         return add_usage(self._before, self.usage)
 
     def seconds(self, now: float) -> float:
-        """Return how long the turn has run; pauses between its runs do not count."""
-        began = now if self.began is None else self.began
-        return sum(self._before["ms"].values()) / 1000 + max(0.0, now - began)
+        """Return how long the turn has run; pauses between its runs do not count.
+
+        A clock that is set back gains no time: the monotonic one goes on.
+        """
+        before = sum(self._before["ms"].values()) / 1000
+        if self.began is None:
+            return before
+        return before + max(now - self.began, time.monotonic() - self._started)
 
     def used(self, *names: Count, of_thread: bool) -> int:
         """Return a count of the turn.

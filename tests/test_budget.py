@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import pytest
-from doubles import CORRANE, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel
+from doubles import CORRANE, Clock, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -291,6 +292,55 @@ async def test_tokens_are_estimated_where_the_endpoint_counts_none() -> None:
     assert result["usage"]["completion_tokens"] > 100
 
 
+ODD_COUNTS: list[Any] = [-1_000_000, 10**30, 1.5, float("nan"), float("inf"), "7", None, True]
+
+
+class Counting(Waiting):
+    """A FAKE chat model that reports whatever tokens a test gives it."""
+
+    tokens: Any = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    text: str = "[No] Some fact."
+
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.calls.append(1)
+        reply = AIMessage(self.text, response_metadata=self.metadata)
+        odd: Any = {"input_tokens": self.tokens, "output_tokens": self.tokens, "total_tokens": 0}
+        object.__setattr__(reply, "usage_metadata", odd)  # some clients check nothing
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+@pytest.mark.parametrize("tokens", ODD_COUNTS, ids=str)
+async def test_counts_that_cannot_be_true_are_estimated(tokens: Any) -> None:
+    result = await graph(label="A", model=Counting(tokens=tokens)).ainvoke(ASKED, THREAD)
+    usage = result["usage"]
+    assert all(type(usage[name]) is int for name in ("prompt_tokens", "completion_tokens"))
+    assert 50 < usage["prompt_tokens"] < 5_000
+    assert 5 < usage["completion_tokens"] < 100
+
+
+async def test_a_reply_that_is_only_thoughts_counts_its_tokens() -> None:
+    model = Counting(tokens=100, text="", metadata={"finish_reason": "length"})
+    with pytest.raises(RuntimeError, match="used 100 tokens without a reply") as caught:
+        await graph(label="A", model=model).ainvoke(ASKED, THREAD)
+    spent = spent_by(caught.value)
+    assert spent and spent["completion_tokens"] >= 100
+
+
+async def test_a_cancelled_call_counts_as_many_tokens_as_it_could_write() -> None:
+    model = Waiting(seconds=600)
+    app = graph(label="A", model=model)
+    run = asyncio.create_task(app.ainvoke(ASKED, THREAD, context=Context(gate="never")))
+    while not model.calls:
+        await asyncio.sleep(0.01)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    model.seconds = 0
+    result = await app.ainvoke(None, THREAD, context=Context(gate="never"))
+    assert result["usage"]["llm_calls"] == len(model.calls) == 2
+    assert result["usage"]["completion_tokens"] > 100
+
+
 # A model, a retriever or a router that hangs
 
 
@@ -390,6 +440,19 @@ async def test_a_router_that_hangs_ends_the_turn_at_its_deadline() -> None:
     app = build_graph(model=Waiting(), retriever=FreshRetriever(), router=Stuck("A"))
     with pytest.raises(DeadlinePassed, match="route did not end"):
         await app.ainvoke(ASKED, context=Context(gate="off", max_seconds=0.3))
+
+
+async def test_a_clock_that_goes_back_gains_no_time() -> None:
+    class GoingBack(Clock):
+        def __call__(self) -> datetime:
+            self.advance(-3_600)
+            return self.now
+
+    app = graph(model=Waiting(seconds=0.4), clock=GoingBack())
+    context = Context(gate="always", max_hops=9, max_seconds=1)
+    with suppress(DeadlinePassed):
+        result = await app.ainvoke(ASKED, THREAD, context=context)
+        assert result["decision"]["stop_reason"] == "deadline"
 
 
 async def test_calls_that_hang_hold_up_no_others() -> None:
