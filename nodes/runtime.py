@@ -402,9 +402,15 @@ def bind(
 
 def _plausible(completion: Completion) -> Completion:
     """Return a reply whose counts are 0 where those of the endpoint cannot be true."""
-    counts = {name: getattr(completion, name) for name in ("prompt_tokens", "completion_tokens")}
-    wrong = [name for name, n in counts.items() if type(n) is not int or not 0 <= n <= MAX_COUNT]
-    return replace(completion, **dict.fromkeys(wrong, 0)) if wrong else completion
+
+    def counted(tokens: object) -> int:
+        return tokens if type(tokens) is int and 0 <= tokens <= MAX_COUNT else 0
+
+    return replace(
+        completion,
+        prompt_tokens=counted(completion.prompt_tokens),
+        completion_tokens=counted(completion.completion_tokens),
+    )
 
 
 def _entered(
