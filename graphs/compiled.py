@@ -136,7 +136,9 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 def _opened(config: RunnableConfig | None) -> RunnableConfig:
     """Return the config of a run, with a place to count what it spends."""
     given = config or RunnableConfig()
-    return {**given, "configurable": {**given.get("configurable", {}), KEY: Spending()}}
+    configurable = given.get("configurable", {})
+    spending = Spending(forks=bool(configurable.get("checkpoint_id")))
+    return {**given, "configurable": {**configurable, KEY: spending}}
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:

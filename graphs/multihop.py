@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def build_multihop(resources: Resources) -> "Loop":
     """Compile the loop, without a checkpointer: it inherits the main graph's."""
     builder = StateGraph(MultihopState, context_schema=Context)
-    builder.add_node("decompose", Step(bind(decompose, resources)))
-    builder.add_node("retrieve", Step(bind(retrieve_hop, resources, "retrieve")))
-    builder.add_node("reason", Step(bind(reason, resources)))
-    builder.add_node("sub_answer", Step(bind(sub_answer, resources)))
+    builder.add_node("decompose", Step(bind(decompose, resources, in_loop=True)))
+    builder.add_node("retrieve", Step(bind(retrieve_hop, resources, "retrieve", in_loop=True)))
+    builder.add_node("reason", Step(bind(reason, resources, in_loop=True)))
+    builder.add_node("sub_answer", Step(bind(sub_answer, resources, in_loop=True)))
     add_edges(builder, START, at_start)
     add_edges(builder, "decompose", continue_unless_stopped)
     add_edges(builder, "retrieve", after_retrieve)

@@ -23,42 +23,64 @@ def check_edit(values: object, limits: Limits = NO_LIMITS) -> None:
     """Check values that someone writes into the state.
 
     Args:
-        values: By key of the state; anything but a mapping is left to LangGraph.
-        limits: The operator's. If they limit anything, what the turn has cost cannot be edited.
+        values: By key of the state, as a mapping or pairs; or `Command`s; or a list of such edits
+            with their nodes, as LangGraph's `__copy__` takes it.
+        limits: The operator's. If they limit anything, what the turn has cost cannot be replaced,
+            and no node can be started through LangGraph's own channels.
 
     Raises:
         ValueError: A value has the wrong type, or may not be edited; names the key.
     """
-    if not isinstance(values, Mapping):
-        return
-    for key, value in values.items():
-        if key == "usage" and limits is not NO_LIMITS:
-            raise ValueError(
-                "usage cannot be edited: this server limits what a turn may cost; leave it out"
-            )
-        if key in _adapters() and key not in UNCHECKED:
-            whole, plain = _plain(value)
-            _check(key, plain, whole)
+    if isinstance(values, Command):
+        check_command(values, limits)
+    elif isinstance(values, Mapping):
+        for key, value in values.items():
+            _check_value(key, value, limits)
+    elif isinstance(values, list | tuple):
+        for each in values:
+            pair = isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str)
+            check_edit({each[0]: each[1]} if pair else each, limits)
+    elif values is not None and not isinstance(values, str):
+        raise ValueError(
+            f"the edit is of the type {type(values).__name__}; give a dict of the state's keys"
+        )
 
 
 def check_command(given: object, limits: Limits) -> None:
-    """Check a command that someone gives a run instead of an input.
+    """Check a command, or several, that someone gives a run instead of an input.
 
     Raises:
         ValueError: It edits the state in a way that `check_edit` refuses; or it starts nodes with a
             state of their own (`Send`), or several at once, although the operator sets limits.
     """
-    if not isinstance(given, Command):
-        return
-    check_edit(given.update, limits)
+    places: list[object] = []
+    for each in given if isinstance(given, list | tuple) else [given]:
+        if isinstance(each, Send):
+            places.append(each)
+        elif isinstance(each, Command):
+            check_edit(each.update, limits)
+            goto = each.goto or ()  # a server leaves None there
+            places += [goto] if isinstance(goto, str | Send) else goto
     if limits is NO_LIMITS:
         return
-    places = [given.goto] if isinstance(given.goto, str | Send) else list(given.goto)
     if len(places) > 1 or any(isinstance(each, Send) for each in places):
         raise ValueError(
             "command.goto may name one node here, without a state of its own (Send): this server "
             "limits what a run may cost; edit the state first, then continue"
         )
+
+
+def _check_value(key: str, value: Any, limits: Limits) -> None:
+    whole, plain = _plain(value)
+    if limits is not NO_LIMITS:
+        if key == "usage" and whole:
+            raise ValueError(
+                "usage cannot be replaced: this server limits what a turn may cost; leave it out"
+            )
+        if ":" in key or key.startswith("__"):
+            raise ValueError(f"{shown(key)} is no key of the state; leave it out")
+    if key in _adapters() and key not in UNCHECKED:
+        _check(key, plain, whole)
 
 
 def _plain(value: Any) -> tuple[bool, Any]:

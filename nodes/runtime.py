@@ -26,6 +26,7 @@ from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.spending import (
     KEY,
+    Account,
     Accounts,
     BudgetSpent,
     Count,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
+MAX_COUNT = 100_000_000
+"""Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
 Value = TypeVar("Value")
 
 
@@ -183,14 +186,19 @@ class NodeRuntime:
         self.check_budget(calls=1, tokens=prompt + reply)
         estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
         self.spending.add(**estimate)  # at once, for the calls beside this one
-        spent = {**estimate, "completion_tokens": 0}
+        spent = {**estimate}  # what breaks off may have been written to its end
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
+            completion = _plausible(completion)
             spent["prompt_tokens"] = completion.prompt_tokens or prompt
             written = completion.completion_tokens or estimated_tokens([completion.text])
             spent["completion_tokens"] = written
         except ValueError:  # nothing was sent
             spent = dict.fromkeys(estimate, 0)
+            raise
+        except chat.ModelError as error:
+            if getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
+                spent["completion_tokens"] = 0
             raise
         finally:
             self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
@@ -334,7 +342,12 @@ class Step(Runnable[Any, Update]):
 
 
 def bind(
-    node: Node, resources: Resources, name: str | None = None, *, first: bool = False
+    node: Node,
+    resources: Resources,
+    name: str | None = None,
+    *,
+    first: bool = False,
+    in_loop: bool = False,
 ) -> BoundNode:
     """Return a node with its resources, which adds the visit's cost to `usage`.
 
@@ -343,6 +356,7 @@ def bind(
         resources: What the app handed in.
         name: The node's name in the graph and in `usage["ms"]`; None is the function's.
         first: Whether the node starts a turn, so that the state is still the last turn's.
+        in_loop: Whether it is the loop's, which has a state of its own.
 
     Raises:
         ValueError: From the returned function: a setting, or a part of the state that a person
@@ -367,7 +381,7 @@ def bind(
                 limits.check_state(state)
         visited = NodeRuntime(context, resources, runtime.stream_writer)
         visited.misplaced = _misplaced(runtime.context, config) if first else ()
-        visited.spending = spending = _entered(visited, state, config, first)
+        visited.spending = spending = _entered(visited, state, config, first=first)
         try:
             update = await visited.in_time(name, node(state, visited))
         except BaseException as error:
@@ -375,25 +389,54 @@ def bind(
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=name, usage=usage))
             raise
-        usage = spending.end_visit(name, (time.perf_counter() - started) * 1000)
+        ms = (time.perf_counter() - started) * 1000
+        usage = spending.end_visit(name, ms, in_loop=in_loop)
+        if first:  # not before: a start that fails opens no turn
+            resources.accounts.open(_thread(config), spending.account)
+            _of_run(config).begin_turn(spending)
         return {**update, "usage": Overwrite(usage) if first else usage}
 
     visit.__name__ = name
     return visit
 
 
+def _plausible(completion: Completion) -> Completion:
+    """Return a reply whose counts are 0 where those of the endpoint cannot be true."""
+
+    def counted(tokens: object) -> int:
+        return tokens if type(tokens) is int and 0 <= tokens <= MAX_COUNT else 0
+
+    return replace(
+        completion,
+        prompt_tokens=counted(completion.prompt_tokens),
+        completion_tokens=counted(completion.completion_tokens),
+    )
+
+
 def _entered(
-    visited: NodeRuntime, state: Any, config: RunnableConfig | None, first: bool
+    visited: NodeRuntime, state: Any, config: RunnableConfig | None, *, first: bool
 ) -> Spending:
-    """Return the run's spending, which its first node opens."""
-    configurable: Mapping[str, Any] = (config or {}).get("configurable", {})
-    given = configurable.get(KEY)
-    spending = given if isinstance(given, Spending) else Spending()
-    if spending.began is None:
-        thread = configurable.get("thread_id")
-        account = visited.resources.accounts.of(thread, state, new_turn=first)
-        spending.enter(account, state, visited.now(), first=first)
+    """Return the run's spending, which its first node opens; for `start` one of its own."""
+    spending, now = Spending() if first else _of_run(config), visited.now()
+    if first:
+        spending.enter(Account(), {}, now)
+    elif spending.began is None:
+        spending.enter(visited.resources.accounts.of(_thread(config), state), state, now)
     return spending
+
+
+def _of_run(config: RunnableConfig | None) -> Spending:
+    given = _configurable(config).get(KEY)
+    return given if isinstance(given, Spending) else Spending()
+
+
+def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
+    return (config or {}).get("configurable", {})
+
+
+def _thread(config: RunnableConfig | None) -> str | None:
+    thread: str | None = _configurable(config).get("thread_id")
+    return thread
 
 
 def _user(runtime: Runtime[Context]) -> str | None:
@@ -423,7 +466,7 @@ def settings(given: object, defaults: Context | None) -> Context:
 
 def _misplaced(given: object, config: RunnableConfig | None) -> tuple[str, ...]:
     """Return the settings that are only in `configurable`; a server copies it to the context."""
-    names = Context.__dataclass_fields__.keys() & (config or {}).get("configurable", {}).keys()
+    names = Context.__dataclass_fields__.keys() & _configurable(config).keys()
     return tuple(sorted(names - (given.given if isinstance(given, Context) else frozenset())))
 
 

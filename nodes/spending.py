@@ -5,12 +5,13 @@ graph share its `Accounts`, so a resumed or forked run cannot start from zero.
 """
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from hopgate.nodes.state import NO_USAGE, Usage
+from hopgate.nodes.state import NO_USAGE, Usage, merge_usage
 
 Count = Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"]
 COUNTS: tuple[Count, ...] = get_args(Count)
@@ -38,10 +39,13 @@ class Account:
     Attributes:
         spent: What all its runs cost, forks and failed visits included.
         unsaved: What failed visits cost, which no stored state shows.
+        in_loop: What the turn had cost at the loop's last visit, until the main graph's state shows
+            it. A loop that is left early leaves it out of that state.
     """
 
     spent: Usage = field(default_factory=NO_USAGE.copy)
     unsaved: Usage = field(default_factory=NO_USAGE.copy)
+    in_loop: Usage = field(default_factory=NO_USAGE.copy)
 
 
 class Accounts:
@@ -52,26 +56,29 @@ class Accounts:
         self._accounts = OrderedDict[str, Account]()
         self._lock = threading.Lock()
 
-    def of(self, thread: str | None, state: Mapping[str, Any], *, new_turn: bool) -> Account:
-        """Return the account of a thread, or a new one for a run without a thread.
+    def of(self, thread: str | None, state: Mapping[str, Any]) -> Account:
+        """Return the account of a thread's turn, or a new one for a run without a thread.
 
         Args:
             thread: The thread's id.
-            state: Its state; the account starts from what that shows.
-            new_turn: Whether the run starts a turn, which closes the last turn's account.
+            state: Its state; a new account starts from what that shows.
         """
         with self._lock:
-            account = None if thread is None or new_turn else self._accounts.get(thread)
-            if account is None:
-                account = Account()
-                if not new_turn:
-                    account.spent = {**NO_USAGE, **(state.get("usage") or {})}
-            if thread is not None:
-                self._accounts[thread] = account
-                self._accounts.move_to_end(thread)
-                if len(self._accounts) > KEPT_THREADS:
-                    self._accounts.popitem(last=False)
-            return account
+            account = None if thread is None else self._accounts.get(thread)
+        if account is None:
+            account = Account(spent={**NO_USAGE, **(state.get("usage") or {})})
+            self.open(thread, account)
+        return account
+
+    def open(self, thread: str | None, account: Account) -> None:
+        """Make an account that of a thread; the thread's last turn is closed."""
+        if thread is None:
+            return
+        with self._lock:
+            self._accounts[thread] = account
+            self._accounts.move_to_end(thread)
+            if len(self._accounts) > KEPT_THREADS:
+                self._accounts.popitem(last=False)
 
 
 class Spending:
@@ -83,27 +90,46 @@ class Spending:
         began: When the run's first node started, in seconds by the app's clock.
     """
 
-    def __init__(self) -> None:
-        """Start from zero."""
+    def __init__(self, *, forks: bool = False) -> None:
+        """Start from zero.
+
+        Args:
+            forks: Whether the run names the checkpoint that it starts from, so that only the steps
+                which led there count.
+        """
+        self._forks = forks
         self.usage: Usage = {**NO_USAGE, "ms": {}}
         self.account = Account()
         self.began: float | None = None
+        self._started = 0.0
         self._before = NO_USAGE
 
-    def enter(self, account: Account, state: Mapping[str, Any], now: float, *, first: bool) -> None:
-        """Note where the run starts, when its first node does."""
-        self.account, self.began = account, now
-        if not first:
-            self._before = add_usage(state.get("usage") or NO_USAGE, account.unsaved)
+    def enter(self, account: Account, state: Mapping[str, Any], now: float) -> None:
+        """Note where the run goes on, when its first node starts."""
+        self.account, self.began, self._started = account, now, time.monotonic()
+        shown = state.get("usage") or NO_USAGE
+        reached = shown if self._forks else merge_usage(shown, account.in_loop)
+        self._before = add_usage(reached, account.unsaved)
+
+    def begin_turn(self, start: "Spending") -> None:
+        """Go on with a new turn, after what its start cost."""
+        self.account, self.began, self._started = start.account, start.began, start._started
+        self._before = NO_USAGE
+        self.usage = add_usage(self.usage, start.usage)
 
     def total(self) -> Usage:
         """Return the cost of the turn, with this run."""
         return add_usage(self._before, self.usage)
 
     def seconds(self, now: float) -> float:
-        """Return how long the turn has run; pauses between its runs do not count."""
-        began = now if self.began is None else self.began
-        return sum(self._before["ms"].values()) / 1000 + max(0.0, now - began)
+        """Return how long the turn has run; pauses between its runs do not count.
+
+        A clock that is set back gains no time: the monotonic one goes on.
+        """
+        before = sum(self._before["ms"].values()) / 1000
+        if self.began is None:
+            return before
+        return before + max(now - self.began, time.monotonic() - self._started)
 
     def used(self, *names: Count, of_thread: bool) -> int:
         """Return a count of the turn.
@@ -122,12 +148,13 @@ class Spending:
             for name, number in counts.items():
                 usage[name] += number  # type: ignore[literal-required]
 
-    def end_visit(self, node: str, ms: float) -> Usage:
+    def end_visit(self, node: str, ms: float, *, in_loop: bool) -> Usage:
         """Add the time of a visit, and return the turn's cost as the state will show it."""
         times = self.usage["ms"]
         times[node] = round(times.get(node, 0.0) + ms, 1)
-        self.account.unsaved = NO_USAGE
-        return self.total()
+        total = self.total()
+        self.account.unsaved, self.account.in_loop = NO_USAGE, total if in_loop else NO_USAGE
+        return total
 
     def fail_visit(self, state: Mapping[str, Any]) -> Usage:
         """Keep what the state will not show, because the visit failed; return the turn's cost."""

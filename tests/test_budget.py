@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import pytest
-from doubles import CORRANE, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel
+from doubles import CORRANE, Clock, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -21,8 +22,10 @@ from pydantic import Field
 from hopgate import Context, build_graph
 from hopgate.common.threads import in_thread
 from hopgate.graphs import events
+from hopgate.graphs.history import fork, hops
 from hopgate.nodes.limits import NO_LIMITS, Limits
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.nodes.state import NO_USAGE
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
@@ -148,15 +151,89 @@ async def test_an_edit_lowers_no_count() -> None:
     assert (await state_of(app))["usage"] == result["usage"]
 
 
-async def test_where_limits_are_set_the_cost_cannot_be_edited() -> None:
+NOTHING: Any = {key: 0 for key in NO_USAGE} | {"ms": {}}
+SENDS: list[Any] = [Send("generate", {"usage": NOTHING})] * 30
+REPLACED = Overwrite(NOTHING)
+WAYS_ROUND: dict[str, tuple[Any, str | None]] = {
+    "replaced": ({"usage": REPLACED}, "generate"),
+    "replaced, as JSON": ({"usage": {"__overwrite__": NOTHING}}, "generate"),
+    "command": (Command(update={"usage": REPLACED}), "generate"),
+    "pairs": (Command(update=[("usage", REPLACED)]), "generate"),
+    "list of commands": ([Command(update={"usage": REPLACED})], "generate"),
+    "copied checkpoint": ([[{"usage": {"__overwrite__": NOTHING}}, "generate"]], "__copy__"),
+    "sends": (Command(goto=SENDS), "gate"),
+    "one send": (SENDS[0], "gate"),
+    "LangGraph's channel": (Command(update={"branch:to:generate": None}), "gate"),
+}
+
+
+@pytest.mark.parametrize(("edit", "node"), WAYS_ROUND.values(), ids=WAYS_ROUND)
+async def test_where_limits_are_set_no_edit_replaces_the_cost_or_sends(
+    edit: Any, node: str | None
+) -> None:
     app = graph({"max_calls": 3}, label="A")
-    result = await app.ainvoke(ASKED, THREAD)
-    zero: Any = {key: 0 for key in result["usage"]} | {"ms": {}}
-    for edit in (zero, Overwrite(zero), {"__overwrite__": zero}):
-        with pytest.raises(ValueError, match="usage cannot be edited"):
-            await app.aupdate_state(THREAD, {"usage": edit}, as_node="route")
-        with pytest.raises(ValueError, match="usage cannot be edited"):
-            await app.ainvoke(Command(update={"usage": edit}, goto="generate"), THREAD)
+    before = (await app.ainvoke(ASKED, THREAD))["usage"]
+    with pytest.raises(
+        ValueError, match=r"usage cannot be replaced|goto may name|type Send|no key"
+    ):
+        await app.aupdate_state(THREAD, edit, as_node=node)
+    if node != "__copy__":
+        command = Command(update=edit, goto="generate") if isinstance(edit, dict) else edit
+        with pytest.raises(ValueError, match=r"usage cannot be replaced|goto may name|no key"):
+            await app.ainvoke(command, THREAD)
+    state = await app.aget_state(THREAD)
+    assert (state.values["usage"], state.next) == (before, ())
+
+
+async def test_a_start_that_fails_opens_no_new_budget() -> None:
+    model = Waiting()
+    app = graph({"max_calls": 6}, model=model, label="A")
+    await app.ainvoke(ASKED, THREAD)
+    steps = [step async for step in app.aget_state_history(THREAD)]
+    before = next(step.config for step in steps if step.next == ("generate",))
+    for again in (before, THREAD):
+        for _ in range(10):
+            with suppress(BudgetSpent):
+                await app.ainvoke(None, before)
+            with pytest.raises((ValueError, BudgetSpent), match=r"no new question|max_calls"):
+                await app.ainvoke(Command(goto="start"), again)
+            with pytest.raises(ValueError, match="no new question"):
+                await app.ainvoke({"messages": []}, THREAD)
+    assert len(model.calls) == 6
+
+
+async def test_a_command_without_a_place_goes_on_where_limits_are_set() -> None:
+    app = graph({"max_calls": 9}, label="A")
+    await app.ainvoke(ASKED, THREAD, interrupt_before=["generate"])
+    edit: Any = {"standalone": "Who was born in Lissmere?"}
+    result = await app.ainvoke(Command(goto=None, update=edit), THREAD)  # as a server makes it
+    assert result["answer"]
+
+
+async def test_a_run_can_be_forked_where_limits_are_set() -> None:
+    app = graph({"max_calls": 20})
+    context = Context(gate="always", max_hops=2)
+    await app.ainvoke(ASKED, THREAD, context=context)
+    _, second = await hops(app, THREAD)
+    branch = await fork(app, second, query="something else")
+    result = await app.ainvoke(None, branch, context=context)
+    assert result["usage"]["retrieval_steps"] == 2
+
+
+@pytest.mark.parametrize("limits", [None, {"max_calls": 20}])
+async def test_a_loop_that_is_left_early_is_still_counted(limits: Any) -> None:
+    def say(number: int, _: str) -> str:
+        if number == 2:
+            raise ConnectionError("down")
+        return f"Fact {number} is new."
+
+    model = TalkingModel(say=say, tokens_per_byte=1)
+    app = graph(limits, model=model)
+    context = Context(gate="always", max_hops=6)
+    with pytest.raises(RuntimeError, match="down"):
+        await app.ainvoke(ASKED, THREAD, context=context)
+    result = await app.ainvoke(Command(goto="generate"), THREAD, context=context)
+    assert result["usage"]["llm_calls"] == len(model.prompts)
 
 
 async def test_forks_of_a_turn_share_the_operators_budget() -> None:
@@ -215,6 +292,55 @@ async def test_tokens_are_estimated_where_the_endpoint_counts_none() -> None:
     result = await graph(label="A", model=model).ainvoke(ASKED, THREAD)
     sent = sum(len(each.encode()) for each in model.prompts)
     assert sent / 4 < result["usage"]["prompt_tokens"] < sent / 2
+    assert result["usage"]["completion_tokens"] > 100
+
+
+ODD_COUNTS: list[Any] = [-1_000_000, 10**30, 1.5, float("nan"), float("inf"), "7", None, True]
+
+
+class Counting(Waiting):
+    """A FAKE chat model that reports whatever tokens a test gives it."""
+
+    tokens: Any = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    text: str = "[No] Some fact."
+
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.calls.append(1)
+        reply = AIMessage(self.text, response_metadata=self.metadata)
+        odd: Any = {"input_tokens": self.tokens, "output_tokens": self.tokens, "total_tokens": 0}
+        object.__setattr__(reply, "usage_metadata", odd)  # some clients check nothing
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+@pytest.mark.parametrize("tokens", ODD_COUNTS, ids=str)
+async def test_counts_that_cannot_be_true_are_estimated(tokens: Any) -> None:
+    result = await graph(label="A", model=Counting(tokens=tokens)).ainvoke(ASKED, THREAD)
+    usage = result["usage"]
+    assert all(type(usage[name]) is int for name in ("prompt_tokens", "completion_tokens"))
+    assert 50 < usage["prompt_tokens"] < 5_000
+    assert 5 < usage["completion_tokens"] < 100
+
+
+async def test_a_reply_that_is_only_thoughts_counts_its_tokens() -> None:
+    model = Counting(tokens=100, text="", metadata={"finish_reason": "length"})
+    with pytest.raises(RuntimeError, match="used 100 tokens without a reply") as caught:
+        await graph(label="A", model=model).ainvoke(ASKED, THREAD)
+    spent = spent_by(caught.value)
+    assert spent and spent["completion_tokens"] >= 100
+
+
+async def test_a_cancelled_call_counts_as_many_tokens_as_it_could_write() -> None:
+    model = Waiting(seconds=600)
+    app = graph(label="A", model=model)
+    run = asyncio.create_task(app.ainvoke(ASKED, THREAD, context=Context(gate="never")))
+    while not model.calls:
+        await asyncio.sleep(0.01)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    model.seconds = 0
+    result = await app.ainvoke(None, THREAD, context=Context(gate="never"))
+    assert result["usage"]["llm_calls"] == len(model.calls) == 2
     assert result["usage"]["completion_tokens"] > 100
 
 
@@ -317,6 +443,19 @@ async def test_a_router_that_hangs_ends_the_turn_at_its_deadline() -> None:
     app = build_graph(model=Waiting(), retriever=FreshRetriever(), router=Stuck("A"))
     with pytest.raises(DeadlinePassed, match="route did not end"):
         await app.ainvoke(ASKED, context=Context(gate="off", max_seconds=0.3))
+
+
+async def test_a_clock_that_goes_back_gains_no_time() -> None:
+    class GoingBack(Clock):
+        def __call__(self) -> datetime:
+            self.advance(-3_600)
+            return self.now
+
+    app = graph(model=Waiting(seconds=0.4), clock=GoingBack())
+    context = Context(gate="always", max_hops=9, max_seconds=1)
+    with suppress(DeadlinePassed):
+        result = await app.ainvoke(ASKED, THREAD, context=context)
+        assert result["decision"]["stop_reason"] == "deadline"
 
 
 async def test_calls_that_hang_hold_up_no_others() -> None:

@@ -22,7 +22,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, Send
+from langgraph.types import Command
 from langgraph_dev import CONFIG, Server, start
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
@@ -652,15 +652,11 @@ async def test_no_edit_of_the_state_widens_the_filter(index: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["retrieve", "multihop"])
-@pytest.mark.parametrize("sent", [False, True])
-async def test_going_to_a_search_directly_keeps_the_filter(
-    index: str, target: str, sent: bool
-) -> None:
+async def test_going_to_a_search_directly_keeps_the_filter(index: str, target: str) -> None:
     graph = build(BOUND, checkpointer=InMemorySaver())
     config, question = as_user("ann"), {"question": "What does the note about the lamp say?"}
     await graph.ainvoke(question, config, context=Context(index=index, strategy="none"))
-    values = {**(await graph.aget_state(config)).values, "standalone": "the note of bob"}
-    jump: Command[Any] = Command(goto=Send(target, values) if sent else target)
+    jump: Command[Any] = Command(goto=target, update={"standalone": "the note of bob"})
     context = Context(index=index, strategy="single", top_k=50, hop_k=50, where={"source": "*"})
     await graph.ainvoke(jump, config, context=context)
     state = (await graph.aget_state(config)).values
