@@ -18,6 +18,7 @@ from langgraph.types import Command, Overwrite, Send
 from pydantic import Field
 
 from hopgate import Context, build_graph
+from hopgate.common import threads
 from hopgate.graphs import events
 from hopgate.graphs.history import fork, hops
 from hopgate.nodes.limits import NO_LIMITS, Limits
@@ -468,6 +469,23 @@ async def test_calls_that_hang_hold_up_no_others() -> None:
     app = graph(model=Waiting(), retriever=FixedRetriever([CORRANE]), label="B")
     result = await app.ainvoke(ASKED, THREAD, context=Context(gate="always"))
     assert result["hops"][0]["passage_ids"]
+
+
+async def test_a_store_that_hangs_takes_no_threads_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "AT_ONCE", 3)
+    stuck = graph(model=Waiting(), retriever=Hanging([]))
+    context = Context(strategy="single", max_seconds=0.5)
+    for number in range(4):
+        config: Any = {"configurable": {"thread_id": f"stuck {number}"}}
+        with suppress(DeadlinePassed):
+            await stuck.ainvoke(ASKED, config, context=context)
+    context = Context(gate="always", max_seconds=20)
+    for retriever in (FixedRetriever([CORRANE]), None):  # None: the sample index
+        app = graph(model=Waiting(), retriever=retriever, label="B")
+        result = await app.ainvoke(ASKED, THREAD, context=context)
+        assert result["hops"][0]["passage_ids"]
 
 
 def test_a_plain_script_ends_although_its_retriever_hangs() -> None:
