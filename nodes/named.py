@@ -171,8 +171,8 @@ def _route_all(key: Named, questions: Sequence[str]) -> list[Routed]:
     return routed(_router(key.router, key.profile, key.model), questions, key.alpha)
 
 
-_searches = Batcher(_search_all)
-_routings = Batcher(_route_all)
+_searches = Batcher(_search_all, lambda key: key.name)
+_routings = Batcher(_route_all, lambda key: key.router)
 
 
 def is_folder(context: Context) -> bool:

@@ -99,7 +99,7 @@ class Resources:
 
             checks.append(lambda: load_pool(Path(context.demos)))
         if checks:
-            await in_thread(lambda: [check() for check in checks])
+            await in_thread(f"check {self.store(context)}", lambda: [check() for check in checks])
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
@@ -122,6 +122,13 @@ class Resources:
         if self.retriever is not None:
             return filtered(self.retriever, context.where)
         return named.open_index(context)
+
+    def store(self, context: Context) -> str:
+        """Return the kind of store that the request searches: the app's own, folders, qdrant, …."""
+        if self.retriever is not None:
+            return f"own {id(self.retriever)}"
+        kind, found, _ = context.index.partition(":")
+        return kind if found else "folder"
 
     def model_name(self, context: Context) -> str:
         """Return the full name of the request's model."""
@@ -166,7 +173,7 @@ class NodeRuntime:
         """Ask the request's router."""
         own, alpha = self.resources.router, self.context.alpha
         if own is not None:
-            (found,) = await in_thread(routed, own, [question], alpha)
+            (found,) = await in_thread(f"route {id(own)}", routed, own, [question], alpha)
             return found
         return await named.route(self.context, self.resources.model_name(self.context), question)
 
@@ -220,7 +227,7 @@ class NodeRuntime:
         self.spending.add(retrieval_steps=1)
         if self.resources.retriever is None and named.is_folder(self.context):
             return await named.search(self.context, query, k)
-        return await in_thread(self._search, query, k)
+        return await in_thread(self.resources.store(self.context), self._search, query, k)
 
     def _search(self, query: str, k: int) -> list[Hit]:
         (hits,) = named.find(self.resources.open_retriever(self.context), [query], k)

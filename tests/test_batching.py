@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
@@ -118,3 +120,27 @@ def test_calls_of_several_event_loops_run_together(slow: Slow) -> None:
         loop.join(timeout=10)
     assert sorted(found) == [2, 4]
     assert sorted(slow.batches[1][1]) == [1, 2]
+
+
+def test_a_batch_that_hangs_holds_up_only_its_group(slow: Slow) -> None:
+    batcher = Batcher[str, int, int](slow, lambda key: key)
+    stuck = batcher.submit("a", 0)
+    assert slow.started.acquire(timeout=10)
+    behind, other = batcher.submit("a", 1), batcher.submit("b", 2)
+    assert slow.started.acquire(timeout=10)
+    assert [key for key, _ in slow.batches] == ["a", "b"]
+    assert not stuck.done()
+    behind.cancel()
+    slow.go.release(2)
+    assert results([stuck, other]) == [0, 4]
+    assert slow.batches == [("a", [0]), ("b", [2])]
+
+
+def test_a_process_ends_although_a_batch_hangs() -> None:
+    script = (
+        "import threading; from hopgate.common.batching import Batcher; "
+        "started = threading.Event(); "
+        "hang = lambda key, items: (started.set(), threading.Event().wait()); "
+        "Batcher(hang).submit('a', 1); started.wait(10)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

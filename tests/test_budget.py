@@ -20,6 +20,7 @@ from langgraph.types import Command, Overwrite, Send
 from pydantic import Field
 
 from hopgate import Context, build_graph
+from hopgate.common import threads
 from hopgate.common.threads import in_thread
 from hopgate.graphs import events
 from hopgate.graphs.history import fork, hops
@@ -473,6 +474,23 @@ async def test_calls_that_hang_hold_up_no_others() -> None:
     assert result["hops"][0]["passage_ids"]
 
 
+async def test_a_store_that_hangs_takes_no_threads_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "AT_ONCE", 3)
+    stuck = graph(model=Waiting(), retriever=Hanging([]))
+    context = Context(strategy="single", max_seconds=0.5)
+    for number in range(4):
+        config: Any = {"configurable": {"thread_id": f"stuck {number}"}}
+        with suppress(DeadlinePassed):
+            await stuck.ainvoke(ASKED, config, context=context)
+    context = Context(gate="always")
+    for retriever in (FixedRetriever([CORRANE]), None):  # None: the sample index
+        app = graph(model=Waiting(), retriever=retriever, label="B")
+        result = await app.ainvoke(ASKED, THREAD, context=context)
+        assert result["hops"][0]["passage_ids"]
+
+
 def test_a_plain_script_ends_although_its_retriever_hangs() -> None:
     app = build_graph(model=Waiting(), retriever=Hanging([]), router=FixedRouter("B"))
     result = app.invoke(ASKED, context=Context(strategy="single", max_seconds=0.5))
@@ -480,10 +498,11 @@ def test_a_plain_script_ends_although_its_retriever_hangs() -> None:
 
 
 async def test_a_forked_process_starts_threads_of_its_own() -> None:
-    assert await in_thread(int, "1") == 1
+    assert await in_thread("a", int, "1") == 1
     child = os.fork()
     if not child:  # pragma: no cover
         signal.alarm(20)
-        os._exit(0 if asyncio.new_event_loop().run_until_complete(in_thread(int, "2")) == 2 else 1)
+        found = asyncio.new_event_loop().run_until_complete(in_thread("a", int, "2"))
+        os._exit(0 if found == 2 else 1)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert status == 0
