@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateUpdate
 from pydantic import TypeAdapter
@@ -137,7 +138,10 @@ def _opened(config: RunnableConfig | None) -> RunnableConfig:
     """Return the config of a run, with a place to count what it spends."""
     given = config or RunnableConfig()
     configurable = given.get("configurable", {})
-    spending = Spending(forks=bool(configurable.get("checkpoint_id")))
+    around = (var_child_runnable_config.get() or {}).get("configurable", {})
+    spending = Spending(
+        forks=bool(configurable.get("checkpoint_id")), place=around.get("checkpoint_ns", "")
+    )
     return {**given, "configurable": {**configurable, KEY: spending}}
 
 

@@ -399,8 +399,9 @@ def bind(
         ms = (time.perf_counter() - started) * 1000
         usage = spending.end_visit(name, ms, in_loop=in_loop)
         if first:  # not before: a start that fails opens no turn
-            resources.accounts.open(_thread(config), spending.account)
-            _of_run(config).begin_turn(spending)
+            run = _of_run(config)
+            resources.accounts.open(_thread(config, run), spending.account)
+            run.begin_turn(spending)
         return {**update, "usage": Overwrite(usage) if first else usage}
 
     visit.__name__ = name
@@ -428,7 +429,8 @@ def _entered(
     if first:
         spending.enter(Account(), {}, now)
     elif spending.began is None:
-        spending.enter(visited.resources.accounts.of(_thread(config), state), state, now)
+        account = visited.resources.accounts.of(_thread(config, spending), state)
+        spending.enter(account, state, now)
     return spending
 
 
@@ -441,9 +443,9 @@ def _configurable(config: RunnableConfig | None) -> Mapping[str, Any]:
     return (config or {}).get("configurable", {})
 
 
-def _thread(config: RunnableConfig | None) -> str | None:
+def _thread(config: RunnableConfig | None, run: Spending) -> str | None:
     thread: str | None = _configurable(config).get("thread_id")
-    return thread
+    return thread if thread is None else f"{thread} {run.place}"
 
 
 def _user(runtime: Runtime[Context]) -> str | None:

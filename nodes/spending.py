@@ -88,15 +88,18 @@ class Spending:
         usage: The cost of this run alone.
         account: The thread's.
         began: When the run's first node started, in seconds by the app's clock.
+        place: The task of another graph that the run is part of; its thread can have several.
     """
 
-    def __init__(self, *, forks: bool = False) -> None:
+    def __init__(self, *, forks: bool = False, place: str = "") -> None:
         """Start from zero.
 
         Args:
             forks: Whether the run names the checkpoint that it starts from, so that only the steps
                 which led there count.
+            place: See above.
         """
+        self.place = place
         self._forks = forks
         self.usage: Usage = {**NO_USAGE, "ms": {}}
         self.account = Account()

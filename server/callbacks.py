@@ -21,7 +21,7 @@ from hopgate.models.chat import ModelError
 from hopgate.nodes.generate import generate
 from hopgate.nodes.spending import COUNTS, KEPT_THREADS, add_usage, spent_by
 from hopgate.nodes.start import start
-from hopgate.nodes.state import NO_USAGE, Decision, Usage, merge_decision
+from hopgate.nodes.state import NO_USAGE, Decision, Usage, merge_decision, merge_usage
 from hopgate.server.turns import Cause, Observer, Step, Turn
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class _Running:
     within: dict[UUID | None, Step] = field(default_factory=dict)  # the enclosing node of each run
     before: Usage | None = None
     after: Usage | None = None
+    reached: Usage | None = None  # what the thread's last run had cost, if that one failed
     is_over: bool = False
     is_edit: bool = False  # by its name, which a request can set too
 
@@ -64,8 +65,9 @@ class TurnWatcher(BaseCallbackHandler):
         self._observers = tuple(observers)
         # By the id of every run, node and call that has started and not ended.
         self._running: dict[UUID, _Running] = {}
-        # What failed runs cost, by thread: the next run's state shows it, as if it were its own.
-        self._counted: dict[str | None, Usage] = {}
+        # What failed runs cost that no state shows, and what their turns cost, by thread: the next
+        # run's state shows it, as if it were its own.
+        self._counted: dict[str | None, tuple[Usage, Usage]] = {}
 
     def on_chain_start(
         self,
@@ -160,10 +162,10 @@ class TurnWatcher(BaseCallbackHandler):
         """
         if running.before is not None or name == LOOP:
             return
-        counted = self._counted.pop(running.turn.thread_id, NO_USAGE)
+        counted, reached = self._counted.pop(running.turn.thread_id, (NO_USAGE, None))
         running.before = NO_USAGE
         if name != FIRST_NODE and isinstance(inputs, dict):
-            running.before = add_usage(_read_usage(inputs), counted)
+            running.before, running.reached = add_usage(_read_usage(inputs), counted), reached
             running.turn.decision = inputs.get("decision") or Decision()
             running.turn.question = inputs.get(QUESTION) or inputs.get("standalone") or ""
 
@@ -172,11 +174,12 @@ class TurnWatcher(BaseCallbackHandler):
         spent, shown = spent_by(error), running.after or running.before
         if spent is None or shown is None:
             return
-        running.after = spent
+        _set_after(running, spent)
         if thread := running.turn.thread_id:
             if len(self._counted) >= KEPT_THREADS:
                 self._counted.clear()
-            self._counted[thread] = _difference(shown, {**spent, "ms": shown["ms"]})
+            unsaved = _difference(shown, {**spent, "ms": shown["ms"]})
+            self._counted[thread] = unsaved, spent
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         turn = running.turn
@@ -223,10 +226,21 @@ def _read_update(running: _Running, update: Any) -> None:
         turn.decision = decision.value
     elif decision:
         turn.decision = merge_decision(turn.decision, decision)
-    usage = update.get("usage", running.after)
-    running.after = usage.value if isinstance(usage, Overwrite) else usage
+    if usage := update.get("usage"):
+        _set_after(running, usage.value if isinstance(usage, Overwrite) else usage)
     turn.question = update.get(QUESTION, turn.question)
     turn.answer = update.get("answer", turn.answer)
+
+
+def _set_after(running: _Running, usage: Usage) -> None:
+    """Note what the turn has cost.
+
+    A run that leaves a failed run's loop starts from its cost, which the first state does not show.
+    """
+    reached, running.reached = running.reached, None
+    if reached and running.before and all(usage[name] >= reached[name] for name in COUNTS):
+        running.before = merge_usage(running.before, reached)
+    running.after = usage
 
 
 def _close(running: _Running, run_id: UUID, error: BaseException | None) -> None:

@@ -627,8 +627,8 @@ async def test_a_command_with_many_nodes_of_its_own_makes_no_call(
     sends: Any = {"goto": [{"node": "generate", "input": state}] * 5}
     with pytest.raises(Exception, match="may name one node here"):
         await bob.runs.wait(thread, "hopgate", command=sends, context=FAKE)
-    with pytest.raises(Exception, match="usage cannot be edited"):
-        await bob.threads.update_state(thread, {"usage": state["usage"]})
+    with pytest.raises(Exception, match="usage cannot be replaced"):
+        await bob.threads.update_state(thread, {"usage": {"__overwrite__": state["usage"]}})
     for wrong in ({"decision": []}, {"hops": ["x"]}, {"hops": {"__overwrite__": "x"}}):
         with pytest.raises(Exception, match="should be a valid"):
             await bob.threads.update_state(thread, wrong)
@@ -647,6 +647,29 @@ def test_a_request_that_is_too_large_is_refused_whether_it_declares_its_size_or_
     assert response.status_code == 413
     assert response.json()["detail"].endswith("at most 20000 bytes")
     assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_no_json_gets_round_a_budget_and_a_bare_command_works(
+    bob: LangGraphClient, fake: FakeOpenAI
+) -> None:
+    fake.answers(by_task(direct="x"))
+    thread = (await bob.threads.create(graph_id="hopgate"))["thread_id"]
+    await bob.runs.wait(thread, "hopgate", input={"question": "?!x"}, context=FAKE)
+    before = (await bob.threads.get_state(thread))["values"]["usage"]
+    nothing: Any = {"__overwrite__": {**before, "llm_calls": 0}}
+    pairs: Any = {"update": [["usage", nothing]], "goto": "generate"}
+    with pytest.raises(Exception, match="usage cannot be replaced"):
+        await bob.runs.wait(thread, "hopgate", command=pairs, context=FAKE)
+    copied: Any = [[{"usage": nothing}, "generate"]]
+    with pytest.raises(Exception, match="usage cannot be replaced"):
+        await bob.threads.update_state(thread, copied, as_node="__copy__")
+    sends: Any = {"goto": [{"node": "generate", "input": {}}] * 40}
+    step: Any = {"values": None, "command": sends, "as_node": "start"}
+    with pytest.raises(Exception, match="may name one node"):
+        await bob.threads.create(graph_id="hopgate", supersteps=[{"updates": [step]}])
+    again: Any = await bob.runs.wait(thread, "hopgate", command={"resume": "x"}, context=FAKE)
+    assert again["usage"] == before
+    assert len(fake.requests) == 1
 
 
 def test_with_malformed_limits_the_server_does_not_start(tmp_path: Path) -> None:

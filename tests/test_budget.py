@@ -1,6 +1,7 @@
 """What a turn may cost and how long it may take: no request gets past it, and all of it shows."""
 
 import asyncio
+import operator
 import os
 import signal
 import threading
@@ -8,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from doubles import CORRANE, Clock, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel
@@ -16,6 +17,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Overwrite, Send
 from pydantic import Field
 
@@ -51,6 +53,12 @@ class Waiting(BaseChatModel):
         self.calls.append(1)
         await asyncio.sleep(self.seconds)
         return ChatResult(generations=[ChatGeneration(message=AIMessage("Some fact."))])
+
+
+class Outer(TypedDict):
+    """The state of a graph that asks several questions at once."""
+
+    calls: Annotated[list[int], operator.add]
 
 
 def graph(limits: dict[str, Any] | None = None, label: str = "C", **given: Any) -> Any:
@@ -249,6 +257,36 @@ async def test_forks_of_a_turn_share_the_operators_budget() -> None:
     assert len(model.calls) == 6
     await app.ainvoke({"question": "Who?"}, THREAD)  # a new turn has a budget of its own
     assert len(model.calls) > 6
+
+
+async def test_runs_inside_one_run_of_another_graph_have_a_budget_each() -> None:
+    down = [True]
+
+    def say(number: int, prompt: str) -> str:
+        if down[0] and number >= 4:
+            raise ConnectionError("down")
+        return "[No] Some fact."
+
+    limits = Limits.parse({"max_calls": 4})
+    model = TalkingModel(say=say)
+    inner = build_graph(
+        model=model, retriever=FreshRetriever(), router=FixedRouter("A"), limits=limits
+    )
+
+    async def ask(question: str) -> dict[str, Any]:
+        result = await inner.ainvoke({"question": question}, context=Context(gate="ta-are"))
+        return {"calls": [result["usage"]["llm_calls"]]}
+
+    outer = StateGraph(Outer)
+    outer.add_node("ask", ask)  # type: ignore[type-var]
+    outer.add_conditional_edges(START, lambda _: [Send("ask", f"Who is {n}?") for n in range(4)])
+    app = outer.compile(InMemorySaver())
+    with pytest.raises(RuntimeError, match="down"):
+        await app.ainvoke({"calls": []}, THREAD)
+    down[0] = False
+    result = await app.ainvoke(None, THREAD)
+    assert len(result["calls"]) == 4
+    assert sum(result["calls"]) == len(model.prompts)
 
 
 async def test_without_limits_a_fork_counts_only_the_steps_that_led_to_it() -> None:

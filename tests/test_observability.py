@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any, TypedDict
 
 import pytest
-from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, TalkingModel, hit
+from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, FreshRetriever, TalkingModel, hit
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Overwrite, StateUpdate
+from langgraph.types import Command, Overwrite, StateUpdate
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -167,6 +167,20 @@ async def test_a_failure_in_the_loop_and_its_resume_are_two_runs_that_add_up() -
     assert second.outcome == "answered"
     assert added(first, second) == counted(result["usage"])
     assert watched.watcher._running == {}
+
+
+async def test_a_loop_that_fails_and_is_left_is_counted_once() -> None:
+    def breaking(number: int, asked: str) -> str:
+        if number == 2:
+            raise ConnectionError("down")
+        return f"[Yes] Fact {number} is new."
+
+    model = TalkingModel(say=breaking, tokens_per_byte=0.25)
+    watched = Watched(model=model, retriever=FreshRetriever())
+    with pytest.raises(RuntimeError):
+        await watched.ask()
+    await watched.graph.ainvoke(Command(goto="generate"), THREAD)
+    assert sum(turn.usage["llm_calls"] for turn in watched.turns) == len(model.prompts)
 
 
 async def test_escalations_are_counted_once_each() -> None:
