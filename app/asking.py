@@ -89,7 +89,14 @@ async def _check(graph: Any, config: Any) -> None:
     """Refuse a conversation whose rows hold something else than a conversation."""
     try:
         await graph.aget_state(config)
-    except (AttributeError, LookupError, NotImplementedError, TypeError) as error:
+    except (
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise RuntimeError(
             f"the conversation {shown(config['configurable']['thread_id'])} cannot be read "
             f"({type(error).__name__}: {error}); use another --thread, or move threads.sqlite away"

@@ -5,7 +5,7 @@ Imports openai, so it is imported when the first model is loaded.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -67,14 +67,31 @@ def client(**options: Any) -> DefaultAioHttpClient:
 
 
 async def _bound(response: Any) -> None:
-    """Count the bytes of a response after decompression, as everything that reads it gets them."""
-    allowed, read = _allowed.get() or _Allowance(0, logprobs=False), response.aiter_bytes
+    """Count the bytes of a response as they arrive and after decompression.
 
-    async def aiter_bytes(*options: Any, **named: Any) -> AsyncIterator[bytes]:
+    What arrives may decompress to nothing, without end.
+    """
+    codings = response.headers.get_list("content-encoding", split_commas=True)
+    if len(codings) > 1:  # a few kilobytes could be gigabytes between two of them
+        raise ReplyTooLong(f"its reply is compressed {len(codings)} times, so it was not read")
+    response.aiter_raw = _counted(response, response.aiter_raw, len)
+    response.aiter_bytes = _counted(response, response.aiter_bytes, _weight)
+
+
+def _weight(part: bytes) -> int:
+    return len(part) + ITEM_BYTES * len(_ITEM.findall(part))
+
+
+def _counted(
+    response: Any, read: Callable[..., AsyncGenerator[bytes, None]], weigh: Callable[[bytes], int]
+) -> Callable[..., AsyncGenerator[bytes, None]]:
+    allowed = _allowed.get() or _Allowance(0, logprobs=False)
+
+    async def parts(*options: Any, **named: Any) -> AsyncGenerator[bytes, None]:
         size = 0
-        async with aclosing(read(*options, **named)) as parts:
-            async for part in parts:
-                size += len(part) + ITEM_BYTES * len(_ITEM.findall(part))
+        async with aclosing(read(*options, **named)) as given:
+            async for part in given:
+                size += weigh(part)
                 if size > allowed.size:
                     raise ReplyTooLong(
                         f"its reply has HTTP status {response.status_code} and is far longer than "
@@ -83,4 +100,4 @@ async def _bound(response: Any) -> None:
                 yield part
                 await asyncio.sleep(0)  # a part that is in memory already lets nothing else run
 
-    response.aiter_bytes = aiter_bytes
+    return parts

@@ -281,14 +281,26 @@ def test_a_poisoned_conversation_goes_on_and_runs_nothing(
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("name", ["arguments", "a pickle"])
+BROKEN = {
+    "not msgpack": ("msgpack", b"\xdd\xff\xff\xff\xff"),
+    "no bytes": ("msgpack", 5),
+    "nested lists": ("msgpack", b"\x91" * 5_000),
+    "nested json": ("json", b"[" * 100_000),
+    "langchain's prompt": (
+        "json",
+        b'{"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "PromptTemplate"]}',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["arguments", "a pickle", *BROKEN])
 def test_a_conversation_that_is_none_is_named(
     talk: Callable[[], Ran], home: Path, tmp_path: Path, name: str
 ) -> None:
     assert talk().code == 0
     proof = tmp_path / "proof"
     with sqlite3.connect(home / "threads.sqlite") as database:
-        row = _rows(f"touch '{proof}'")[name]
+        row = (_rows(f"touch '{proof}'") | BROKEN)[name]
         database.execute("UPDATE checkpoints SET type = ?, checkpoint = ?", row)
     one_line(talk(), 1, "'t'", "cannot be read", "threads.sqlite")
     assert not proof.exists()

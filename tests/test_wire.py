@@ -95,7 +95,15 @@ ENDLESS: dict[str, Callable[[], Reply]] = {
     "a refusal": lambda: Reply(status=400, error="no " * (MANY // 3)),
     "a failure": lambda: Reply(status=500, body=b"<p>no</p>" * (MANY // 9)),
     "no length": lambda: Reply(body=(b"a" * 1000 for _ in range(MANY // 1000))),
+    "after gzip": lambda: Reply(body=gzip.compress(b"{}") + b"a" * MANY, encoding="gzip"),
+    "gzip of nothing": lambda: Reply(body=empty_blocks(), encoding="gzip"),
 }  # fmt: skip
+
+
+def empty_blocks() -> bytes:
+    """A gzip stream of many blocks that hold nothing."""
+    head = gzip.compress(b"", mtime=0)[:10]
+    return head + b"\0\0\0\xff\xff" * (MANY // 5)
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
@@ -105,6 +113,17 @@ async def test_a_reply_without_end_is_not_read_to_its_end(fake: FakeOpenAI, kind
         with pytest.raises(ModelError) as caught:
             await complete(logprobs=True)
     check_refusal(str(caught.value), fake)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_that_is_compressed_twice_is_not_read(fake: FakeOpenAI, stream: bool) -> None:
+    """100 kB that decompress to 15 MB between the two, and then to nothing."""
+    body = gzip.compress(gzip.compress(encoded(document())) + b"a" * MANY)
+    fake.says(*[Reply(body=body, encoding="gzip, gzip")] * 3)
+    async with responsive():
+        with pytest.raises(ModelError, match="compressed 2 times, so it was not read"):
+            await complete(stream)
+    assert len(fake.requests) == 1
 
 
 STREAMS: dict[str, Callable[[], Iterator[bytes]]] = {
