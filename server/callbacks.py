@@ -44,6 +44,7 @@ class _Running:
     within: dict[UUID | None, Step] = field(default_factory=dict)  # the enclosing node of each run
     before: Usage | None = None
     after: Usage | None = None
+    spent: Usage | None = None  # of a node that failed; a cancelled stream's own error has none
     reached: Usage | None = None  # what the thread's last run had cost, if that one failed
     is_over: bool = False
     is_edit: bool = False  # by its name, which a request can set too
@@ -111,6 +112,7 @@ class TurnWatcher(BaseCallbackHandler):
         running = self._running.pop(run_id, None)
         if running is None:
             return
+        running.spent = spent_by(error) or running.spent
         if run_id == running.turn.run_id:
             self._end(running, error)
         else:
@@ -169,9 +171,9 @@ class TurnWatcher(BaseCallbackHandler):
             running.turn.decision = inputs.get("decision") or Decision()
             running.turn.question = inputs.get(QUESTION) or inputs.get("standalone") or ""
 
-    def _read_error(self, running: _Running, error: BaseException) -> None:
+    def _read_error(self, running: _Running) -> None:
         """Read what a run cost whose last node failed, which the state does not show."""
-        spent, shown = spent_by(error), running.after or running.before
+        spent, shown = running.spent, running.after or running.before
         if spent is None or shown is None:
             return
         _set_after(running, spent)
@@ -188,7 +190,7 @@ class TurnWatcher(BaseCallbackHandler):
         if not turn.steps and (error is None or running.is_edit):
             return  # an edit of the state, or nothing to resume
         if error is not None:
-            self._read_error(running, error)
+            self._read_error(running)
         _finish(running, error)
         for observer in self._observers:
             try:

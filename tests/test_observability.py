@@ -169,6 +169,29 @@ async def test_a_failure_in_the_loop_and_its_resume_are_two_runs_that_add_up() -
     assert watched.watcher._running == {}
 
 
+@pytest.mark.parametrize("mode", ["values", "custom", "messages"])
+async def test_a_stream_that_is_cancelled_counts_the_call_in_flight(mode: str) -> None:
+    asked = asyncio.Event()
+
+    class Waiting(TalkingModel):
+        async def _agenerate(self, *_: Any, **__: Any) -> Any:
+            asked.set()
+            await asyncio.sleep(600)
+
+    watched = Watched(model=Waiting(say=say))
+
+    async def read() -> None:
+        async for _ in watched.graph.astream({"question": QUESTION}, THREAD, stream_mode=mode):
+            pass
+
+    reading = asyncio.create_task(read())
+    await asked.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    (turn,) = watched.turns
+    assert (turn.outcome, turn.usage["llm_calls"]) == ("cancelled", 1)
+
+
 async def test_a_loop_that_fails_and_is_left_is_counted_once() -> None:
     def breaking(number: int, asked: str) -> str:
         if number == 2:
