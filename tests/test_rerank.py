@@ -90,6 +90,7 @@ def test_a_cross_encoder_is_loaded_again_when_its_files_change(
     copy = Path(shutil.copytree(folder, tmp_path / "cross-encoder"))
     first = load_reranker(str(copy))
     assert load_reranker(str(copy)) is first
+    (copy / "model.safetensors").unlink()  # some versions write into the file that `first` maps
     save_cross_encoder(copy, seed=4)
     again = load_reranker(str(copy))
     assert again is not first

@@ -168,6 +168,7 @@ def test_an_encoder_is_loaded_again_when_its_files_change(
     copy = Path(shutil.copytree(tiny_contriever, tmp_path / "encoder"))
     first = load_encoder(str(copy))
     assert load_encoder(str(copy)) is first
+    (copy / "model.safetensors").unlink()  # some versions write into the file that `first` maps
     save_contriever(copy, seed=4)
     again = load_encoder(str(copy))
     assert again is not first

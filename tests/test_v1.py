@@ -333,7 +333,7 @@ def test_a_client_that_hangs_up_ends_the_run(served: Serving, fake: FakeOpenAI) 
             model="hopgate", messages=[user(QUESTION)], timeout=2
         )
     with (
-        pytest.raises(openai.APITimeoutError),
+        pytest.raises((openai.APITimeoutError, httpx.ReadTimeout)),  # the latter before openai 3
         served.client().chat.completions.create(
             model="hopgate", messages=[user(QUESTION)], timeout=2, stream=True
         ) as stream,
@@ -410,9 +410,8 @@ def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
 ) -> None:
     fake.answers(lambda _: Reply(status=401, error="wrong key"))
     client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=2)
-    with pytest.raises(
-        openai.InternalServerError, match="wrong key; check OPENAI_API_KEY"
-    ) as caught:
+    refused = r"wrong key.*; check OPENAI_API_KEY"
+    with pytest.raises(openai.InternalServerError, match=refused) as caught:
         client.chat.completions.create(model="hopgate", messages=[user(QUESTION)])
     assert len(fake.requests) == 1
     assert caught.value.response.json()["hopgate"]["usage"]["llm_calls"] == 1
