@@ -1,14 +1,12 @@
 """The events of a run: their types and their order."""
 
 import re
-from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 import pytest
-from doubles import CORRANE, LIGHT, BreakingRetriever, FixedRetriever, FixedRouter, by_task
+from doubles import CORRANE, LIGHT, BreakingRetriever, Clock, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -89,17 +87,25 @@ async def test_sub_questions_send_a_plan_event(fake: FakeOpenAI) -> None:
     assert seen[5]["query"] == "Where was Ilsabet Corrane born?"
 
 
-def slow_clock() -> Any:
-    start, ticks = datetime(2026, 1, 1, tzinfo=UTC), count()
-    return lambda: start + timedelta(seconds=10 * next(ticks))
+class SlowRetriever(FixedRetriever):
+    """A retriever that takes 80 seconds by its clock."""
+
+    def __init__(self, *found: Any) -> None:
+        super().__init__(*found)
+        self.clock = Clock()
+
+    def search(self, queries: Any, k: int) -> Any:
+        self.clock.advance(80)
+        return super().search(queries, k)
 
 
+SLOW = SlowRetriever([LIGHT])
 STOPS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "answered": ({}, {}, 2),
     "hop_limit": ({}, {"max_hops": 1}, 1),
     "no_new_passage": ({"retriever": FixedRetriever([])}, {}, 1),
     "retriever_failed": ({"retriever": BreakingRetriever([LIGHT], at=2)}, {}, 2),
-    "deadline": ({"clock": slow_clock()}, {"max_seconds": 115, "gate": "always"}, 1),
+    "deadline": ({"clock": SLOW.clock, "retriever": SLOW}, {"max_seconds": 100}, 1),
 }
 
 
