@@ -1,7 +1,7 @@
 """Retrieve: one search for the question itself."""
 
 from hopgate.nodes.events import hop_event
-from hopgate.nodes.named import RetrievalFailed
+from hopgate.nodes.named import RETRIEVER_FAILED, RetrievalFailed
 from hopgate.nodes.runtime import NodeRuntime, with_warning
 from hopgate.nodes.spending import DeadlinePassed
 from hopgate.nodes.state import Hop, State, Update
@@ -17,7 +17,10 @@ async def retrieve(state: State, runtime: NodeRuntime) -> Update:
         evidence = await runtime.in_time("the search", found)
     except (RetrievalFailed, DeadlinePassed) as error:
         evidence = []
-        update["decision"] = with_warning(state, f"{error}; answered without sources")
+        failure = (
+            str(error) if isinstance(error, RetrievalFailed) else f"{RETRIEVER_FAILED}: {error}"
+        )
+        update["decision"] = with_warning(state, f"{late}{error}; answered without sources")
     runtime.send(hop_event(1, query, evidence))
     hop = Hop(query=query, passage_ids=[hit["id"] for hit in evidence], thought="")
     return {**update, "evidence": evidence, "hops": [hop]}

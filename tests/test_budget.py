@@ -21,7 +21,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Overwrite, Send
 from pydantic import Field
 
-from hopgate import Context, build_graph
+from hopgate import AdaptiveRetriever, Context, build_graph
 from hopgate.common import threads
 from hopgate.common.threads import in_thread
 from hopgate.graphs import events
@@ -472,6 +472,13 @@ async def test_a_retriever_that_hangs_costs_the_sources_not_the_answer(strategy:
     assert result["answer"] == "Some fact."
     assert "max_seconds" in " ".join(result["decision"]["warnings"])
     assert seconds < 20
+
+
+async def test_a_search_that_hangs_is_an_error_of_the_langchain_retriever() -> None:
+    app = build_graph(model=Waiting(), retriever=Hanging([]), router=FixedRouter("B"))
+    wanted = AdaptiveRetriever(graph=app, context=Context(strategy="single", max_seconds=0.5))
+    with pytest.raises(RuntimeError, match="the retriever failed: the search did not end"):
+        await wanted.ainvoke(QUESTION)
 
 
 async def test_a_router_that_hangs_ends_the_turn_at_its_deadline() -> None:
