@@ -17,9 +17,7 @@ async def retrieve(state: State, runtime: NodeRuntime) -> Update:
         evidence = await runtime.in_time("the search", found)
     except (RetrievalFailed, DeadlinePassed) as error:
         evidence = []
-        failure = (
-            str(error) if isinstance(error, RetrievalFailed) else f"{RETRIEVER_FAILED}: {error}"
-        )
+        late = f"{RETRIEVER_FAILED}: " if isinstance(error, DeadlinePassed) else ""
         update["decision"] = with_warning(state, f"{late}{error}; answered without sources")
     runtime.send(hop_event(1, query, evidence))
     hop = Hop(query=query, passage_ids=[hit["id"] for hit in evidence], thought="")
