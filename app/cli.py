@@ -645,10 +645,9 @@ def _cost(error: RuntimeError) -> str:
     usage: Usage | None = getattr(error, "usage", None)
     if not usage or not usage["llm_calls"] + usage["retrieval_steps"]:
         return ""
-    return (
-        f" (cost so far: {usage['retrieval_steps']} retrievals, {usage['llm_calls']} model calls, "
-        f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens)"
-    )
+    from hopgate.render import counts
+
+    return f" (cost so far: {counts(usage)})"
 
 
 def _fail(message: str, code: int) -> int:

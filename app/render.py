@@ -250,9 +250,14 @@ def _hops(result: dict[str, Any]) -> None:
 
 def _cost(usage: dict[str, Any]) -> str:
     steps = ", ".join(f"{node} {ms / 1000:.2f} s" for node, ms in usage["ms"].items())
+    return f"{counts(usage)} ({steps})"
+
+
+def counts(usage: Mapping[str, Any]) -> str:
+    """Return what was spent, without times."""
     return (
         f"{usage['retrieval_steps']} retrievals, {usage['llm_calls']} model calls, "
-        f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens ({steps})"
+        f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     )
 
 

@@ -100,8 +100,8 @@ def _check(key: str, value: Any, whole: bool) -> None:
     except ValidationError as error:
         for each in error.errors(include_url=False):
             path = (key, *each["loc"])
-            partial = path[:1] == ("decision",) and path[1:2] in [(name,) for name in MERGED]
-            if each["type"] == "missing" and partial and not whole:
+            partial = not whole and path[:2] in [("decision", part) for part in MERGED]
+            if each["type"] == "missing" and partial:
                 continue
             name = ".".join(map(str, path))
             if each["type"] == "missing":

@@ -18,7 +18,7 @@ from hopgate.common.errors import reason
 from hopgate.nodes.context import SAMPLE, Context
 from hopgate.nodes.evidence import plain_hit
 from hopgate.retrievers.base import Hit, Retriever
-from hopgate.retrievers.filters import Filter, filtered, parse_where
+from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 
 if TYPE_CHECKING:
     from hopgate.classifiers.router import Router
@@ -58,9 +58,7 @@ class Lookup(Generic[Value]):
         cell = self._cell(*name)
         if not cell or file_stamps(cell[0].files) != cell[0].stamps:
             files = self._files(*name)
-            stamps = file_stamps(
-                files
-            )  # before the look: a change during it makes the result stale
+            stamps = file_stamps(files)  # before the look, so that a change during it shows
             cell[:] = [_Found(self._find(*name), files, stamps)]
         return cell[0].value
 
@@ -88,7 +86,7 @@ def open_index(context: Context) -> Retriever:
         RuntimeError: An extra or a model is missing, or an engine cannot be reached.
     """
     if is_folder(context):
-        return filtered(_open_folder(context.index, context.mode), context.where)
+        return _open_filtered(context.index, context.mode, context.where)
     from hopgate.retrievers.sources import open_source
 
     return open_source(context.index, context.mode, context.rerank, context.where)
@@ -130,7 +128,11 @@ async def search(context: Context, query: str, k: int) -> list[Hit]:
 
 
 def _search_all(key: Search, queries: Sequence[str]) -> list[list[Hit]]:
-    return find(filtered(_open_folder(key.name, key.mode), key.where), queries, key.k)
+    return find(_open_filtered(key.name, key.mode, key.where), queries, key.k)
+
+
+def _open_filtered(name: str, mode: str, where: Where | Filter) -> Retriever:
+    return filtered(_open_folder(name, mode), where)
 
 
 def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:

@@ -186,14 +186,12 @@ class NodeRuntime:
             BudgetSpent: The turn may not make another call, or not one of this size.
         """
         model = await self.model()
-        prompt, reply = (
-            estimated_tokens(each.text for each in messages),
-            max_tokens + model.thinking_tokens,
-        )
+        prompt = estimated_tokens(each.text for each in messages)
+        reply = max_tokens + model.thinking_tokens
         self.check_budget(calls=1, tokens=prompt + reply)
         estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
         self.spending.add(**estimate)  # at once, for the calls beside this one
-        spent = {**estimate}  # what breaks off may have been written to its end
+        spent = estimate.copy()  # what breaks off may have been written to its end
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
             completion = _plausible(completion)

@@ -20,9 +20,8 @@ VARIABLE = "HOPGATE_TOKENS"
 REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(
-    rf"(?!{NOBODY}$)[\w@-]{{1,64}}", re.ASCII
-)  # no period: names are store namespaces
+# No period: names are store namespaces.
+_NAME = re.compile(rf"(?!{NOBODY}$)[\w@-]{{1,64}}", re.ASCII)
 _RULE = f"letters, digits, _, @, -, but not {NOBODY}"
 
 

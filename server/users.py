@@ -87,7 +87,9 @@ def user_of(scope: Mapping[str, Any]) -> Any:
     """Return a request's authenticated user, with an `identity`; None if there is none."""
     user = scope.get("user")
     name = identity(user)
-    return TokenUser(name) if name and isinstance(user, Mapping) else user if name else None
+    if name is None:
+        return None
+    return TokenUser(name) if isinstance(user, Mapping) else user
 
 
 def _is_local(origin: str | None) -> bool:

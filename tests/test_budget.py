@@ -68,6 +68,12 @@ def graph(limits: dict[str, Any] | None = None, label: str = "C", **given: Any) 
     return build_graph(InMemorySaver(), router=FixedRouter(label), limits=limited, **given)
 
 
+async def before_answer(app: Any) -> Any:
+    """The config of the checkpoint right before the answer."""
+    steps = [step async for step in app.aget_state_history(THREAD)]
+    return next(step.config for step in steps if step.next == ("generate",))
+
+
 async def state_of(app: Any) -> Any:
     return (await app.aget_state(THREAD)).values
 
@@ -198,8 +204,7 @@ async def test_a_start_that_fails_opens_no_new_budget() -> None:
     model = Waiting()
     app = graph({"max_calls": 6}, model=model, label="A")
     await app.ainvoke(ASKED, THREAD)
-    steps = [step async for step in app.aget_state_history(THREAD)]
-    before = next(step.config for step in steps if step.next == ("generate",))
+    before = await before_answer(app)
     for again in (before, THREAD):
         for _ in range(10):
             with suppress(BudgetSpent):
@@ -249,8 +254,7 @@ async def test_forks_of_a_turn_share_the_operators_budget() -> None:
     model = Waiting()
     app = graph({"max_calls": 6}, model=model, label="A")
     await app.ainvoke(ASKED, THREAD)
-    steps = [step async for step in app.aget_state_history(THREAD)]
-    before = next(step.config for step in steps if step.next == ("generate",))
+    before = await before_answer(app)
     with pytest.raises(BudgetSpent, match=r"used 6 of 6 \(max_calls\)"):
         for _ in range(20):
             await app.ainvoke(None, before)
@@ -293,8 +297,7 @@ async def test_runs_inside_one_run_of_another_graph_have_a_budget_each() -> None
 async def test_without_limits_a_fork_counts_only_the_steps_that_led_to_it() -> None:
     app = graph(label="A")
     once = await app.ainvoke(ASKED, THREAD)
-    steps = [step async for step in app.aget_state_history(THREAD)]
-    before = next(step.config for step in steps if step.next == ("generate",))
+    before = await before_answer(app)
     for _ in range(3):
         result = await app.ainvoke(None, before)
         assert result["usage"]["llm_calls"] == once["usage"]["llm_calls"]
