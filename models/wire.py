@@ -22,6 +22,9 @@ ITEM_BYTES = 128
 """What an object or a list counts besides its text, because reading it takes much longer: the
 openai package (3.54) took 35 µs for an empty one in `choices`, on one core."""
 
+PIECE_BYTES = 4 * 2**10
+"""Parsed at a time, so that other runs go on: 64 kB of empty streamed chunks took 0.5 s."""
+
 _ITEM = re.compile(rb"[{\[]")
 
 
@@ -97,7 +100,8 @@ def _counted(
                         f"its reply has HTTP status {response.status_code} and is far longer than "
                         f"{allowed.tokens} tokens can be, so it was not read to its end"
                     )
-                yield part
-                await asyncio.sleep(0)  # a part that is in memory already lets nothing else run
+                for start in range(0, len(part), PIECE_BYTES):
+                    yield part[start : start + PIECE_BYTES]
+                    await asyncio.sleep(0)  # what is in memory already lets nothing else run
 
     return parts
