@@ -31,7 +31,7 @@ OUTCOMES = {"A": ["zero", "one", "multiple"], "B": ["one", "multiple"], "C": ["m
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random T5 of two layers with a word-level tokenizer, as `from_pretrained` reads it."""
+    """A random T5 of one layer with a word-level tokenizer, as `from_pretrained` reads it."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
@@ -50,7 +50,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         d_model=32,
         d_kv=8,
         d_ff=64,
-        num_layers=2,
+        num_layers=1,
         num_heads=4,
         decoder_start_token_id=0,
         dropout_rate=0.0,
