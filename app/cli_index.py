@@ -1,5 +1,6 @@
 """The commands of `hopgate index`."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from hopgate.retrievers.language import LANGUAGES
 
 if TYPE_CHECKING:
     from hopgate.retrievers.building import BuildReport
+    from hopgate.retrievers.change import BuildProgress
     from hopgate.retrievers.encoders import Encoder
     from hopgate.retrievers.loaders import SkippedFile
 
@@ -168,6 +170,66 @@ def index_sync(folder: Path, index: Path, encoder: str | None, watch: bool, as_j
     output(report, as_json, render.built)
 
 
+@index_group.command("follow")
+@click.argument("source")
+@click.option("--index", required=True, type=FILE, help="Folder of the copy.")
+@click.option("--watch", is_flag=True, help="Look for a new version every 5 s, until Ctrl-C.")
+@json_option
+def index_follow(source: str, index: Path, watch: bool, as_json: bool) -> None:
+    """Copy an index that another machine builds, and its changes.
+
+    SOURCE is its folder on shared storage, or a URL of object storage such as s3://bucket/index
+    (install what fsspec needs for it, here s3fs). Only new files are copied. Readers of the copy
+    get a version when all of it is there and checked. With --watch and --json, each version is a
+    JSON document on a line of its own.
+    """
+    from hopgate import render
+    from hopgate.retrievers.following import POLL_SECONDS, check_source, follow
+
+    if not watch:
+        with render.stages() as progress:
+            report = follow(source, index, progress)
+        output(report, as_json, render.followed)
+        return
+
+    def update(progress: "BuildProgress") -> None:
+        report = follow(source, index, progress)
+        if report.changed and as_json:
+            print_json({"time": f"{_now().isoformat(timespec='seconds')}", **asdict(report)})
+        elif report.changed:
+            render.followed(report, f"{_now():%H:%M:%S} ")
+
+    check_source(source, index)
+    tries = _Tries()
+    with suppress(KeyboardInterrupt):
+        while True:
+            tries.run(update)
+            time.sleep(POLL_SECONDS)
+
+
+class _Tries:
+    """Updates an index again and again; an error that stays is shown once."""
+
+    def __init__(self) -> None:
+        self._error = ""
+
+    def run(self, update: Callable[["BuildProgress"], None]) -> bool:
+        """Update once; return whether it succeeded."""
+        from hopgate import render
+        from hopgate.cli import explain_error
+
+        try:
+            with render.stages(brief=True) as progress:
+                update(progress)
+        except Exception as error:
+            if self._error != (text := explain_error(error)[0]):
+                render.note(f"{_now():%H:%M:%S} not updated, trying again: {text}")
+            self._error = text
+            return False
+        self._error = ""
+        return True
+
+
 class _Follower:
     """Keeps an index in step with a folder, and shows each change or error as one line."""
 
@@ -175,28 +237,20 @@ class _Follower:
         self._arguments = (folder, index, encoder)
         self._as_json = as_json
         self._skipped: list[SkippedFile] | None = None
-        self._error = ""
+        self._tries = _Tries()
 
     def update(self) -> bool:
-        """Sync once; return whether it succeeded. An error that stays is shown once."""
-        from hopgate import render
-        from hopgate.cli import explain_error
+        """Sync once; return whether it succeeded."""
+        return self._tries.run(self._sync)
+
+    def _sync(self, progress: "BuildProgress") -> None:
         from hopgate.retrievers.building import sync
 
-        try:
-            with render.stages(brief=True) as progress:
-                report = sync(*self._arguments, progress)
-        except Exception as error:
-            if self._error != (text := explain_error(error)[0]):
-                render.note(f"{_now():%H:%M:%S} not updated, trying again: {text}")
-            self._error = text
-            return False
-        self._error = ""
+        report = sync(*self._arguments, progress)
         before, self._skipped = self._skipped, report.skipped
         fresh = [each for each in report.skipped if each not in (before or [])]
         if report.changed or fresh or before is None:
             self._show(report, fresh)
-        return True
 
     def _show(self, report: "BuildReport", skipped: "list[SkippedFile]") -> None:
         from hopgate import render

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hopgate.project import Created
     from hopgate.retrievers.base import Hit
     from hopgate.retrievers.building import BuildReport
+    from hopgate.retrievers.following import FollowReport
     from hopgate.retrievers.loaders import SkippedFile
     from hopgate.retrievers.manifest import Manifest
     from hopgate.retrievers.verifying import VerifyReport
@@ -339,6 +340,16 @@ def synced(report: "BuildReport", at: str, skipped: "Sequence[SkippedFile]") -> 
     if report.changed and (documents := _documents(report)):
         did = f"{documents}; passages: {did}"
     _out.print(f"{at} {did}; {_count(report.passages, 'passage')}", soft_wrap=True)
+
+
+def followed(report: "FollowReport", at: str = "") -> None:
+    """Print what `hopgate index follow` copied; with the time in front in a watch."""
+    files = f"{_count(report.files, 'file')}, {_bytes(report.bytes)} copied"
+    _out.print(
+        f"{at}{_count(report.passages, 'passage')} → {escape(report.path)}, version "
+        f"{report.version} ({files if report.changed else 'nothing new'})",
+        soft_wrap=True,
+    )
 
 
 def compacted(report: "BuildReport", before: int, after: int) -> None:

@@ -569,7 +569,7 @@ class _Encoded:
     def __init__(self, writer: Writer, encoder: EncoderInfo) -> None:
         body = {key: value for key, value in encoder.items() if key != "name"}
         key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-        self._file = writer.encoded(key)
+        (self._file,) = writer.kept(key)
         self._row = np.dtype([("key", "<u8"), ("vector", "<f4", (encoder["dimension"],))])
         if self._file.exists():
             size = self._file.stat().st_size

@@ -211,7 +211,7 @@ def check_index(path: Path | str) -> Manifest:
     def check() -> Manifest:
         manifest = checked_info(path)
         load_faiss()
-        _check_fingerprint(folder, manifest, own_encoder(folder, manifest))
+        check_encoder(folder, manifest)
         return manifest
 
     return while_it_changes(folder, check)
@@ -267,6 +267,16 @@ def own_encoder(folder: Path, manifest: Manifest) -> EncoderSource:
         f"the index at {folder} needs the encoder {name}, which is not on this machine: to "
         f"download it, run `hopgate index verify {folder} --encoder {name}`"
     )
+
+
+def check_encoder(folder: Path, manifest: Manifest) -> None:
+    """Check that the encoder of an index is on this machine, without loading it.
+
+    Raises:
+        ValueError: It has other weights, or lies in the folder of the index.
+        RuntimeError: It is missing.
+    """
+    _check_fingerprint(folder, manifest, own_encoder(folder, manifest))
 
 
 def _check_fingerprint(folder: Path, manifest: Manifest, encoder: Encoder | EncoderSource) -> None:

@@ -158,7 +158,7 @@ class DamagedError(ValueError):
     """The files of an index do not match its manifest, or the manifest cannot be read."""
 
 
-def damaged(folder: Path, what: str) -> DamagedError:
+def damaged(folder: Path | str, what: str) -> DamagedError:
     """Return the error for a damaged index."""
     short = what if len(what) <= _MAX_REASON_CHARS else f"{what[: _MAX_REASON_CHARS - 1]}…"
     return DamagedError(f"the index at {folder} is damaged or incomplete: {short}; build it again")
@@ -176,7 +176,7 @@ def info(path: Path | str) -> Manifest:
         raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
     if not (folder / MANIFEST).exists():
         raise ValueError(f"{path} is not an index: it has no {MANIFEST}")
-    manifest = _read(folder)
+    manifest = read(folder)
     for name, entry in manifest["files"].items():
         try:
             found = (folder / name).stat()
@@ -192,8 +192,26 @@ def info(path: Path | str) -> Manifest:
 _ADAPTER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 
-def _read(folder: Path) -> Manifest:
-    found = _parsed(folder)
+def read(folder: Path) -> Manifest:
+    """Read the manifest of an index, without a look at the other files.
+
+    Raises:
+        ValueError: See `parse`, or it cannot be read.
+    """
+    return parse(_content(folder), folder)
+
+
+def parse(content: bytes, folder: Path | str) -> Manifest:
+    """Parse what `manifest.json` contains.
+
+    Args:
+        content: The bytes of the file.
+        folder: Its folder, for error messages.
+
+    Raises:
+        ValueError: It is damaged, or of another format version.
+    """
+    found = _json(content, folder)
     version = found.get("format_version") if isinstance(found, dict) else None
     if isinstance(version, int) and not isinstance(version, bool):
         check_not_newer(folder, version)
@@ -220,22 +238,27 @@ def _read(folder: Path) -> Manifest:
     return manifest
 
 
-def _parsed(folder: Path) -> Any:
+def _content(folder: Path) -> bytes:
     file = folder / MANIFEST
     try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(file.stat().st_mode):
             raise damaged(folder, f"{MANIFEST} is not a regular file")
-        if found.st_size > MAX_MANIFEST_BYTES:
-            raise damaged(folder, f"{MANIFEST} has {found.st_size >> 20} MiB")
-        return json.loads(file.read_text(encoding="utf-8"))
-    except DamagedError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
+        with file.open("rb") as handle:
+            return handle.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
 
 
-def _rebuild(folder: Path, manifest: dict[str, Any]) -> str:
+def _json(content: bytes, folder: Path | str) -> Any:
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise damaged(folder, f"{MANIFEST} has over {MAX_MANIFEST_BYTES >> 20} MiB")
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder, f"{MANIFEST} cannot be read") from error
+
+
+def _rebuild(folder: Path | str, manifest: dict[str, Any]) -> str:
     """Return the command that builds an index of an older format again."""
     import shlex
 
@@ -249,7 +272,7 @@ def _rebuild(folder: Path, manifest: dict[str, Any]) -> str:
     return f"hopgate index build {shlex.join(known) or 'FOLDER'} {shlex.join(parts)}"
 
 
-def check_not_newer(folder: Path, version: int) -> None:
+def check_not_newer(folder: Path | str, version: int) -> None:
     """Raise ValueError for an index of a newer format."""
     if version > FORMAT_VERSION:
         raise ValueError(
@@ -310,7 +333,7 @@ def looks_like_one(folder: Path) -> bool | None:
     if not (folder / MANIFEST).exists():
         return None
     try:
-        manifest = _parsed(folder)
+        manifest = _json(_content(folder), folder)
     except DamagedError:
         return False
     if not isinstance(manifest, dict) or not isinstance(manifest.get("encoder"), dict):

@@ -42,14 +42,14 @@ from hopgate.retrievers.words import UnreadableError
 LOCK = ".lock"
 HOLDER = ".writer.json"
 WORK = ".work"
-"""Where a change is prepared; what a build has encoded stays there for the next try."""
+"""Where a change is prepared; files that the next try can use again stay there."""
 _FOLDERS = {WORK, WORDS, VECTORS}
 _FILES = {LOCK, HOLDER, MANIFEST}
 _PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
 """What a killed atomic write leaves."""
 _OLD_VERSION = re.compile(r"v\d{6,}")
 """Folders of format 2."""
-_ENCODED = "encoded-"
+_KEPT = "kept-"
 _MAX_HOLDER_BYTES = 4_096
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_TEXT = re.compile(r"\(os error (28|122|27)\)|\d+ requested and \d+ written")
@@ -77,12 +77,12 @@ class Writer:
         for name in (WORDS, VECTORS):
             (self.work / name).mkdir(parents=True)
 
-    def encoded(self, key: str) -> Path:
-        """Return the file for vectors of new passages, which the next try can use again."""
-        for other in self.work.glob(f"{_ENCODED}*"):
-            if other.name != _ENCODED + key:
-                other.unlink()
-        return self.work / (_ENCODED + key)
+    def kept(self, *keys: str) -> list[Path]:
+        """Return files that stay for the next try; those of other tries are deleted."""
+        wanted = [self.work / f"{_KEPT}{key}" for key in keys]
+        for other in set(self.work.glob(f"{_KEPT}*")) - set(wanted):
+            other.unlink()
+        return wanted
 
     def publish(self, manifest: Manifest, names: Sequence[str]) -> None:
         """Make a change the current state of the index.
@@ -126,7 +126,7 @@ class Writer:
         for path in self.work.iterdir():
             if path.is_dir() and not path.is_symlink():
                 remove_folder(path)
-            elif path.is_symlink() or not path.is_file() or not path.name.startswith(_ENCODED):
+            elif path.is_symlink() or not path.is_file() or not path.name.startswith(_KEPT):
                 path.unlink()
 
     def _forget(self, current: set[str]) -> None:

@@ -399,7 +399,7 @@ def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
         monkeypatch.undo()
         left = files(index)
         assert {
-            name: left[name] for name in left if not name.startswith(".work/encoded-")
+            name: left[name] for name in left if not name.startswith(".work/kept-")
         } == before
         assert os.listdir(index.parent) == [index.name]
 

@@ -304,7 +304,7 @@ def test_every_odd_value_anywhere_in_the_manifest_is_used_or_refused(
     [
         ("[" * 100_000, "manifest.json cannot be read"),
         ('{"a":' * 100_000, "manifest.json cannot be read"),
-        (" " * (MAX_MANIFEST_BYTES + 1), "manifest.json has 16 MiB"),
+        (" " * (MAX_MANIFEST_BYTES + 1), "manifest.json has over 16 MiB"),
         ("9" * 5_000, "manifest.json"),
         ("\xff\xfe", "manifest.json"),
         ("null", "manifest.json"),
@@ -325,7 +325,7 @@ def test_a_manifest_that_is_no_manifest_is_refused(index: Path, content: str, me
 def test_a_sparse_manifest_of_a_terabyte_is_not_read(index: Path) -> None:
     with (index / "manifest.json").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ValueError, match=r"manifest\.json has 1048576 MiB"), at_most(SECONDS):
+    with pytest.raises(ValueError, match=r"manifest\.json has over 16 MiB"), at_most(SECONDS):
         info(index)
     with at_most(SECONDS):
         assert verify(index, HashEncoder()).problems

@@ -358,7 +358,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path: Path, encoder: HashEncode
     with pytest.raises(ValueError, match="is not an index"):
         info(tmp_path / "index")
     (work,) = (tmp_path / "index" / ".work").iterdir()
-    assert work.name.startswith("encoded-")
+    assert work.name.startswith("kept-")
     with work.open("ab") as file:
         file.write(b"half a row")
     report = build_from_passages(passages, tmp_path / "index", encoder)
