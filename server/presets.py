@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 
 from hopgate.nodes.context import Context
 from hopgate.nodes.limits import limits_from_environment
+from hopgate.server.tokens import SYSTEM
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ async def _create_on_langgraph(assistant: dict[str, Any]) -> None:
 
 
 async def _create_on_aegra(assistant: dict[str, Any]) -> None:
-    """Create an assistant of Aegra's own user, whose assistants everyone can read and run."""
+    """Create an assistant that belongs to Aegra's own user."""
     from aegra_api.core.orm import get_session
     from aegra_api.models import AssistantCreate
     from aegra_api.models.auth import User
@@ -93,5 +94,5 @@ async def _create_on_aegra(assistant: dict[str, Any]) -> None:
     from aegra_api.services.langgraph_service import get_langgraph_service
 
     async with asynccontextmanager(get_session)() as session:
-        service = AssistantService(session, User(identity="system"), get_langgraph_service())
+        service = AssistantService(session, User(identity=SYSTEM), get_langgraph_service())
         await service.create_assistant(AssistantCreate(**assistant))
