@@ -9,5 +9,8 @@ from fastapi import FastAPI
 from hopgate.server import web
 
 app = FastAPI(
-    routes=web.app.routes, middleware=web.app.user_middleware, lifespan=web.lifespan, title="hopgate"
+    routes=web.app.routes,
+    middleware=web.app.user_middleware,
+    lifespan=web.lifespan,
+    title="hopgate",
 )

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from aegra import Cluster, cluster, configuration, interpreter
 from doubles import by_task
-from fake_openai import FakeOpenAI, Messages, Reply, _stream
+from fake_openai import FakeOpenAI, Messages, Reply, _completion
 from langgraph_dev import Server
 from langgraph_sdk.client import LangGraphClient
 from pydantic import TypeAdapter
@@ -185,7 +185,8 @@ async def test_bob_can_neither_read_list_change_nor_run_what_ada_owns(
         for method, path, body in ATTEMPTS:
             status, text = await attempt(client, things, method, path, body)
             leaks = any(secret in text for secret in SECRETS)
-            if leaks or not (is_refusal(status, text) or path.startswith("/store/")):
+            nothing = is_refusal(status, text) or text == '{"deleted":0,"pruned":0}'
+            if leaks or not (nothing or path.startswith("/store/")):
                 wrong.append((method, path, body, status, text[:200]))
     assert wrong == []
     assert await snapshot(ada, things) == before
@@ -199,7 +200,7 @@ async def test_both_processes_work_on_the_queue(
 
     def met() -> Iterator[bytes]:
         meeting.wait(60)
-        yield _stream(reply)
+        yield json.dumps(_completion(reply)).encode()
 
     fake.answers(lambda _: Reply(body=met()))
     context = {"model": "openai:fake", "strategy": "none"}
@@ -224,7 +225,7 @@ async def test_a_killed_process_s_run_is_finished_by_the_other_with_no_call_repe
 
     def script(messages: Messages) -> Reply | str:
         nonlocal calls
-        calls += 1
+        calls += any(QUESTION in each["content"] for each in messages)
         if calls != 4:
             return str(reply_to(messages))
         started.wait()
@@ -246,8 +247,9 @@ async def test_a_killed_process_s_run_is_finished_by_the_other_with_no_call_repe
     state: Any = (await other.threads.get_state(thread))["values"]
     assert state["answer"] == "Sea salt [1]"
     assert [hop["query"] for hop in state["hops"]] == [QUESTION, *THOUGHTS[:-1]]
-    assert sorted(Counter(fake.prompts).values()) == [1] * (CALLS - 1) + [2]
-    assert fake.prompts[3] == fake.prompts[4]  # the one that was waiting
+    prompts = [each for each in fake.prompts if QUESTION in each]  # others are bob's own attempts
+    assert sorted(Counter(prompts).values()) == [1] * (CALLS - 1) + [2]
+    assert prompts[3] == prompts[4]  # the one that was waiting
 
 
 def test_without_its_users_a_process_does_not_start(

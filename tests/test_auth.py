@@ -220,7 +220,7 @@ async def things(ada: LangGraphClient, fake: FakeOpenAI) -> AsyncIterator[Things
         "hopgate", context={"alpha": 0.1}, name="Zanderfell helper"
     )
     cron = await ada.crons.create_for_thread(
-        done, "hopgate", schedule="0 0 1 1 *", input={"question": QUESTION}
+        done, "hopgate", schedule="0 0 1 1 *", input={"question": QUESTION}, enabled=False
     )
     await ada.store.put_item(["notes"], "k", {"text": "Quetzalmoor"})
     (run,) = await ada.runs.list(done)
