@@ -4,15 +4,15 @@
     python benchmarks/aegra.py throughput --out FILE.jsonl [--rounds 3]
 
 PostgreSQL, Redis and the processes of Aegra are real, with the settings of docs/aegra.md. The model
-is a FAKE: an endpoint that replies after 0.3 s and records each call. Each run goes through the loop
-with four searches of the sample collection and five calls.
+is a FAKE: an endpoint that replies after 0.3 s and records each call. Each run goes through the
+loop, with four searches of the sample collection and five calls.
 
 Every kill or measurement is a line of FILE; the same command, started again, adds what is missing.
 
 - `kills`: three processes work. Four runs are started, and one of the processes that hold them is
   killed (SIGKILL) at a random moment; another is started in its place.
-- `throughput`: a batch of runs is queued for 1, 2 and 4 processes, and for several numbers of slots,
-  in turns.
+- `throughput`: a batch of runs is queued for 1, 2 and 4 processes, and for several numbers of
+  slots, in turns.
 """
 
 import argparse
@@ -76,6 +76,7 @@ class Model:
     """The fake endpoint, with its calls in order."""
 
     def __init__(self, fake: FakeOpenAI) -> None:
+        """Answer the fake's requests."""
         self.calls: list[Call] = []
         self._reply_to = by_task(reason=_thought, answer=ANSWER)
         fake.answers(self._reply)
@@ -175,7 +176,9 @@ async def kill_once(made: Cluster, model: Model, number: int) -> dict[str, Any] 
             if run not in taken and (pid not in (0, victim) or status == "success"):
                 taken[run] = time.monotonic() - killed
 
-    ended = await asyncio.to_thread(until_over, made, runs, see)
+    ended, _ = await asyncio.gather(
+        asyncio.to_thread(until_over, made, runs, see), asyncio.to_thread(made.start)
+    )
     left = get_client(url=next(iter(made.servers.values())).url)
     states: Any = [(await left.threads.get_state(thread))["values"] for thread, _ in pairs]
     return {
@@ -192,8 +195,8 @@ def kills(out: Path, number: int) -> None:
     """Kill until the file has `number` kills."""
     with working(N_JOBS_PER_WORKER="4") as (made, model):
         made.start()
+        made.start(WORKING - 1)
         while (done := len(read(out))) < number:
-            made.start(WORKING - len(made.servers))
             if found := asyncio.run(kill_once(made, model, done)):
                 write(out, found)
                 print(f"{done + 1}/{number}: {found}", file=sys.stderr)
@@ -211,9 +214,8 @@ def throughput(out: Path, rounds: int) -> None:
     with working() as (made, model):
         wanted = [(turn, *setting) for turn in range(rounds) for setting in SETTINGS]
         for turn, processes, slots in wanted[len(read(out)) :]:
-            for each in range(processes):  # the first makes the tables
-                made.start(**{"N_JOBS_PER_WORKER": str(slots)}) if not each else None
-            made.start(processes - 1, **{"N_JOBS_PER_WORKER": str(slots)})
+            made.start(N_JOBS_PER_WORKER=str(slots))  # alone: it makes the tables
+            made.start(processes - 1, N_JOBS_PER_WORKER=str(slots))
             servers = list(made.servers.values())
             model.calls.clear()
             started = time.monotonic()
