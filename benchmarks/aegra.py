@@ -9,8 +9,8 @@ loop, with four searches of the sample collection and five calls.
 
 Every kill or measurement is a line of FILE; the same command, started again, adds what is missing.
 
-- `kills`: three processes work. Four runs are started, and one of the processes that hold them is
-  killed (SIGKILL) at a random moment; another is started in its place.
+- `kills`: four processes work. Six runs are started, and one or two of the processes that hold them
+  are killed (SIGKILL) at a random moment; others are started in their place.
 - `throughput`: a batch of runs is queued for 1, 2 and 4 processes, and for several numbers of
   slots, in turns.
 """
@@ -53,8 +53,9 @@ THOUGHTS = [
     "So the answer is: sea salt.",
 ]
 LASTS = 1.7  # seconds that a run takes, about; kills come within this time
-AT_ONCE = 4  # runs in a round of kills
-WORKING = 3  # processes
+AT_ONCE = 6  # runs in a round of kills
+WORKING = 4  # processes
+VICTIMS = 2  # of them, at most
 RECOVERY = {
     "LEASE_DURATION_SECONDS": "6",
     "HEARTBEAT_INTERVAL_SECONDS": "2",
@@ -153,7 +154,7 @@ def until_over(
 
 
 async def kill_once(made: Cluster, model: Model, number: int) -> dict[str, Any] | None:
-    """Kill a process in the middle of runs; None if it held none at that moment."""
+    """Kill processes in the middle of runs; None if there were no runs at that moment."""
     client = get_client(url=next(iter(made.servers.values())).url)
     model.calls.clear()
     cases = [f"{number}.{each}" for each in range(AT_ONCE)]
@@ -164,24 +165,28 @@ async def kill_once(made: Cluster, model: Model, number: int) -> dict[str, Any] 
     if not held:
         until_over(made, runs)
         return None
-    victim = random.choice(sorted(set(held.values())))
-    orphans = [run for run, pid in held.items() if pid == victim]
+    holders = sorted(set(held.values()))
+    victims = random.sample(holders, min(VICTIMS, len(holders)))
+    orphans = [run for run, pid in held.items() if pid in victims]
     killed = time.monotonic()
-    made.kill(made.servers[victim])
+    for victim in victims:
+        made.kill(made.servers[victim])
     taken: dict[str, float] = {}
 
     def see(now: dict[str, tuple[str, int]]) -> None:
         for run in orphans:
             status, pid = now[run]
-            if run not in taken and (pid not in (0, victim) or status == "success"):
+            if run not in taken and (pid not in (0, *victims) or status == "success"):
                 taken[run] = time.monotonic() - killed
 
     ended, _ = await asyncio.gather(
-        asyncio.to_thread(until_over, made, runs, see), asyncio.to_thread(made.start)
+        asyncio.to_thread(until_over, made, runs, see),
+        asyncio.to_thread(made.start, len(victims)),
     )
     left = get_client(url=next(iter(made.servers.values())).url)
     states: Any = [(await left.threads.get_state(thread))["values"] for thread, _ in pairs]
     return {
+        "kills": len(victims),
         "orphans": len(orphans),
         "ended": Counter(ended.values()),
         "right": sum(state["answer"] == ANSWER and len(state["hops"]) == 4 for state in states),
@@ -196,10 +201,10 @@ def kills(out: Path, number: int) -> None:
     with working(N_JOBS_PER_WORKER="4") as (made, model):
         made.start()
         made.start(WORKING - 1)
-        while (done := len(read(out))) < number:
+        while (done := sum(row["kills"] for row in read(out))) < number:
             if found := asyncio.run(kill_once(made, model, done)):
                 write(out, found)
-                print(f"{done + 1}/{number}: {found}", file=sys.stderr)
+                print(f"{done + found['kills']}/{number}: {found}", file=sys.stderr)
 
 
 async def batch(servers: list[Server]) -> list[str]:
@@ -261,7 +266,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     taken = sorted(each for row in rows for each in row["taken_after"])
     ended: Counter[str] = sum((Counter(row["ended"]) for row in rows), Counter())
     return {
-        "kills": len(rows),
+        "kills": sum(row["kills"] for row in rows),
         "orphans": sum(row["orphans"] for row in rows),
         "ended": dict(ended),
         "right": sum(row["right"] for row in rows),
