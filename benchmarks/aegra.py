@@ -62,7 +62,7 @@ RECOVERY = {
     "REAPER_INTERVAL_SECONDS": "2",
 }
 SETTINGS = [(1, 8), (2, 8), (4, 8), (2, 2), (2, 32)]  # processes, slots of each
-BATCH = 96
+BATCH = 64
 
 
 @dataclass
