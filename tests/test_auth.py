@@ -161,6 +161,7 @@ def test_monitoring_needs_no_token(web: httpx.Client) -> None:
         (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is not a SHA-256"),
         (json.dumps({"a" * 64: "a.b"}), "a user is named 'a.b'; use letters"),
         (json.dumps({"a" * 64: 7}), "a user is named 7"),
+        (json.dumps({"a" * 64: "system"}), "a user is named 'system'"),  # Aegra's own
         ("/nowhere/tokens.json", "neither a JSON object nor a file"),
     ],
 )
