@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE := # compiled once, not in each of the many proce
 WORKERS ?= 3
 PYTEST  := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test coverage lint types format docs router constraints oldest clean FORCE
+.PHONY: demo test coverage lint types format docs router constraints oldest aegra aegra-python clean FORCE
 
 demo: $(VENV)/.demo
 	@$(BIN)/python -m hopgate.demo
@@ -47,7 +47,7 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # torch and what only torch needs are left out: see .dev below.
-RESOLVE   := $(BIN)/uv pip compile pyproject.toml --extra dev --python $(BIN)/python --upgrade \
+RESOLVE   := $(BIN)/uv pip compile pyproject.toml --extra dev --extra aegra --python $(BIN)/python --upgrade \
 	--quiet --no-header --no-annotate --output-file
 NOT_TORCH := grep -vE '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)=='
 
@@ -66,6 +66,18 @@ oldest: $(VENV)/.dev
 	$(NOT_TORCH) $(OLDEST)-all.txt > $(OLDEST).txt
 	$(MAKE) VENV=$(OLDEST) TESTED=$(OLDEST).txt $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m $(PYTEST)
+
+# A place for Aegra, which needs Python 3.12: its tests and its benchmark run it from there.
+AEGRA        := build/aegra
+AEGRA_PYTHON ?= $(shell for each in python3.12 python3.13 "$$(pyenv root 2>/dev/null)"/versions/3.1[2-9].*/bin/python; \
+	do "$$each" -c '' 2>/dev/null && echo "$$each" && break; done)
+
+aegra-python:
+	@test -n "$(AEGRA_PYTHON)" || { echo "Aegra needs Python 3.12 or newer; set AEGRA_PYTHON=python3.12" >&2; exit 1; }
+
+aegra: aegra-python $(VENV)/.dev
+	$(BIN)/uv venv --quiet --clear --python $(AEGRA_PYTHON) $(AEGRA)
+	$(BIN)/uv pip install --quiet --python $(AEGRA)/bin/python -c $(TESTED) -e '.[aegra,cpu,mcp,metrics]'
 
 # The router that ships, from the recorded outcomes of four LLMs (see docs/router-data.md), about an
 # hour on two cores, and of the embedded one (docs/results/pipeline), about an hour on one. Killed and

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 def named() -> str | None:
     """Return what the server's configuration names as `auth`, such as `hopgate.server.auth:auth`.
 
-    LangGraph's own servers put it into the environment. Others read it from a file.
+    LangGraph's own servers put it into the environment. Aegra reads it from the first file that
+    exists; without a server, any file counts that asks for users.
 
     Returns:
         The module and the name; None: the configuration has no `auth`.
@@ -35,15 +36,11 @@ def named() -> str | None:
     """
     if "langgraph_api" in sys.modules or AUTH in os.environ:
         return _path(os.environ.get(AUTH, ""))
-    files = (os.environ.get("AEGRA_CONFIG", ""), "aegra.json", "langgraph.json")
-    file = next((Path(each) for each in files if each and Path(each).is_file()), None)
-    if file is None:
-        return None
-    try:
-        auth = json.loads(file.read_text(encoding="utf-8")).get("auth")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-    return _path(json.dumps(auth)) if auth else None
+    names = (os.environ.get("AEGRA_CONFIG", ""), "aegra.json", "langgraph.json")
+    files = [Path(each) for each in names if each and Path(each).is_file()]
+    if "aegra_api" in sys.modules:
+        del files[1:]
+    return next((auth for file in files if (auth := _in_file(file))), None)
 
 
 def has_others() -> bool:
@@ -74,6 +71,19 @@ def warn_if_open() -> None:
             "configuration names no `auth` (docs/serving.md)",
             tokens.VARIABLE,
         )
+
+
+def _in_file(file: Path) -> str | None:
+    """Return the path that a configuration names as `auth`.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    try:
+        auth = json.loads(file.read_text(encoding="utf-8")).get("auth")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+    return _path(json.dumps(auth)) if auth else None
 
 
 def _path(auth: str) -> str | None:

@@ -1,13 +1,14 @@
 """Presets: assistants with a saved α, created when the server starts.
 
-langgraph.json cannot define assistants, so the web app's lifespan creates them through the SDK's
-in-process client. The server trusts that client, so this also works where users need a token.
+A server's configuration cannot define assistants, so the web app's lifespan creates them inside the
+server, which needs no token: through the SDK's in-process client, or on Aegra through its service.
 """
 
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from langgraph_sdk import get_client
@@ -15,6 +16,7 @@ from starlette.applications import Starlette
 
 from hopgate.nodes.context import Context
 from hopgate.nodes.limits import limits_from_environment
+from hopgate.server.tokens import SYSTEM
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +61,38 @@ async def create() -> None:
     Presets with an α that `HOPGATE_LIMITS` forbids are left out.
     """
     allowed = limits_from_environment()
-    client = get_client(url=None, api_key=None)
+    create_one = _create_on_aegra if "aegra_api" in sys.modules else _create_on_langgraph
     for preset in PRESETS:
         if not allowed.allows(alpha=preset.alpha):
             log.info("preset %s is left out: HOPGATE_LIMITS does not allow its α", preset.name)
             continue
-        await client.assistants.create(
-            GRAPH,
-            assistant_id=preset.assistant_id,
-            name=preset.name,
-            description=preset.description,
-            context={"alpha": preset.alpha},
-            metadata={"created_by": CREATOR},
-            if_exists="do_nothing",
-        )
+        await create_one(_assistant(preset))
+
+
+def _assistant(preset: Preset) -> dict[str, Any]:
+    return {
+        "graph_id": GRAPH,
+        "assistant_id": preset.assistant_id,
+        "name": preset.name,
+        "description": preset.description,
+        "context": {"alpha": preset.alpha},
+        "metadata": {"created_by": CREATOR},
+        "if_exists": "do_nothing",
+    }
+
+
+async def _create_on_langgraph(assistant: dict[str, Any]) -> None:
+    await get_client(url=None, api_key=None).assistants.create(**assistant)
+
+
+async def _create_on_aegra(assistant: dict[str, Any]) -> None:
+    """Create an assistant that belongs to Aegra's own user."""
+    from aegra_api.core.orm import get_session
+    from aegra_api.models import AssistantCreate
+    from aegra_api.models.auth import User
+    from aegra_api.services.assistant_service import AssistantService
+    from aegra_api.services.langgraph_service import get_langgraph_service
+
+    async with asynccontextmanager(get_session)() as session:
+        service = AssistantService(session, User(identity=SYSTEM), get_langgraph_service())
+        await service.create_assistant(AssistantCreate(**assistant))

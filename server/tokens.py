@@ -20,9 +20,11 @@ VARIABLE = "HOPGATE_TOKENS"
 REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+SYSTEM = "system"
+"""Aegra's own user: what it owns, everyone can read and run."""
 # No period: names are store namespaces.
-_NAME = re.compile(rf"(?!{NOBODY}$)[\w@-]{{1,64}}", re.ASCII)
-_RULE = f"letters, digits, _, @, -, but not {NOBODY}"
+_NAME = re.compile(rf"(?!({NOBODY}|{SYSTEM})$)[\w@-]{{1,64}}", re.ASCII)
+_RULE = f"letters, digits, _, @, -, but neither {NOBODY} nor {SYSTEM}"
 
 
 def digest(token: str) -> str:

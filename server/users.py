@@ -14,7 +14,8 @@ from hopgate.server.refusals import refusal
 
 FOREIGN = (
     "this server has users of its own; set "
-    '"enable_custom_route_auth": true under `http` in langgraph.json to let them in here'
+    '"enable_custom_route_auth": true under `http` in langgraph.json to let them in here, '
+    "or on Aegra HOPGATE_TOKENS"
 )
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

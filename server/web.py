@@ -39,8 +39,12 @@ def to_metrics(_: Request) -> Response:
 
 
 def served() -> AdaptiveGraph:
-    """Return the first of hopgate's graphs that the LangGraph server serves."""
-    loaded = getattr(sys.modules.get("langgraph_api.graph"), "GRAPHS", {})
+    """Return the first of hopgate's graphs that the server serves."""
+    aegra = sys.modules.get("aegra_api.services.langgraph_service")
+    if aegra:
+        loaded = aegra.get_langgraph_service()._base_graph_cache
+    else:
+        loaded = getattr(sys.modules.get("langgraph_api.graph"), "GRAPHS", {})
     return next((each for each in loaded.values() if isinstance(each, AdaptiveGraph)), graph)
 
 

@@ -109,6 +109,7 @@ SLOW = (
     "page",
     "server",
     "examples",
+    "aegra",
     "filters",
     "resuming",
     "auth",

@@ -167,6 +167,8 @@ def test_the_configuration_is_the_one_that_the_server_reads(
     configure("a:b")
     assert access.named() == "a:b"
     configure(None, "aegra.json")
+    assert access.named() == "a:b"  # `hopgate serve` is neither server: it fails closed
+    monkeypatch.setitem(sys.modules, "aegra_api", SimpleNamespace())
     assert access.named() is None
     configure("c:d", "other.json")
     monkeypatch.setenv("AEGRA_CONFIG", str(folder / "other.json"))

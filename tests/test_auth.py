@@ -161,6 +161,7 @@ def test_monitoring_needs_no_token(web: httpx.Client) -> None:
         (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is not a SHA-256"),
         (json.dumps({"a" * 64: "a.b"}), "a user is named 'a.b'; use letters"),
         (json.dumps({"a" * 64: 7}), "a user is named 7"),
+        (json.dumps({"a" * 64: "system"}), "a user is named 'system'"),  # Aegra's own
         ("/nowhere/tokens.json", "neither a JSON object nor a file"),
     ],
 )
@@ -220,7 +221,7 @@ async def things(ada: LangGraphClient, fake: FakeOpenAI) -> AsyncIterator[Things
         "hopgate", context={"alpha": 0.1}, name="Zanderfell helper"
     )
     cron = await ada.crons.create_for_thread(
-        done, "hopgate", schedule="0 0 1 1 *", input={"question": QUESTION}
+        done, "hopgate", schedule="0 0 1 1 *", input={"question": QUESTION}, enabled=False
     )
     await ada.store.put_item(["notes"], "k", {"text": "Quetzalmoor"})
     (run,) = await ada.runs.list(done)

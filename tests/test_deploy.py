@@ -1,4 +1,4 @@
-"""The input of `langgraph up`: langgraph.json, its Dockerfile, .env and the compose file.
+"""The input of `langgraph up`: langgraph.json, its Dockerfile, .env and the compose files.
 
 These tests need no Docker and build no image.
 """
@@ -28,7 +28,11 @@ BIN = Path(sys.executable).parent
 SERVED = ("classifiers", "common", "graphs", "models", "nodes", "retrievers", "server")
 DECLARED: dict[str, Any] = json.loads(CONFIG.read_text(encoding="utf-8"))
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+COMPOSE: dict[str, Any] = {
+    name: yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    for name in ("compose.yaml", "compose.aegra.yaml")
+}
+SERVICES = [(file, name) for file, composed in COMPOSE.items() for name in composed["services"]]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +146,7 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         [Requirement(each).name for name in names for each in extras[name]]
         for names in (
             ("pgvector", "qdrant"),
-            ("documents", "gpu", "plots", "postgres", "serve", "train", "web"),
+            ("aegra", "documents", "gpu", "plots", "postgres", "serve", "train", "web"),
         )
     ]
     left_out = closure(stores) | {canonicalize_name(each) for each in others}
@@ -153,7 +157,7 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
     modules = {module for folder in SERVED for module in imported(folder)}
     missing = {
         module
-        for module in modules - sys.stdlib_module_names
+        for module in modules - sys.stdlib_module_names - {"aegra_api"}  # not on this server
         if not {canonicalize_name(each) for each in by_module.get(module, ["?"])}
         & (there | left_out)
     }
@@ -208,32 +212,34 @@ def test_the_example_limits_give_no_access_to_the_server_s_files() -> None:
     )
 
 
-# compose.yaml
+# compose.yaml and compose.aegra.yaml
 
 
-def test_the_compose_file_follows_the_compose_specification() -> None:
+@pytest.mark.parametrize("file", COMPOSE)
+def test_the_compose_file_follows_the_compose_specification(file: str) -> None:
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*check, str(ROOT / "compose.yaml")], capture_output=True, text=True)
+    done = subprocess.run([*check, str(ROOT / file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", COMPOSE["services"])
-def test_a_service_is_pinned_has_a_health_check_and_is_local(name: str) -> None:
-    service = COMPOSE["services"][name]
+@pytest.mark.parametrize(("file", "name"), SERVICES)
+def test_a_service_is_pinned_has_a_health_check_and_is_local(file: str, name: str) -> None:
+    service = COMPOSE[file]["services"][name]
     assert service["image"].startswith("${HOPGATE_IMAGE") or re.search(r":.*\d", service["image"])
     assert "latest" not in service["image"]
     assert service["healthcheck"]["test"]
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     for volume in service.get("volumes", []):
         source = volume.partition(":")[0]
-        assert source.startswith("./") or source in COMPOSE["volumes"]
+        assert source.startswith("./") or source in COMPOSE[file]["volumes"]
     for needed, how in service.get("depends_on", {}).items():
         assert how == {"condition": "service_healthy"}
-        assert "healthcheck" in COMPOSE["services"][needed]
+        assert "healthcheck" in COMPOSE[file]["services"][needed]
 
 
-def test_the_compose_file_has_no_secret() -> None:
-    for service in COMPOSE["services"].values():
+@pytest.mark.parametrize("file", COMPOSE)
+def test_the_compose_file_has_no_secret(file: str) -> None:
+    for service in COMPOSE[file]["services"].values():
         for name, value in service.get("environment", {}).items():
             if re.search(r"PASSWORD|KEY|TOKEN|SECRET", name):
                 assert str(value).startswith("${")
@@ -242,7 +248,7 @@ def test_the_compose_file_has_no_secret() -> None:
 
 
 def test_the_server_finds_its_services_at_their_addresses() -> None:
-    services = COMPOSE["services"]
+    services = COMPOSE["compose.yaml"]["services"]
     environment = services["hopgate"]["environment"]
     assert "@postgres:5432/hopgate" in environment["DATABASE_URI"]
     assert services["postgres"]["environment"]["POSTGRES_DB"] == "hopgate"
@@ -250,3 +256,44 @@ def test_the_server_finds_its_services_at_their_addresses() -> None:
     assert "http://model:8080/v1" in environment["OPENAI_BASE_URL"]
     assert "8080" in services["model"]["command"]
     assert services["hopgate"]["env_file"] == DECLARED["env"]
+
+
+def test_aegra_s_servers_share_a_database_and_a_queue_and_start_one_after_the_other() -> None:
+    services = COMPOSE["compose.aegra.yaml"]["services"]
+    first, second = (services[f"hopgate-{number}"] for number in (1, 2))
+    for name in ("DATABASE_URL", "REDIS_URL", "LEASE_DURATION_SECONDS"):
+        assert first["environment"][name] == second["environment"][name]
+    assert first["image"] == second["image"]
+    assert "hopgate-1" in second["depends_on"]
+    for service in (first, second):
+        assert service["environment"]["REDIS_BROKER_ENABLED"] == "true"
+        assert service["environment"]["LANGGRAPH_STRICT_MSGPACK"] == "true"
+    lines = first["build"]["dockerfile_inline"].splitlines()
+    (install,) = [line for line in lines if "pip install" in line]
+    (extras,) = re.findall(r"\.\[(.+)\]", install)
+    assert set(extras.split(",")) < set(PROJECT["project"]["optional-dependencies"])
+    assert any(line.startswith("FROM python:3.12") for line in lines)
+
+
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "app/template"], ids=["own", "template"])
+def test_aegra_serves_what_langgraph_s_servers_serve(folder: Path) -> None:
+    aegra, langgraph = (
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("aegra.json", "langgraph.json")
+    )
+    assert (
+        aegra["graphs"]["hopgate"]["description"] == (langgraph["graphs"]["hopgate"]["description"])
+    )
+    path, _, name = aegra["graphs"]["hopgate"]["path"].partition(":")
+    assert (folder / path).is_file() and name == "graph"
+    assert aegra["checkpointer"] == {"durability": "sync"}
+
+
+def test_the_app_for_aegra_has_the_routes_of_the_other_one() -> None:
+    from fastapi import FastAPI
+
+    from hopgate.server import aegra, web
+
+    assert isinstance(aegra.app, FastAPI)
+    assert aegra.app.routes[: len(web.app.routes)] == web.app.routes
+    assert aegra.app.user_middleware == web.app.user_middleware

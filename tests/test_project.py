@@ -21,6 +21,7 @@ FILES = [
     ".env.example",
     ".gitignore",
     "README.md",
+    "aegra.json",
     "documents/canteen.md",
     "documents/visitors.md",
     "graph.py",
@@ -46,7 +47,7 @@ def test_it_says_what_it_wrote_and_what_to_do_next(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ran = run("new", "my notes")
-    assert ran.out.startswith("my notes: 9 files, and an index of 4 passages.")
+    assert ran.out.startswith("my notes: 10 files, and an index of 4 passages.")
     for command in ("cd 'my notes'", "--index index", "langgraph dev", "python -m pytest"):
         assert command in ran.out
 
