@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hopgate.options import FILE, combined, json_option, output, print_json
+from hopgate.options import (
+    FILE,
+    combined,
+    hired,
+    json_option,
+    output,
+    print_json,
+    workers_options,
+)
 from hopgate.retrievers.language import LANGUAGES
 
 if TYPE_CHECKING:
@@ -71,6 +79,7 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
     is_flag=True,
     help="Allow this to remove most passages of an existing index, or to change its encoder.",
 )
+@workers_options
 @json_option
 def index_build(
     paths: tuple[Path, ...],
@@ -81,6 +90,8 @@ def index_build(
     query_prefix: str | None,
     passage_prefix: str | None,
     replace: bool,
+    workers: int | None,
+    ray: str | None,
     as_json: bool,
 ) -> None:
     """Build an index of files and folders.
@@ -91,7 +102,7 @@ def index_build(
     from hopgate import render
     from hopgate.retrievers.building import build_index
 
-    with render.stages() as progress:
+    with hired(workers, ray) as hands, render.stages() as progress:
         chosen: str | Encoder | None = encoder
         if query_prefix is not None or passage_prefix is not None:
             chosen = _with_prefixes(encoder, out, query_prefix, passage_prefix)
@@ -104,6 +115,7 @@ def index_build(
             render.note,
             language=language or "",
             replace=replace,
+            workers=hands,
         )
     output(report, as_json, render.built)
 
@@ -128,8 +140,16 @@ def _with_prefixes(
 @paths_argument
 @index_option
 @moved_option
+@workers_options
 @json_option
-def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
+def index_add(
+    paths: tuple[Path, ...],
+    index: Path,
+    encoder: str | None,
+    workers: int | None,
+    ray: str | None,
+    as_json: bool,
+) -> None:
     """Add files and folders to an index.
 
     Documents that it already has are replaced.
@@ -137,8 +157,8 @@ def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json
     from hopgate import render
     from hopgate.retrievers.building import add
 
-    with render.stages() as progress:
-        report = add(paths, index, encoder, progress, render.note)
+    with hired(workers, ray) as hands, render.stages() as progress:
+        report = add(paths, index, encoder, progress, render.note, workers=hands)
     output(report, as_json, render.built)
 
 

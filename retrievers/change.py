@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 from msgspec import structs
 
+from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.base import Passage
 from hopgate.retrievers.encoders import Encoder, first_line
 from hopgate.retrievers.factory import (
     FLAT,
@@ -47,6 +49,7 @@ from hopgate.retrievers.manifest import (
     SegmentInfo,
     WordsMeta,
 )
+from hopgate.retrievers.parallel import encode_with
 from hopgate.retrievers.segments import (
     DEAD_SHARE,
     Segment,
@@ -57,7 +60,7 @@ from hopgate.retrievers.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.words import Place, Stored, Words, WordsWriter
+from hopgate.retrievers.words import Place, Stored, Words, WordsWriter, key_of
 from hopgate.retrievers.writing import Writer
 
 if TYPE_CHECKING:
@@ -167,6 +170,7 @@ class Change:
         language: One of `LANGUAGES`; empty for what the index has, or what is detected.
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
+        workers: Who reads and encodes; None for this process.
     """
 
     def __init__(
@@ -191,6 +195,7 @@ class Change:
         self.language = ""
         self.roots = manifest["roots"] if manifest else []
         self.rewrite, self.unchanged = False, 0
+        self.workers: Workers | None = None
         self._rebuild, self._may_shrink = False, True
         self._leaving = _NO_KEYS  # passages that may lose documents
         self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
@@ -544,15 +549,26 @@ class Change:
         self._encoded = len(waiting)
         if len(waiting):
             stage, done = self.stage("encoding passages"), len(fresh) - len(waiting)
-            encoder = self._encoder()
             stage(done, len(fresh))
-            for batch in _chunks(self.incoming.only(waiting), _BATCH):
-                passages = [stored.passage(key) for key, stored in batch]
-                vectors = encoder.encode_passages(passages, _after(done, len(fresh), stage))
-                saved.keep([key for key, _ in batch], vectors)
-                done += len(batch)
+            chunks = _chunks(self.incoming.only(waiting), _BATCH)
+            batches = ([stored.passage(key) for key, stored in chunk] for chunk in chunks)
+            for passages, vectors in self._encoded_batches(batches, done, len(fresh)):
+                saved.keep([key_of(each["id"]) for each in passages], vectors)
+                done += len(passages)
                 stage(done, len(fresh))
         return saved.ordered(fresh)
+
+    def _encoded_batches(
+        self, batches: Iterable[list[Passage]], done: int, total: int
+    ) -> Iterator[tuple[list[Passage], Vectors]]:
+        """Yield each batch with its vectors, in order."""
+        encoder, stage = self._encoder(), self.stage("encoding passages")
+        if self.workers:
+            yield from encode_with(self.workers, encoder, batches)
+            return
+        for passages in batches:
+            yield passages, encoder.encode_passages(passages, _after(done, total, stage))
+            done += len(passages)
 
 
 def _after(done: int, total: int, stage: Callable[[int, int], None]) -> Callable[[int, int], None]:
