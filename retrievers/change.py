@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     Keys = NDArray[np.uint64]
     Vectors = NDArray[np.float32]
 
-_BATCH = 512
-"""Passages encoded between two saves, from which a killed build resumes."""
+_BATCH = 128
+"""Passages that are encoded and saved at a time: what a killed build or a lost worker costs."""
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
 _SAMPLE = 500
