@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,14 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @index_group.command("build")
-@paths_argument
+@click.argument("paths", nargs=-1, type=FILE)
+@click.option(
+    "--vectors",
+    multiple=True,
+    type=FILE,
+    help="In place of PATHS: a .parquet file with columns text, title and vector, or a .npy file "
+    "of vectors with passages in the .jsonl of the same name; repeatable.",
+)
 @click.option("--out", "--index", "out", required=True, type=FILE, help="Folder to write.")
 @click.option(
     "--encoder",
@@ -83,6 +91,7 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
 @json_option
 def index_build(
     paths: tuple[Path, ...],
+    vectors: tuple[Path, ...],
     out: Path,
     encoder: str | None,
     factory: str | None,
@@ -100,14 +109,20 @@ def index_build(
     again. If it is interrupted, the same command resumes.
     """
     from hopgate import render
-    from hopgate.retrievers.building import build_index
+    from hopgate.retrievers.building import build_from_vectors, build_index
 
+    if bool(paths) == bool(vectors):
+        raise click.UsageError("give PATHS, or --vectors FILE")
+    if vectors and (workers or ray):
+        raise click.UsageError("--workers and --ray encode, and --vectors come encoded")
     with hired(workers, ray) as hands, render.stages() as progress:
         chosen: str | Encoder | None = encoder
         if query_prefix is not None or passage_prefix is not None:
             chosen = _with_prefixes(encoder, out, query_prefix, passage_prefix)
-        report = build_index(
-            paths,
+        build = partial(build_from_vectors, vectors)
+        if paths:
+            build = partial(build_index, paths, workers=hands)
+        report = build(
             out,
             chosen,
             progress,
@@ -115,7 +130,6 @@ def index_build(
             render.note,
             language=language or "",
             replace=replace,
-            workers=hands,
         )
     output(report, as_json, render.built)
 

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import asdict, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -104,7 +104,8 @@ def hired(workers: int | None, ray: str | None) -> "Iterator[Workers | None]":
     from hopgate.common.ray_workers import RayWorkers
     from hopgate.common.workers import LocalWorkers
 
-    with closing(RayWorkers(ray) if ray else LocalWorkers(workers or 1)) as found:
+    found: Workers = RayWorkers(ray) if ray else LocalWorkers(workers or 1)
+    with closing(found), redirect_stdout(sys.stderr):  # Ray prints the loss of a node there
         yield found
 
 

@@ -32,6 +32,7 @@ from hopgate.retrievers.loaders import (
 )
 from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
 from hopgate.retrievers.parallel import read_with
+from hopgate.retrievers.vectorfiles import VectorFile, checked_vectors
 from hopgate.retrievers.writing import writing
 
 _ROOT_MISSING = (
@@ -125,6 +126,43 @@ def build_from_passages(
         change.incoming.put(passages)
         if not len(change.incoming):
             raise ValueError(f"no passages given: nothing to index in {out}")
+        return change.run()
+
+
+def build_from_vectors(
+    files: Sequence[Path | str],
+    out: Path | str,
+    encoder: str | Encoder | None = None,
+    progress: BuildProgress | None = None,
+    factory: str | None = None,
+    announce: Announce | None = None,
+    *,
+    language: str = "",
+    replace: bool = False,
+) -> BuildReport:
+    """Build an index from files of passages with their vectors, see `VectorFile`.
+
+    Nothing is encoded but a sample, which shows whether the vectors are those of the encoder.
+
+    Args:
+        files: .parquet or .npy files.
+        out: The folder of the index.
+        encoder: What the vectors come from, see `build_index`.
+        progress: Called as the work goes on.
+        factory: FAISS's factory string; by default what suits the collection.
+        announce: Told what is built.
+        language: See `build_index`.
+        replace: See `build_index`.
+
+    Raises:
+        ValueError: A file cannot be used, or its vectors are not those of the encoder.
+        RuntimeError: The extra `parquet` is missing, or see `build_index`.
+    """
+    folder, opened = _target(out), [VectorFile(Path(file)) for file in files]
+    if not sum(file.rows for file in opened):
+        raise ValueError(f"no passages given: nothing to index in {out}")
+    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+        change.put_encoded(checked_vectors(opened, change.encoder, change.stage("reading vectors")))
         return change.run()
 
 

@@ -81,8 +81,8 @@ _REPEATS_REPORTED = 10
 _NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
 
 BuildProgress = Callable[[str, int, int], None]
-"""Called with the stage (`reading files`, `encoding passages`, `indexing words` or `indexing
-vectors`), how many are done, and the total."""
+"""Called with the stage (`reading files`, `reading vectors`, `encoding passages`, `indexing words`
+or `indexing vectors`), how many are done, and the total."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,11 @@ class Change:
         self.incoming.close()
 
     @property
+    def encoder(self) -> Encoder:
+        """The encoder, loaded."""
+        return self._encoder()
+
+    @property
     def words(self) -> Words:
         """The words of the index as it is."""
         assert self._current is not None
@@ -237,6 +242,16 @@ class Change:
         forgotten = self.words.of("id", ids)
         self._leaving = np.union1d(self.words.of("source", sorted(sources)), forgotten)
         self._replaced, self._forgotten = sources, set(forgotten.tolist())
+
+    def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
+        """Add passages that come with their vectors; those saved by a killed build stay."""
+        saved = _Encoded(self._writer, self._described)
+        known = merged_keys(self._held, saved.keys())
+        for passages, vectors in batches:
+            self.incoming.put(passages)
+            keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
+            new = ~is_in(keys, known)
+            saved.keep(keys[new].tolist(), vectors[new])
 
     def stage(self, name: str) -> Callable[[int, int], None]:
         """Return the callback of one stage."""
@@ -332,7 +347,7 @@ class Change:
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
         try:
-            return default_mode(passages, self._encoder(), self.language)
+            return default_mode(passages, self.encoder, self.language)
         except Exception as error:  # whatever an app's own encoder raises: all else is done
             return "hybrid", f"the encoder could not be measured: {first_line(error)}"
 
@@ -562,7 +577,7 @@ class Change:
         self, batches: Iterable[list[Passage]], done: int, total: int
     ) -> Iterator[tuple[list[Passage], Vectors]]:
         """Yield each batch with its vectors, in order."""
-        encoder, stage = self._encoder(), self.stage("encoding passages")
+        encoder, stage = self.encoder, self.stage("encoding passages")
         if self.workers:
             yield from encode_with(self.workers, encoder, batches)
             return
@@ -591,14 +606,15 @@ class _Encoded:
             size = self._file.stat().st_size
             os.truncate(self._file, size - size % self._row.itemsize)
 
-    def _keys(self) -> Keys:
+    def keys(self) -> Keys:
+        """Return the keys of the encoded passages, in the order of the file."""
         if not self._file.exists() or not self._file.stat().st_size:
             return _NO_KEYS
         return np.array(np.memmap(self._file, self._row, mode="r")["key"])
 
     def has(self, keys: Keys) -> NDArray[np.bool_]:
         """Return which passages have been encoded."""
-        return np.isin(keys, self._keys())
+        return np.isin(keys, self.keys())
 
     def keep(self, keys: Sequence[int], vectors: Vectors) -> None:
         """Append a batch."""
@@ -611,7 +627,7 @@ class _Encoded:
 
     def ordered(self, keys: Keys) -> tuple[Keys, Callable[[slice], Vectors]]:
         """Return encoded passages in the order of the file, and what reads a slice of vectors."""
-        held = self._keys()
+        held = self.keys()
         order = np.argsort(held)
         rows = np.sort(order[np.searchsorted(held, keys, sorter=order)])
 
