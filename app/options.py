@@ -67,6 +67,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Maximum number of concurrent questions.",
         ),
+        workers_options,
         click.option("--overwrite", is_flag=True, help="Discard saved answers and start again."),
     )(command)
 
@@ -270,13 +271,17 @@ def request_context(settings: Mapping[str, Any]) -> "Context":
 
 
 def make_job(
-    settings: Mapping[str, Any], concurrency: int, overwrite: bool, progress: "Progress"
+    settings: Mapping[str, Any],
+    concurrency: int,
+    overwrite: bool,
+    progress: "Progress",
+    workers: "Workers | None",
 ) -> "Job":
     """Return what the runner needs to know of a command line."""
     from hopgate.evaluation.runner import Job
 
     command = shlex.join(["hopgate", *sys.argv[1:]])
-    return Job(settings, concurrency, overwrite, command, progress)
+    return Job(settings, concurrency, overwrite, command, progress, workers)
 
 
 def output(result: Any, as_json: bool, show: Callable[..., None], *arguments: Any) -> None:
