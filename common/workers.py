@@ -202,6 +202,7 @@ class _Process:
             self._closed = True
             if self._process is not None:
                 self._process.kill()
+                self._process.wait()
 
     def _running(self) -> subprocess.Popen[bytes]:
         with self._lock:

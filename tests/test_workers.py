@@ -2,9 +2,11 @@
 
 import json
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import numpy as np
 import psutil
 import pytest
 from commands import Ran, one_line, started
+from msgspec import msgpack
 
+from hopgate.common import ray_workers
 from hopgate.common.workers import LocalWorkers, Piece, Workers
 from hopgate.retrievers import change
 from hopgate.retrievers.building import BuildReport, add, build_index
@@ -189,6 +193,37 @@ def test_workers_end_when_the_build_is_killed(documents: Path, tmp_path: Path) -
     process.kill()
     process.communicate()
     assert psutil.wait_procs(found, timeout=10)[1] == []
+
+
+def test_a_ray_cluster_that_does_not_answer_is_one_line(
+    documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_workers, "ANSWER_SECONDS", 1)
+    with socket.socket() as silent:  # it accepts connections and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = "{}:{}".format(*silent.getsockname())
+        ran = run("index", "build", documents, "--out", tmp_path / "index", "--ray", address)
+    one_line(ran, 1, f"--ray {address} cannot be used (nothing answers within 1 s)", "ray start")
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_node_with_another_hopgate_says_so() -> None:
+    request = msgpack.encode(["math:sqrt", 9])
+    here = version("hopgate")
+    assert msgpack.decode(ray_workers.do(request, here)) == {"result": 3}
+    reply = msgpack.decode(ray_workers.do(request, "0.0.1"))
+    assert f"hopgate is {here} there and 0.0.1 here" in reply["error"]
+
+
+def test_files_that_are_sent_give_what_shared_ones_give(
+    documents: Path, tmp_path: Path, two: Workers
+) -> None:
+    two.share_files = False  # as on a cluster
+    alone = build_index([documents], tmp_path / "alone")
+    sent = build_index([documents], tmp_path / "sent", workers=two)
+    assert anywhere(sent) == anywhere(alone)
+    assert equal(tmp_path / "alone", tmp_path / "sent")
 
 
 def test_bad_numbers_and_addresses_are_one_line(
