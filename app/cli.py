@@ -28,6 +28,7 @@ from hopgate.options import (
     INDEX_HELP,
     ContextCommand,
     combined,
+    hired,
     job_options,
     json_option,
     limit_option,
@@ -164,6 +165,8 @@ def label(
     limit: int | None,
     skip_bad_rows: bool,
     concurrency: int,
+    workers: int | None,
+    ray: str | None,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -177,8 +180,8 @@ def label(
     from hopgate.retrievers.sources import index_path
 
     index = index_path(request_context(settings).index)
-    with render.stages() as progress:
-        job = make_job(settings, concurrency, overwrite, progress)
+    with hired(workers, ray) as hands, render.stages() as progress:
+        job = make_job(settings, concurrency, overwrite, progress, hands)
         report = labelling.label(
             questions, index, out, judge, job, limit=limit, skip_bad_rows=skip_bad_rows
         )
@@ -368,7 +371,7 @@ ALPHA_ONLY = (
     "router", "profile", "questions", "steps_multi", "budget_steps", "min_accuracy", "save"
 )  # fmt: skip
 CALIBRATION_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
-GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "overwrite")
+GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "workers", "ray", "overwrite")
 
 
 @cli.command(cls=ContextCommand, fields=("router", *CALIBRATION_FIELDS))
@@ -457,8 +460,9 @@ def _calibrate_gate(
     from hopgate import render
     from hopgate.evaluation.gates import calibrate_gate
 
-    with render.stages() as progress:
-        job = make_job(settings, options["concurrency"], options["overwrite"], progress)
+    chosen = hired(options["workers"], options["ray"])
+    with chosen as hands, render.stages() as progress:
+        job = make_job(settings, options["concurrency"], options["overwrite"], progress, hands)
         found = calibrate_gate(
             labels, gate, job, min_recall=options["min_recall"], out=options["out"]
         )

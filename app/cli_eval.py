@@ -13,6 +13,7 @@ from hopgate.options import (
     INDEX_HELP,
     ContextCommand,
     combined,
+    hired,
     job_options,
     json_option,
     limit_option,
@@ -181,6 +182,8 @@ def gate(
     gates: tuple[str, ...],
     out: Path,
     concurrency: int,
+    workers: int | None,
+    ray: str | None,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -193,8 +196,8 @@ def gate(
     from hopgate.evaluation.paraphrases import run_paraphrases
 
     request_context(settings)
-    with render.stages() as progress:
-        job = make_job(settings, concurrency, overwrite, progress)
+    with hired(workers, ray) as hands, render.stages() as progress:
+        job = make_job(settings, concurrency, overwrite, progress, hands)
         found = run_paraphrases(file, gates, out, job)
     output(found, as_json, render.paraphrases, out)
 
@@ -206,6 +209,8 @@ def _benchmark(
     out: Path,
     *,
     concurrency: int,
+    workers: int | None,
+    ray: str | None,
     overwrite: bool,
     as_json: bool,
     **scoring: Any,
@@ -214,8 +219,9 @@ def _benchmark(
     from hopgate import render
     from hopgate.evaluation.benchmarks import Scoring
 
-    with render.stages() as progress:
-        evaluated = run(make_job(settings, concurrency, overwrite, progress), Scoring(**scoring))
+    with hired(workers, ray) as hands, render.stages() as progress:
+        job = make_job(settings, concurrency, overwrite, progress, hands)
+        evaluated = run(job, Scoring(**scoring))
     output(evaluated.results, as_json, show, out)
     for name in evaluated.new:
         click.echo(f"hopgate: {name}: not in the baseline, so not compared", err=True)

@@ -5,12 +5,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hopgate.options import FILE, combined, json_option, output, print_json
+from hopgate.options import (
+    FILE,
+    combined,
+    hired,
+    json_option,
+    output,
+    print_json,
+    workers_options,
+)
 from hopgate.retrievers.language import LANGUAGES
 
 if TYPE_CHECKING:
@@ -45,7 +54,14 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @index_group.command("build")
-@paths_argument
+@click.argument("paths", nargs=-1, type=FILE)
+@click.option(
+    "--vectors",
+    multiple=True,
+    type=FILE,
+    help="In place of PATHS: a .parquet file with columns text, title and vector, or a .npy file "
+    "of vectors with passages in the .jsonl of the same name; repeatable.",
+)
 @click.option("--out", "--index", "out", required=True, type=FILE, help="Folder to write.")
 @click.option(
     "--encoder",
@@ -73,9 +89,11 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
     is_flag=True,
     help="Allow this to remove most passages of an existing index, or to change its encoder.",
 )
+@workers_options
 @json_option
 def index_build(
     paths: tuple[Path, ...],
+    vectors: tuple[Path, ...],
     out: Path,
     encoder: str | None,
     factory: str | None,
@@ -83,6 +101,8 @@ def index_build(
     query_prefix: str | None,
     passage_prefix: str | None,
     replace: bool,
+    workers: int | None,
+    ray: str | None,
     as_json: bool,
 ) -> None:
     """Build an index of files and folders.
@@ -91,14 +111,20 @@ def index_build(
     again. If it is interrupted, the same command resumes.
     """
     from hopgate import render
-    from hopgate.retrievers.building import build_index
+    from hopgate.retrievers.building import build_from_vectors, build_index
 
-    with render.stages() as progress:
+    if bool(paths) == bool(vectors):
+        raise click.UsageError("give PATHS, or --vectors FILE")
+    if vectors and (workers or ray):
+        raise click.UsageError("--workers and --ray encode, and --vectors come encoded")
+    with hired(workers, ray) as hands, render.stages() as progress:
         chosen: str | Encoder | None = encoder
         if query_prefix is not None or passage_prefix is not None:
             chosen = _with_prefixes(encoder, out, query_prefix, passage_prefix)
-        report = build_index(
-            paths,
+        build = partial(build_from_vectors, vectors)
+        if paths:
+            build = partial(build_index, paths, workers=hands)
+        report = build(
             out,
             chosen,
             progress,
@@ -130,8 +156,16 @@ def _with_prefixes(
 @paths_argument
 @index_option
 @moved_option
+@workers_options
 @json_option
-def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json: bool) -> None:
+def index_add(
+    paths: tuple[Path, ...],
+    index: Path,
+    encoder: str | None,
+    workers: int | None,
+    ray: str | None,
+    as_json: bool,
+) -> None:
     """Add files and folders to an index.
 
     Documents that it already has are replaced.
@@ -139,8 +173,8 @@ def index_add(paths: tuple[Path, ...], index: Path, encoder: str | None, as_json
     from hopgate import render
     from hopgate.retrievers.building import add
 
-    with render.stages() as progress:
-        report = add(paths, index, encoder, progress, render.note)
+    with hired(workers, ray) as hands, render.stages() as progress:
+        report = add(paths, index, encoder, progress, render.note, workers=hands)
     output(report, as_json, render.built)
 
 

@@ -3,7 +3,8 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import asdict, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from hopgate import Context
+    from hopgate.common.workers import Workers
     from hopgate.evaluation.runner import Job, Progress
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -65,8 +67,47 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Maximum number of concurrent questions.",
         ),
+        workers_options,
         click.option("--overwrite", is_flag=True, help="Discard saved answers and start again."),
     )(command)
+
+
+def workers_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for work in other processes, see `hired`."""
+    return combined(
+        click.option(
+            "--workers",
+            type=click.IntRange(1, 256),
+            help="Processes to share the work on this machine. Default: only this one.",
+        ),
+        click.option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Share the work on a Ray cluster: auto, or HOST:PORT of its head. Needs the extra "
+            "ray.",
+        ),
+    )(command)
+
+
+@contextmanager
+def hired(workers: int | None, ray: str | None) -> "Iterator[Workers | None]":
+    """Yield the workers of `--workers` or `--ray`; None without either.
+
+    Raises:
+        UsageError: Both were given.
+        RuntimeError: The cluster cannot be used.
+    """
+    if workers and ray:
+        raise click.UsageError("give --workers or --ray, not both")
+    if not (workers or ray):
+        yield None
+        return
+    from hopgate.common.ray_workers import RayWorkers
+    from hopgate.common.workers import LocalWorkers
+
+    found: Workers = RayWorkers(ray) if ray else LocalWorkers(workers or 1)
+    with closing(found), redirect_stdout(sys.stderr):  # Ray prints the loss of a node there
+        yield found
 
 
 def combined(*options: Decorator) -> Decorator:
@@ -230,13 +271,17 @@ def request_context(settings: Mapping[str, Any]) -> "Context":
 
 
 def make_job(
-    settings: Mapping[str, Any], concurrency: int, overwrite: bool, progress: "Progress"
+    settings: Mapping[str, Any],
+    concurrency: int,
+    overwrite: bool,
+    progress: "Progress",
+    workers: "Workers | None",
 ) -> "Job":
     """Return what the runner needs to know of a command line."""
     from hopgate.evaluation.runner import Job
 
     command = shlex.join(["hopgate", *sys.argv[1:]])
-    return Job(settings, concurrency, overwrite, command, progress)
+    return Job(settings, concurrency, overwrite, command, progress, workers)
 
 
 def output(result: Any, as_json: bool, show: Callable[..., None], *arguments: Any) -> None:

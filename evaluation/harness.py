@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from hopgate.common.strategies import Strategy
 from hopgate.evaluation.datasets import Example
 from hopgate.evaluation.matching import exact_match, f1, match
+from hopgate.evaluation.remote import Remote
 from hopgate.evaluation.scores import Prediction
 from hopgate.graphs.adaptive import build_graph
 from hopgate.nodes.context import FIXED, Context
@@ -108,6 +109,7 @@ class WholeGraph(_GraphPart):
     """
 
     fields = Answered.__required_keys__
+    remote = Remote(f"{__name__}:WholeGraph", (), Example)
 
     def __init__(self) -> None:
         """Compile the graph."""
@@ -144,6 +146,7 @@ class SingleRetrievalGraph(_GraphPart):
 
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
+        self.remote = Remote(f"{__name__}:SingleRetrievalGraph", (given,), Example)
         self._given = GivenPassages() if given else None
         router = OneRetrieval()
         super().__init__(Resources(retriever=self._given, router=router))
@@ -171,6 +174,7 @@ class GateAlone(_GraphPart):
     """
 
     fields = GateReply.__required_keys__
+    remote = Remote(f"{__name__}:GateAlone", (), Question)
 
     def __init__(self) -> None:
         """Put stand-ins in place of what follows the gate."""

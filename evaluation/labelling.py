@@ -18,6 +18,7 @@ from hopgate.evaluation.datasets import Example, data_summary, read_examples
 from hopgate.evaluation.harness import Answered, WholeGraph
 from hopgate.evaluation.journal import settings_path
 from hopgate.evaluation.output import append_lines, check_folder, write_files
+from hopgate.evaluation.remote import Remote
 from hopgate.evaluation.runner import Job, Row, execute, index_identity, make_run
 from hopgate.evaluation.scores import mean
 from hopgate.nodes.context import Context
@@ -142,6 +143,8 @@ def answer_id(example: Example, strategy: Strategy) -> str:
 
 class _EachStrategy:
     """The whole graph with a forced strategy."""
+
+    remote = Remote(f"{__name__}:_EachStrategy", (), tuple[Example, Strategy])
 
     def __init__(self) -> None:
         self._graph = WholeGraph()

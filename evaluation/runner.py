@@ -18,7 +18,9 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hopgate.common.files import json_bytes, sha256
+from hopgate.common.workers import Workers
 from hopgate.evaluation.journal import Journal, stored_settings
+from hopgate.evaluation.remote import Remote, asker
 from hopgate.nodes.context import FIXED, Context
 
 Item = TypeVar("Item")
@@ -38,6 +40,7 @@ class Job:
         overwrite: Discard saved answers and ask everything again.
         command: The command line, for reports.
         progress: Shows progress.
+        workers: Who asks, each one question at a time; None for this process.
     """
 
     settings: Mapping[str, Any]
@@ -45,6 +48,7 @@ class Job:
     overwrite: bool
     command: str
     progress: Progress
+    workers: Workers | None = None
 
     @property
     def model(self) -> str:
@@ -83,6 +87,10 @@ class Subject(Protocol):
     @property
     def fields(self) -> Set[str]:
         """What each row has."""
+
+    @property
+    def remote(self) -> Remote:
+        """How a worker makes it."""
 
     async def check(self, context: Context) -> None:
         """Raise ValueError where a run could not use something later."""
@@ -224,7 +232,11 @@ async def _ask_one(
 
     on_rows(journal.done)
     job.progress(run.name, done, len(items))
-    await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
+    if job.workers:
+        ask = asker(job.workers, subject.remote, run.context)
+        await for_each(waiting, ask, job.workers.count, save)
+    else:
+        await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
 
 
 async def for_each(

@@ -5,13 +5,13 @@ pinned SHA-256 before use; `xllamacpp` serves them over the OpenAI protocol.
 """
 
 import importlib.util
-import os
 import secrets
 from pathlib import Path
 from typing import NamedTuple
 
 from hopgate.common.cache import Cache
 from hopgate.common.files import sha256
+from hopgate.common.onnx import threads
 
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -93,5 +93,4 @@ def _start() -> tuple[object, Endpoint]:
 
 def _cores() -> int:
     """Return the cores this process may use, up to what a model this small can keep busy."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, MAX_THREADS)
+    return min(threads(), MAX_THREADS)

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
+from hopgate.common.workers import Workers
 from hopgate.retrievers.base import Passage, encodable
 from hopgate.retrievers.change import BuildProgress, Change
 from hopgate.retrievers.change import BuildReport as BuildReport
@@ -20,6 +21,7 @@ from hopgate.retrievers.filters import is_pattern
 from hopgate.retrievers.index import Parts, matching_encoder
 from hopgate.retrievers.loaders import (
     NO_TEXT,
+    FilePassages,
     Found,
     SkippedFile,
     Stamp,
@@ -29,6 +31,8 @@ from hopgate.retrievers.loaders import (
     stamp_of,
 )
 from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
+from hopgate.retrievers.parallel import read_with
+from hopgate.retrievers.vectorfiles import VectorFile, checked_vectors
 from hopgate.retrievers.writing import writing
 
 _ROOT_MISSING = (
@@ -49,6 +53,7 @@ def build_index(
     *,
     language: str = "",
     replace: bool = False,
+    workers: Workers | None = None,
 ) -> BuildReport:
     """Build an index from files and folders; an index already at `out` is brought up to date.
 
@@ -67,6 +72,8 @@ def build_index(
         language: One of `LANGUAGES`; by default what is detected when the index is made.
         replace: Allow a build that changes the encoder of the index at `out`, or removes most of
             its passages.
+        workers: Who reads and encodes, see `LocalWorkers`; None for this process. The index is the
+            same.
 
     Returns:
         Counts, and the files that could not be read.
@@ -80,7 +87,7 @@ def build_index(
     """
     folder, found = _target(out, paths), find_files(paths)
     with _building(folder, encoder, progress, factory, announce, language, replace) as change:
-        change.roots = _roots(paths)
+        change.roots, change.workers = _roots(paths), workers
         _read(change, _named(found, change.roots))
         change.reading.check()
         return change.run()
@@ -122,12 +129,51 @@ def build_from_passages(
         return change.run()
 
 
+def build_from_vectors(
+    files: Sequence[Path | str],
+    out: Path | str,
+    encoder: str | Encoder | None = None,
+    progress: BuildProgress | None = None,
+    factory: str | None = None,
+    announce: Announce | None = None,
+    *,
+    language: str = "",
+    replace: bool = False,
+) -> BuildReport:
+    """Build an index from files of passages with their vectors, see `VectorFile`.
+
+    Nothing is encoded but a sample, which shows whether the vectors are those of the encoder.
+
+    Args:
+        files: .parquet or .npy files.
+        out: The folder of the index.
+        encoder: What the vectors come from, see `build_index`.
+        progress: Called as the work goes on.
+        factory: FAISS's factory string; by default what suits the collection.
+        announce: Told what is built.
+        language: See `build_index`.
+        replace: See `build_index`.
+
+    Raises:
+        ValueError: A file cannot be used, or its vectors are not those of the encoder.
+        RuntimeError: The extra `parquet` is missing, or see `build_index`.
+    """
+    folder, opened = _target(out), [VectorFile(Path(file)) for file in files]
+    if not sum(file.rows for file in opened):
+        raise ValueError(f"no passages given: nothing to index in {out}")
+    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+        change.put_encoded(checked_vectors(opened, change.encoder, change.stage("reading vectors")))
+        return change.run()
+
+
 def add(
     paths: Sequence[Path | str],
     index: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
+    *,
+    workers: Workers | None = None,
 ) -> BuildReport:
     """Add files and folders to an index; a document that is in it already is replaced.
 
@@ -140,6 +186,7 @@ def add(
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
         announce: Told what is built.
+        workers: See `build_index`.
 
     Raises:
         ValueError: There is no such index or path, or nothing could be read.
@@ -147,7 +194,7 @@ def add(
     """
     folder, found = _existing(index), find_files(paths)
     with _changing(folder, "index add", encoder, progress, announce) as change:
-        change.roots = sorted({*change.roots, *_roots(paths)})
+        change.roots, change.workers = sorted({*change.roots, *_roots(paths)}), workers
         sources = _read(change, _named(found, change.roots))
         change.reading.check()
         change.replace_documents(sources)
@@ -353,13 +400,20 @@ def _changing(
 def _read(change: Change, found: Found) -> set[str]:
     """Read files; return the sources that were read, also those that now have no text."""
     sources = set()
-    for file in read_files(found, change.reading, change.stage("reading files")):
+    for file in _files(change, found):
         followed = any(file.file.resolve().is_relative_to(root) for root in change.roots)
         change.incoming.put(file.passages, _stamp(file.stamp) if followed else "")
         emptied = file.skipped and file.skipped.reason == NO_TEXT
         if file.skipped is None or (emptied and change.has(file.source)):
             sources.add(file.source)
     return sources
+
+
+def _files(change: Change, found: Found) -> Iterator[FilePassages]:
+    stage = change.stage("reading files")
+    if change.workers:
+        return read_with(change.workers, found, change.reading, stage)
+    return read_files(found, change.reading, stage)
 
 
 def _named(found: Found, roots: Sequence[str]) -> Found:

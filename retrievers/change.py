@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 from msgspec import structs
 
+from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.base import Passage
 from hopgate.retrievers.encoders import Encoder, first_line
 from hopgate.retrievers.factory import (
     FLAT,
@@ -47,6 +49,7 @@ from hopgate.retrievers.manifest import (
     SegmentInfo,
     WordsMeta,
 )
+from hopgate.retrievers.parallel import encode_with
 from hopgate.retrievers.segments import (
     DEAD_SHARE,
     Segment,
@@ -57,7 +60,7 @@ from hopgate.retrievers.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.words import Place, Stored, Words, WordsWriter
+from hopgate.retrievers.words import Place, Stored, Words, WordsWriter, key_of
 from hopgate.retrievers.writing import Writer
 
 if TYPE_CHECKING:
@@ -66,8 +69,8 @@ if TYPE_CHECKING:
     Keys = NDArray[np.uint64]
     Vectors = NDArray[np.float32]
 
-_BATCH = 512
-"""Passages encoded between two saves, from which a killed build resumes."""
+_BATCH = 128
+"""Passages that are encoded and saved at a time: what a killed build or a lost worker costs."""
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
 _SAMPLE = 500
@@ -78,8 +81,8 @@ _REPEATS_REPORTED = 10
 _NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
 
 BuildProgress = Callable[[str, int, int], None]
-"""Called with the stage (`reading files`, `encoding passages`, `indexing words` or `indexing
-vectors`), how many are done, and the total."""
+"""Called with the stage (`reading files`, `reading vectors`, `encoding passages`, `indexing words`
+or `indexing vectors`), how many are done, and the total."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,7 @@ class Change:
         language: One of `LANGUAGES`; empty for what the index has, or what is detected.
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
+        workers: Who reads and encodes; None for this process.
     """
 
     def __init__(
@@ -191,6 +195,7 @@ class Change:
         self.language = ""
         self.roots = manifest["roots"] if manifest else []
         self.rewrite, self.unchanged = False, 0
+        self.workers: Workers | None = None
         self._rebuild, self._may_shrink = False, True
         self._leaving = _NO_KEYS  # passages that may lose documents
         self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
@@ -205,6 +210,11 @@ class Change:
     def close(self) -> None:
         """Close the file of incoming passages."""
         self.incoming.close()
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, loaded."""
+        return self._encoder()
 
     @property
     def words(self) -> Words:
@@ -232,6 +242,16 @@ class Change:
         forgotten = self.words.of("id", ids)
         self._leaving = np.union1d(self.words.of("source", sorted(sources)), forgotten)
         self._replaced, self._forgotten = sources, set(forgotten.tolist())
+
+    def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
+        """Add passages that come with their vectors; those saved by a killed build stay."""
+        saved = _Encoded(self._writer, self._described)
+        known = merged_keys(self._held, saved.keys())
+        for passages, vectors in batches:
+            self.incoming.put(passages)
+            keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
+            new = ~is_in(keys, known)
+            saved.keep(keys[new].tolist(), vectors[new])
 
     def stage(self, name: str) -> Callable[[int, int], None]:
         """Return the callback of one stage."""
@@ -327,7 +347,7 @@ class Change:
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
         try:
-            return default_mode(passages, self._encoder(), self.language)
+            return default_mode(passages, self.encoder, self.language)
         except Exception as error:  # whatever an app's own encoder raises: all else is done
             return "hybrid", f"the encoder could not be measured: {first_line(error)}"
 
@@ -544,15 +564,26 @@ class Change:
         self._encoded = len(waiting)
         if len(waiting):
             stage, done = self.stage("encoding passages"), len(fresh) - len(waiting)
-            encoder = self._encoder()
             stage(done, len(fresh))
-            for batch in _chunks(self.incoming.only(waiting), _BATCH):
-                passages = [stored.passage(key) for key, stored in batch]
-                vectors = encoder.encode_passages(passages, _after(done, len(fresh), stage))
-                saved.keep([key for key, _ in batch], vectors)
-                done += len(batch)
+            chunks = _chunks(self.incoming.only(waiting), _BATCH)
+            batches = ([stored.passage(key) for key, stored in chunk] for chunk in chunks)
+            for passages, vectors in self._encoded_batches(batches, done, len(fresh)):
+                saved.keep([key_of(each["id"]) for each in passages], vectors)
+                done += len(passages)
                 stage(done, len(fresh))
         return saved.ordered(fresh)
+
+    def _encoded_batches(
+        self, batches: Iterable[list[Passage]], done: int, total: int
+    ) -> Iterator[tuple[list[Passage], Vectors]]:
+        """Yield each batch with its vectors, in order."""
+        encoder, stage = self.encoder, self.stage("encoding passages")
+        if self.workers:
+            yield from encode_with(self.workers, encoder, batches)
+            return
+        for passages in batches:
+            yield passages, encoder.encode_passages(passages, _after(done, total, stage))
+            done += len(passages)
 
 
 def _after(done: int, total: int, stage: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -575,14 +606,15 @@ class _Encoded:
             size = self._file.stat().st_size
             os.truncate(self._file, size - size % self._row.itemsize)
 
-    def _keys(self) -> Keys:
+    def keys(self) -> Keys:
+        """Return the keys of the encoded passages, in the order of the file."""
         if not self._file.exists() or not self._file.stat().st_size:
             return _NO_KEYS
         return np.array(np.memmap(self._file, self._row, mode="r")["key"])
 
     def has(self, keys: Keys) -> NDArray[np.bool_]:
         """Return which passages have been encoded."""
-        return np.isin(keys, self._keys())
+        return np.isin(keys, self.keys())
 
     def keep(self, keys: Sequence[int], vectors: Vectors) -> None:
         """Append a batch."""
@@ -595,7 +627,7 @@ class _Encoded:
 
     def ordered(self, keys: Keys) -> tuple[Keys, Callable[[slice], Vectors]]:
         """Return encoded passages in the order of the file, and what reads a slice of vectors."""
-        held = self._keys()
+        held = self.keys()
         order = np.argsort(held)
         rows = np.sort(order[np.searchsorted(held, keys, sorter=order)])
 

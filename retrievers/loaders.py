@@ -273,7 +273,7 @@ def find_files(paths: Sequence[Path | str]) -> Found:
 
 
 def _expand(path: Path, skipped: list[SkippedFile]) -> list[tuple[Path, str]]:
-    kinds = " ".join((*_TEXTS, *_ROWS, *PARSERS, "or source code"))
+    kinds = " ".join((*_TEXTS, *ROWS, *PARSERS, "or source code"))
     if path.is_dir():
         files = sorted(_walk(path, skipped), key=lambda file: (file.is_symlink(), file))
         if not any(file.suffix.lower() in KINDS for file in files):
@@ -362,12 +362,13 @@ def read_files(
         for done, (file, source) in enumerate(found.files):
             if progress:
                 progress(done, len(found.files))
-            yield _read_file(file, source, worker, report)
+            yield read_file(file, source, worker, report)
     if progress:
         progress(len(found.files), len(found.files))
 
 
-def _read_file(file: Path, source: str, worker: Worker, report: ReadReport) -> FilePassages:
+def read_file(file: Path, source: str, worker: Worker, report: ReadReport) -> FilePassages:
+    """Read one file, see `read_files`; `worker` parses it if its kind needs that."""
     stamp = stamp_of(file)
     before = len(report.skipped)
     passages = _reported(file, _passages(file, source, worker, report), report)
@@ -395,12 +396,12 @@ def _passages(file: Path, source: str, worker: Worker, report: ReadReport) -> It
     kind = file.suffix.lower()
     if not stat.S_ISREG(file.stat().st_mode):
         raise ValueError("it is not a regular file")
-    if kind in _ROWS:
+    if kind in ROWS:
         with closing(_BadRows(file, report.skipped)) as bad:
-            for section in _ROWS[kind](file, source, bad):
+            for section in ROWS[kind](file, source, bad):
                 yield from _split(section, source)
         return
-    _check_size(file)
+    check_size(file)
     if kind in _CODE:
         title = PurePosixPath(source).name
         for chunk in _code_splitter(_CODE[kind]).split_text(read_text(file)):
@@ -410,7 +411,8 @@ def _passages(file: Path, source: str, worker: Worker, report: ReadReport) -> It
         yield from _split(section, source)
 
 
-def _check_size(file: Path) -> None:
+def check_size(file: Path) -> None:
+    """Raise ValueError for a file that is too large to be read whole."""
     kind = file.suffix.lower()
     most = MAX_MARKUP_BYTES if kind in (".html", ".htm", ".rst") else MAX_FILE_BYTES
     if (size := file.stat().st_size) > most:
@@ -582,12 +584,13 @@ def _csv_rows(
                 yield row
 
 
-_ROWS: dict[str, Callable[[Path, str, _BadRows], Iterator[Section]]] = {
+ROWS: dict[str, Callable[[Path, str, _BadRows], Iterator[Section]]] = {
     ".csv": _csv,
     ".jsonl": _jsonl,
 }
+"""Kinds that are read row by row, whatever their size."""
 
-KINDS = (*_TEXTS, *_ROWS, *PARSERS, *_CODE)
+KINDS = (*_TEXTS, *ROWS, *PARSERS, *_CODE)
 """Suffixes of the files that are read."""
 
 

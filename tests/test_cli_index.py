@@ -151,7 +151,7 @@ OLDER = '{"format_version": 2, "encoder": {"name": "contriever"}, "roots": ["/my
 REBUILD = "hopgate index build '/my docs' --out old --encoder contriever"
 
 BAD_USAGE: dict[str, list[str]] = {
-    "build": ["PATHS"],
+    "build --out new": ["PATHS", "--vectors"],
     "build docs": ["--out"],
     "build nowhere --out o": ["nowhere does not exist"],
     "build empty --out o": ["empty contains no file of a known kind"],

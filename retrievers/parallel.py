@@ -1,0 +1,220 @@
+"""Reading files and encoding passages by workers, with the results in the order given.
+
+Workers run `read_piece` and `encode_piece`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hopgate.common.workers import Piece, Workers
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.encoders import Encoder, load_encoder
+from hopgate.retrievers.loaders import (
+    ROWS,
+    FilePassages,
+    Found,
+    MissingExtraError,
+    ReadProgress,
+    ReadReport,
+    SkippedFile,
+    Stamp,
+    check_size,
+    read_file,
+    readable,
+    stamp_of,
+)
+from hopgate.retrievers.worker import Worker
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+_PIECE_FILES, _PIECE_BYTES = 32, 1 << 20
+"""Most files that a worker reads at a time, and how large they are together, but for the last."""
+MAX_SENT_BYTES = 16 << 20
+"""Largest file whose content is sent to another machine; this one reads larger ones itself."""
+
+
+# Reading
+
+
+def read_with(
+    workers: Workers, found: Found, report: ReadReport, progress: ReadProgress
+) -> Iterator[FilePassages]:
+    """Read files as `read_files` does, with the same results in the same order.
+
+    .csv and .jsonl files are read in this process: they may be larger than memory, and cutting
+    their rows takes little time beside encoding them.
+    """
+    report.skipped.extend(found.skipped)
+    report.ignored.extend(found.ignored)
+    total = len(found.files)
+    sent = [_is_sent(file, workers) for file, _ in found.files]
+    away = (each for each, is_sent in zip(found.files, sent, strict=True) if is_sent)
+    replies = _replies(workers, away)
+    with closing(Worker()) as parser:
+        for at, (file, source) in enumerate(found.files):
+            progress(at, total)
+            if sent[at]:
+                yield _file_passages(file, source, *next(replies), report)
+            else:
+                yield read_file(file, source, parser, report)
+    progress(total, total)
+
+
+def _is_sent(file: Path, workers: Workers) -> bool:
+    """Return whether a worker reads a file; this process reports on those that nobody can read."""
+    if file.suffix.lower() in ROWS or not (file.is_file() and os.access(file, os.R_OK)):
+        return False
+    try:
+        check_size(file)
+        return workers.share_files or file.stat().st_size <= MAX_SENT_BYTES
+    except (OSError, ValueError):
+        return False
+
+
+def _replies(
+    workers: Workers, files: Iterable[tuple[Path, str]]
+) -> Iterator[tuple[Stamp | None, dict[str, Any]]]:
+    """Yield each file's stamp before it was read, and what its worker returns."""
+    pieces = _file_pieces(files, workers.share_files)
+    for stamps, replies in workers.map(f"{__name__}:read_piece", pieces):
+        yield from zip(stamps, replies, strict=True)
+
+
+def _file_pieces(
+    files: Iterable[tuple[Path, str]], share_files: bool
+) -> Iterator[Piece[list[Stamp | None]]]:
+    group: list[dict[str, Any]] = []
+    stamps: list[Stamp | None] = []
+    for file, source in files:
+        stamps.append(stamp_of(file))
+        group.append({"path": os.fsencode(file.absolute()), "source": source})
+        if not share_files:
+            group[-1]["content"] = file.read_bytes()
+        if len(group) == _PIECE_FILES or sum(each.size for each in stamps if each) > _PIECE_BYTES:
+            yield _file_piece(group, stamps)
+            group, stamps = [], []
+    if group:
+        yield _file_piece(group, stamps)
+
+
+def _file_piece(
+    group: list[dict[str, Any]], stamps: list[Stamp | None]
+) -> Piece[list[Stamp | None]]:
+    more = f" to {group[-1]['source']}" if group[1:] else ""
+    return Piece(f"reading {group[0]['source']}{more}", group, stamps)
+
+
+def read_piece(files: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Read some files, in a worker.
+
+    Args:
+        files: Each has `path`, `source`, and its `content` if the worker cannot read the path.
+
+    Returns:
+        For each file its `passages`, why something was `skipped`, and whether an extra is
+        `missing`.
+    """
+    with closing(Worker()) as parser, TemporaryDirectory(prefix="hopgate-") as folder:
+        return [_read_one(each, parser, Path(folder)) for each in files]
+
+
+def _read_one(request: dict[str, Any], parser: Worker, folder: Path) -> dict[str, Any]:
+    file = Path(os.fsdecode(request["path"]))
+    if "content" in request:
+        file = folder / f"file{file.suffix}"
+        file.write_bytes(request["content"])
+    report = ReadReport()
+    found = read_file(file, request["source"], parser, report)
+    return {
+        "passages": list(found.passages),
+        "skipped": [each.reason for each in report.skipped],
+        "missing": report.missing is not None,
+    }
+
+
+def _file_passages(
+    file: Path, source: str, stamp: Stamp | None, reply: dict[str, Any], report: ReadReport
+) -> FilePassages:
+    skipped = [SkippedFile(readable(file), why) for why in reply["skipped"]]
+    report.skipped.extend(skipped)
+    if reply["missing"]:
+        report.missing = MissingExtraError(skipped[0].reason)
+    if reply["passages"]:
+        report.files += 1
+        return FilePassages(file, source, stamp, iter(reply["passages"]), None)
+    return FilePassages(file, source, stamp, iter(()), skipped[0])
+
+
+# Encoding
+
+
+def encode_with(
+    workers: Workers, encoder: Encoder, batches: Iterable[list[Passage]]
+) -> Iterator[tuple[list[Passage], Vectors]]:
+    """Encode batches of passages; yield each with its vectors, in the order given.
+
+    Args:
+        workers: Who encodes. Each loads the encoder by its name.
+        encoder: The encoder.
+        batches: What is encoded at a time.
+
+    Raises:
+        RuntimeError: A worker cannot load the encoder, or has another one under this name.
+    """
+    described = {
+        "name": encoder.name,
+        "query_prefix": encoder.query_prefix,
+        "passage_prefix": encoder.passage_prefix,
+        "fingerprint": encoder.fingerprint,
+    }
+    for passages, vectors in workers.map(
+        f"{__name__}:encode_piece", _passage_pieces(described, batches)
+    ):
+        yield passages, np.frombuffer(vectors, np.float32).reshape(-1, encoder.dimension)
+
+
+def _passage_pieces(
+    described: dict[str, str], batches: Iterable[list[Passage]]
+) -> Iterator[Piece[list[Passage]]]:
+    done = 0
+    for passages in batches:
+        texts = [(each["title"], each["text"]) for each in passages]
+        name = f"encoding passages {done + 1:,} to {done + len(passages):,}"
+        yield Piece(name, {"encoder": described, "passages": texts}, passages)
+        done += len(passages)
+
+
+def encode_piece(message: dict[str, Any]) -> bytes:
+    """Encode some passages, in a worker.
+
+    Args:
+        message: `encoder`: what identifies it; `passages`: their titles and texts.
+
+    Returns:
+        The bytes of float32 vectors, [passages, dimension].
+
+    Raises:
+        RuntimeError: The encoder of this name is another one here.
+    """
+    wanted = message["encoder"]
+    encoder = load_encoder(wanted["name"], wanted["query_prefix"], wanted["passage_prefix"])
+    if encoder.fingerprint != wanted["fingerprint"]:
+        raise RuntimeError(
+            f"encoder {encoder.name} has other weights on {socket.gethostname()} than where the "
+            "build was started: install the same there"
+        )
+    texts = message["passages"]
+    passages = [Passage(id="", title=title, text=text, source="") for title, text in texts]
+    return encoder.encode_passages(passages).tobytes()

@@ -1,0 +1,138 @@
+"""Indexes of vectors that were computed elsewhere."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import Ran, one_line
+
+from hopgate.retrievers import vectorfiles
+from hopgate.retrievers.base import make_passage
+from hopgate.retrievers.building import build_from_passages, build_from_vectors
+from hopgate.retrievers.encoders import load_encoder
+from hopgate.retrievers.index import load_index
+from hopgate.retrievers.verifying import verify
+
+ROWS = [
+    {"id": n, "title": f"Ferry {n}", "text": f"Ferry {n} leaves at {n} o'clock.", "url": f"/{n}"}
+    for n in range(12)
+]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorfiles, "_ROWS", 5)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    passages = [make_passage(str(row["title"]), str(row["text"])) for row in ROWS]
+    return load_encoder().encode_passages(passages)
+
+
+def parquet(file: Path, vectors: Any, **columns: Any) -> Path:
+    fields = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    table = pa.table(fields | {"emb": [list(map(float, each)) for each in vectors]} | columns)
+    pq.write_table(table, file)
+    return file
+
+
+def npy(file: Path, vectors: np.ndarray, rows: int = len(ROWS)) -> Path:
+    np.save(file, vectors)
+    lines = [json.dumps({**row, "source": row["url"]}) for row in ROWS[:rows]]
+    file.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("write", [parquet, npy])
+def test_given_vectors_make_the_index_that_encoding_makes(
+    tmp_path: Path, vectors: np.ndarray, write: Callable[..., Path], run: Callable[..., Ran]
+) -> None:
+    file = write(tmp_path / f"ferries.{write.__name__}", vectors)
+    out = tmp_path / "index"
+    built = run("index", "build", "--vectors", file, "--out", out, "--json")
+    assert built.code == 0, built.err
+    assert json.loads(built.out) | {"passages": 12, "encoded": 0} == json.loads(built.out)
+    assert verify(out).problems == []
+    (hits,) = load_index(out).search(["Ferry 7"], 1, "bm25")
+    assert hits[0]["source"] == "/7"
+    passages = [make_passage(row["title"], row["text"], row["url"]) for row in ROWS]
+    again = build_from_passages(passages, out)
+    assert not again.changed
+    assert not build_from_vectors([file], out).changed
+
+
+def test_half_precision_is_enough(tmp_path: Path, vectors: np.ndarray) -> None:
+    file = npy(tmp_path / "half.npy", vectors.astype(np.float16))
+    assert build_from_vectors([file], tmp_path / "index").passages == 12
+
+
+def late(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of which one late piece is of something else."""
+    changed = vectors.copy()
+    changed[10:] = changed[:2]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda found: found[:, :100], "100 dimensions, but those of encoder minilm have 384"),
+        (lambda found: found * 2, "whose length is not 1"),
+        (lambda found: np.roll(found, 1, axis=0), "5 of 5 vectors are not those that encoder"),
+        (late, "1 of 1 vectors are not those"),
+        (lambda found: found * np.nan, "NaN"),
+    ],
+)
+def test_vectors_of_another_encoder_are_refused(
+    tmp_path: Path, vectors: np.ndarray, change: Any, says: str, run: Callable[..., Ran]
+) -> None:
+    for file in (
+        parquet(tmp_path / "a.parquet", change(vectors)),
+        npy(tmp_path / "a.npy", change(vectors)),
+    ):
+        ran = run("index", "build", "--vectors", file, "--out", tmp_path / "index", "--json")
+        assert (ran.code, ran.out) == (2, "")
+        assert says in ran.err.splitlines()[-1]
+        assert not (tmp_path / "index" / "manifest.json").exists()
+
+
+def test_files_that_cannot_be_used_are_named(
+    tmp_path: Path,
+    vectors: np.ndarray,
+    run: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build = ["index", "build", "--out", tmp_path / "index"]
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    (tmp_path / "bad.npy").write_text("no array")
+    (tmp_path / "bad.bin").write_text("")
+    np.save(tmp_path / "alone.npy", vectors)
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "none.parquet")
+    few = npy(tmp_path / "few.npy", vectors, 3)
+    empty = parquet(tmp_path / "empty.parquet", vectors, text=["", *["x"] * 11])
+    ragged = parquet(tmp_path / "ragged.parquet", [*vectors[:-1], vectors[-1][:9]])
+    for file, says in (
+        ("gone.npy", "does not exist"),
+        ("bad.parquet", "bad.parquet"),
+        ("bad.npy", "bad.npy"),
+        ("bad.bin", "use .parquet or .npy"),
+        ("alone.npy", "alone.jsonl is not beside it"),
+        ("none.parquet", "one of vector, emb, embedding"),
+        (few.name, "12 vectors, and few.jsonl only 3 passages"),
+        (empty.name, "row 1: its title and text"),
+        (ragged.name, "lists of numbers, all equally long"),
+    ):
+        ran = run(*build, "--vectors", tmp_path / file)
+        assert ran.code == 2, ran.err
+        assert says in ran.err.splitlines()[-1], ran.err
+    one_line(run(*build), 2, "give PATHS, or --vectors FILE")
+    one_line(run(*build, tmp_path, "--vectors", few), 2, "give PATHS, or --vectors FILE")
+    one_line(run(*build, "--vectors", few, "--workers", "2"), 2, "--vectors come encoded")
+    monkeypatch.setattr("hopgate.common.extras.find_spec", lambda name: None)
+    one_line(run(*build, "--vectors", empty), 1, "pip install 'hopgate[parquet]'")

@@ -1,0 +1,238 @@
+"""Builds that are shared out over processes: equal to others, whatever is killed."""
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from commands import Ran, one_line, started
+from msgspec import msgpack
+
+from hopgate.common import ray_workers
+from hopgate.common.workers import LocalWorkers, Piece, Workers
+from hopgate.retrievers import change
+from hopgate.retrievers.building import BuildReport, add, build_index
+from hopgate.retrievers.index import Parts
+from hopgate.retrievers.manifest import info
+from hopgate.retrievers.verifying import verify
+
+TOPICS = ("ferry", "harbour", "lighthouse", "bakery", "school", "orchard", "quarry", "library")
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """Notes of all kinds that are read in different ways, some of which cannot be read."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number, topic in enumerate(TOPICS):
+        text = "".join(f"\n\n## Part {n}\n\nNote {n} on the {topic}." for n in range(1, 9))
+        (folder / f"{number}-{topic}.md").write_text(f"# {topic}{text}")
+    rows = [{"title": "Row", "text": f"Row {number} of the table."} for number in range(9)]
+    (folder / "3-rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"title": "bad"}])))
+    (folder / "4-page.html").write_text("<h1>Tides</h1><p>High water is at noon.</p>")
+    (folder / "5-broken.pdf").write_bytes(b"%PDF-1.7 broken")
+    (folder / "6-empty.txt").write_text("")
+    (folder / "7-copy.md").write_bytes((folder / "0-ferry.md").read_bytes())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change, "_BATCH", 8)
+
+
+@pytest.fixture
+def two() -> Iterator[Workers]:
+    with closing(LocalWorkers(2)) as workers:
+        yield workers
+
+
+def content(index: Path) -> tuple[Any, ...]:
+    """All that an index holds: the manifest but for names and times, passages, vectors."""
+    manifest = info(index)
+    passing = ("created", "checksum", "files", "words")
+    _, words, vectors = Parts.open(index, manifest)
+    keys = words.keys().tolist()
+    stored = list(words.read(keys, checked=True))
+    kept = {name: each for name, each in manifest.items() if name not in passing}
+    return kept, keys, stored, vectors.vectors(keys)
+
+
+def equal(one: Path, other: Path) -> bool:
+    *named, vectors = content(one)
+    *others, other_vectors = content(other)
+    return named == others and bool(np.abs(vectors - other_vectors).max() < 1e-5)
+
+
+def anywhere(report: BuildReport) -> BuildReport:
+    return replace(report, path="")
+
+
+def children() -> list[psutil.Process]:
+    """The workers of this process."""
+    found = psutil.Process().children(recursive=True)
+    return [each for each in found if "hopgate.common.workers" in each.cmdline()]
+
+
+def test_two_workers_build_what_one_process_builds(
+    documents: Path, tmp_path: Path, two: Workers
+) -> None:
+    alone = build_index([documents], tmp_path / "alone")
+    shared = build_index([documents], tmp_path / "shared", workers=two)
+    assert anywhere(shared) == anywhere(alone)
+    assert len(shared.skipped) == 3
+    assert equal(tmp_path / "alone", tmp_path / "shared")
+    assert verify(tmp_path / "shared").problems == []
+    more = tmp_path / "more.md"
+    more.write_text("# More\n\nThe ferry leaves at nine.")
+    reports = [add([more], tmp_path / "alone"), add([more], tmp_path / "shared", workers=two)]
+    assert anywhere(reports[0]) == anywhere(reports[1])
+    assert equal(tmp_path / "alone", tmp_path / "shared")
+
+
+def test_a_worker_that_is_killed_costs_only_its_piece(
+    documents: Path, tmp_path: Path, two: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[str] = []
+    send = two._send
+
+    def counted(request: bytes) -> bytes:
+        handed.append(request.hex())
+        return send(request)
+
+    def kill_one(stage: str, done: int, total: int) -> None:
+        if stage == "encoding passages" and done == 16:
+            victim, *_ = children()
+            victim.kill()
+
+    monkeypatch.setattr(two, "_send", counted)
+    build_index([documents], tmp_path / "alone")
+    build_index([documents], tmp_path / "shared", progress=kill_one, workers=two)
+    assert equal(tmp_path / "alone", tmp_path / "shared")
+    assert len(handed) - len(set(handed)) <= 1
+
+
+def test_what_ends_every_worker_is_named_and_the_others_go_on(two: Workers) -> None:
+    poison = two.submit("signal:raise_signal", Piece("reading huge.pdf", int(signal.SIGKILL), None))
+    with pytest.raises(RuntimeError, match=r"^reading huge.pdf ended its worker 3 times \(killed"):
+        poison.result()
+    assert two.submit("math:sqrt", Piece("a root", 9, None)).result() == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "text"),
+    [
+        ("math:sqrt", ValueError, "math domain error|nonnegative"),
+        ("math:nothing", RuntimeError, "AttributeError: module 'math' has no attribute"),
+    ],
+)
+def test_an_error_in_a_worker_is_raised_here(
+    two: Workers, function: str, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        two.submit(function, Piece("a root", -1, None)).result()
+
+
+def test_results_come_in_order_and_few_pieces_are_taken_ahead(two: Workers) -> None:
+    taken = 0
+
+    def pieces() -> Iterator[Piece[int]]:
+        nonlocal taken
+        for number in range(50):
+            taken += 1
+            yield Piece("a root", number * number, number)
+
+    for at, (about, root) in enumerate(two.map("math:sqrt", pieces())):
+        assert about == root == at
+        assert taken <= at + 2 * two.count
+
+
+def test_ctrl_c_ends_the_workers_and_the_same_command_resumes(
+    documents: Path, tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    out = tmp_path / "index"
+    rows = [{"title": "Row", "text": f"Row {n} of a table. " * 2} for n in range(600)]
+    (documents / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = ["index", "build", documents, "--out", out, "--workers", "2", "--json"]
+
+    def saved() -> int:
+        return sum(file.stat().st_size for file in out.glob(".work/encoded-*"))
+
+    process = started(command, lambda: saved() > 0)
+    workers = psutil.Process(process.pid).children()
+    assert len(workers) == 2
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=30)
+    assert (process.returncode, printed) == (130, "")
+    assert errors.splitlines()[-1] == "hopgate: interrupted"
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    again = run(*command)
+    assert again.code == 0, again.err
+    report = json.loads(again.out)
+    assert 0 < report["encoded"] < report["passages"]
+    assert verify(out).problems == []
+
+
+def test_workers_end_when_the_build_is_killed(documents: Path, tmp_path: Path) -> None:
+    command = ["index", "build", documents, "--out", tmp_path / "index", "--workers", "2"]
+    found: list[psutil.Process] = []
+
+    def begun() -> bool:
+        return len(children()) == 2
+
+    process = started(command, begun)
+    found = children()
+    process.kill()
+    process.communicate()
+    assert psutil.wait_procs(found, timeout=10)[1] == []
+
+
+def test_a_ray_cluster_that_does_not_answer_is_one_line(
+    documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_workers, "ANSWER_SECONDS", 1)
+    with socket.socket() as silent:  # it accepts connections and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = "{}:{}".format(*silent.getsockname())
+        ran = run("index", "build", documents, "--out", tmp_path / "index", "--ray", address)
+    one_line(ran, 1, f"--ray {address} cannot be used (nothing answers within 1 s)", "ray start")
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_node_with_another_hopgate_says_so() -> None:
+    request = msgpack.encode(["math:sqrt", 9])
+    here = version("hopgate")
+    assert msgpack.decode(ray_workers.do(request, here)) == {"result": 3}
+    reply = msgpack.decode(ray_workers.do(request, "0.0.1"))
+    assert f"hopgate is {here} there and 0.0.1 here" in reply["error"]
+
+
+def test_files_that_are_sent_give_what_shared_ones_give(
+    documents: Path, tmp_path: Path, two: Workers
+) -> None:
+    two.share_files = False  # as on a cluster
+    alone = build_index([documents], tmp_path / "alone")
+    sent = build_index([documents], tmp_path / "sent", workers=two)
+    assert anywhere(sent) == anywhere(alone)
+    assert equal(tmp_path / "alone", tmp_path / "sent")
+
+
+def test_bad_numbers_and_addresses_are_one_line(
+    documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = ["index", "build", documents, "--out", tmp_path / "index"]
+    one_line(run(*build, "--workers", "0"), 2, "--workers", "0")
+    one_line(run(*build, "--workers", "2", "--ray", "auto"), 2, "--workers or --ray, not both")
+    monkeypatch.setattr("hopgate.common.extras.find_spec", lambda name: None)
+    one_line(run(*build, "--ray", "auto"), 1, "pip install 'hopgate[ray]'")
+    with pytest.raises(ValueError, match="0 workers"):
+        LocalWorkers(0)
