@@ -29,7 +29,18 @@ from hopgate.retrievers.loaders import (
     stamp_of,
 )
 from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
+from hopgate.retrievers.store_change import StoreChange
+from hopgate.retrievers.stores import (
+    connect,
+    existing_info,
+    explained,
+    is_store,
+    parse,
+    read_info,
+)
 from hopgate.retrievers.writing import writing
+
+AnyChange = Change | StoreChange
 
 _ROOT_MISSING = (
     "this folder of the index is missing, so no document was removed: bring it back, or run "
@@ -214,7 +225,7 @@ def sync(
         fresh = [
             (file, source)
             for file, source in named.files
-            if change.words.stamp(source) != _stamp(stamp_of(file))
+            if change.stamp(source) != _stamp(stamp_of(file))
         ]
         change.unchanged = len(named.files) - len(fresh)
         sources = _read(change, dataclasses.replace(named, files=fresh))
@@ -261,7 +272,7 @@ def delete(
     folder = _existing(index)
     with _changing(folder, "index delete", progress=progress) as change:
         patterns = any(map(is_pattern, sources))
-        every = change.words.sources() if patterns else filter(change.words.has, sources)
+        every = change.sources() if patterns else filter(change.has, sources)
         known, gone = set(every), set[str]()
         for pattern in sources:
             found = {each for each in known if each == pattern or fnmatchcase(each, pattern)}
@@ -269,7 +280,7 @@ def delete(
                 raise ValueError(f"the index at {folder} has no source {pattern!r}")
             gone |= found
         for each in ids:
-            if not len(change.words.of("id", [each])):
+            if not change.has_passage(each):
                 raise ValueError(f"the index at {folder} has no passage with the id {each!r}")
         change.delete(gone, ids)
         return change.run()
@@ -284,6 +295,8 @@ def compact(
         ValueError: There is no such index, or it is damaged.
         RuntimeError: The disk is full, or another process is changing the index.
     """
+    if is_store(index):
+        raise ValueError(f"compact is for folders: {index} frees the space of deleted rows itself")
     with _changing(_existing(index), "index compact", None, progress, announce) as change:
         change.rewrite = True
         return change.run()
@@ -298,8 +311,12 @@ def _building(
     announce: Announce | None,
     language: str,
     replace: bool,
-) -> Iterator[Change]:
+) -> Iterator[AnyChange]:
     """Prepare a change that replaces all passages of an index, if there is one that is whole."""
+    if is_store(folder):
+        with _building_store(str(folder), encoder, progress, factory, language, replace) as change:
+            yield change
+        return
     with writing(folder, "index build") as writer:
         current = None
         with suppress(ValueError):  # it is missing or damaged
@@ -324,11 +341,11 @@ def _building(
                     "--replace to encode everything again"
                 )
             current = None
-        change = Change(writer, current, described, lambda: loaded, progress, announce)
-        with closing(change):
-            change.replace_all(may_shrink=replace)
-            change.factory, change.language, change.roots = factory or "", language, []
-            yield change
+        own = Change(writer, current, described, lambda: loaded, progress, announce)
+        with closing(own):
+            own.replace_all(may_shrink=replace)
+            own.factory, own.language, own.roots = factory or "", language, []
+            yield own
 
 
 @contextmanager
@@ -338,19 +355,80 @@ def _changing(
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
-) -> Iterator[Change]:
+) -> Iterator[AnyChange]:
     """Prepare a change of an index; its encoder is loaded when it is needed."""
+    if is_store(folder):
+        with _changing_store(str(folder), encoder, progress) as change:
+            yield change
+        return
     with writing(folder, doing) as writer:
         current = Parts.open(folder, checked_info(folder))
         load = partial(matching_encoder, folder, current.manifest, encoder)
         if encoder is not None:
             load()
         described = current.manifest["encoder"]
-        with closing(Change(writer, current, described, load, progress, announce)) as change:
-            yield change
+        with closing(Change(writer, current, described, load, progress, announce)) as own:
+            yield own
 
 
-def _read(change: Change, found: Found) -> set[str]:
+@contextmanager
+def _building_store(
+    name: str,
+    encoder: str | Encoder | None,
+    progress: BuildProgress | None,
+    factory: str | None,
+    language: str,
+    replace: bool,
+) -> Iterator[StoreChange]:
+    """Prepare a change that replaces all passages of a collection."""
+    store, collection = parse(name), connect(name)
+    if factory:
+        raise ValueError(f"--factory is for folders: leave it out, {store} indexes its own vectors")
+    current = read_info(store, collection)
+    encoder = encoder or store.encoder or None
+    if isinstance(encoder, Encoder):
+        loaded = encoder
+    elif encoder is None and current:
+        loaded = matching_encoder(Path(str(store)), current, None)
+    else:
+        loaded = load_encoder(encoder or DEFAULT_ENCODER)
+    described = describe(loaded)
+    if current and replace:
+        other = current["encoder"] | {"name": ""} != described | {"name": ""}
+        if other or language not in ("", current["language"]):
+            with explained(store):
+                collection.drop()
+            current = None
+    if current and current["encoder"] | {"name": ""} != described | {"name": ""}:
+        raise ValueError(
+            f"{store} was built with encoder {current['encoder']['name']}, and this build uses "
+            f"{loaded.name} with other weights or prefixes: leave out --encoder and the prefixes, "
+            "or add --replace to encode everything again"
+        )
+    change = StoreChange(store, collection, current, described, lambda: loaded, progress)
+    with closing(change):
+        change.replace_all(may_shrink=replace)
+        change.language, change.roots = language, []
+        yield change
+
+
+@contextmanager
+def _changing_store(
+    name: str, encoder: str | Encoder | None, progress: BuildProgress | None
+) -> Iterator[StoreChange]:
+    """Prepare a change of a collection; its encoder is loaded when it is needed."""
+    store, collection = parse(name), connect(name)
+    current = existing_info(store, collection)
+    encoder = encoder or store.encoder or None
+    load = partial(matching_encoder, Path(str(store)), current, encoder)
+    if encoder is not None:
+        load()
+    change = StoreChange(store, collection, current, current["encoder"], load, progress)
+    with closing(change):
+        yield change
+
+
+def _read(change: AnyChange, found: Found) -> set[str]:
     """Read files; return the sources that were read, also those that now have no text."""
     sources = set()
     for file in read_files(found, change.reading, change.stage("reading files")):
@@ -375,18 +453,20 @@ def _source(file: Path, roots: Sequence[str]) -> str:
     return ""
 
 
-def _gone(change: Change, found: Found) -> set[str]:
+def _gone(change: AnyChange, found: Found) -> set[str]:
     """Return the documents whose files no indexed folder has any more."""
     there = {source for _, source in found.files}
     return {
         source
-        for source in set(change.words.sources()) - there
-        if not any(_exists(root, source) for root in change.roots) and change.words.stamp(source)
+        for source in set(change.sources()) - there
+        if not any(_exists(root, source) for root in change.roots) and change.stamp(source)
     }
 
 
 def _existing(index: Path | str) -> Path:
-    """Resolve the folder of an existing index."""
+    """Resolve the folder of an existing index; a store is looked at when it is opened."""
+    if is_store(index):
+        return Path(index)
     info(index)
     return Path(index).expanduser().resolve()
 
@@ -407,6 +487,8 @@ def _stamp(stamp: Stamp | None) -> str:
 
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
     """Resolve the folder to write to and check that it may be changed."""
+    if is_store(out):
+        return Path(out)
     target = Path(out).expanduser().resolve()
     if readable(target) != str(target):
         raise ValueError(
