@@ -31,6 +31,7 @@ from hopgate.retrievers.loaders import (
 from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
 from hopgate.retrievers.store_change import StoreChange
 from hopgate.retrievers.stores import (
+    check_folder,
     connect,
     existing_info,
     explained,
@@ -295,8 +296,7 @@ def compact(
         ValueError: There is no such index, or it is damaged.
         RuntimeError: The disk is full, or another process is changing the index.
     """
-    if is_store(index):
-        raise ValueError(f"compact is for folders: {index} frees the space of deleted rows itself")
+    check_folder(index, "compact")
     with _changing(_existing(index), "index compact", None, progress, announce) as change:
         change.rewrite = True
         return change.run()
@@ -346,6 +346,21 @@ def _building(
             own.replace_all(may_shrink=replace)
             own.factory, own.language, own.roots = factory or "", language, []
             yield own
+
+
+@contextmanager
+def building(
+    out: Path | str,
+    encoder: Encoder,
+    progress: BuildProgress,
+    *,
+    language: str,
+    replace: bool,
+) -> Iterator[AnyChange]:
+    """Prepare a change that replaces all passages of an index; see `build_from_passages`."""
+    folder = _target(out)
+    with _building(folder, encoder, progress, None, None, language, replace) as change:
+        yield change
 
 
 @contextmanager

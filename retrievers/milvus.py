@@ -1,7 +1,7 @@
 """Collections of Milvus: dense vectors and its own BM25, fused by the engine.
 
-`MILVUS_URI` (or `MILVUS_URL`) is the address of a server, or a file `NAME.db` for milvus-lite, which runs in this
-process.
+`MILVUS_URI` (or `MILVUS_URL`) is the address of a server, or a file `NAME.db` for milvus-lite,
+which runs in this process.
 """
 
 from __future__ import annotations

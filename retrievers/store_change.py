@@ -175,8 +175,8 @@ class StoreChange:
         with explained(self._store):
             if changed:
                 self._collection.finish()
-            counts = tally(self._collection.listed())
-        return self._report(info, counts["passages"], removed, changed)
+            passages, _ = tally(self._collection.listed())
+        return self._report(info, passages, removed, changed)
 
     def _check(self) -> None:
         """Check, before anything is written, what the change would do."""

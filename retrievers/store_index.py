@@ -18,9 +18,9 @@ from hopgate.retrievers.stores import (
     Store,
     StoreInfo,
     connect,
-    existing_info,
     explained,
     parse,
+    usable_info,
 )
 from hopgate.retrievers.words import MAX_QUERY_TERMS
 
@@ -55,12 +55,7 @@ class StoreIndex:
     def check(self) -> tuple[StoreInfo, Encoder]:
         """Read what the collection is, and load its encoder; see `load_store`."""
         store = self._store
-        info = existing_info(store, self._collection)
-        if not info["complete"]:
-            raise ValueError(
-                f"{store} is half filled, since its first build has not ended: run the same "
-                "`hopgate index build` again"
-            )
+        info = usable_info(store, self._collection)
         return info, matching_encoder(Path(str(store)), info, store.encoder or None)
 
     def search(

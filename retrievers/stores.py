@@ -12,10 +12,10 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -150,6 +150,20 @@ class StoreInfo(TypedDict):
     complete: bool
 
 
+class StoreReport(StoreInfo):
+    """What `hopgate index info` shows of a collection.
+
+    Attributes:
+        store: Its name.
+        passages: How many there are.
+        sources: How many documents they come from.
+    """
+
+    store: str
+    passages: int
+    sources: int
+
+
 class ForeignError(ValueError):
     """hopgate did not make a collection of this name."""
 
@@ -229,6 +243,12 @@ def is_store(name: object) -> bool:
     """Return whether an index is an outside store, and not a folder."""
     engine, found, _ = str(name).partition(":")
     return bool(found) and engine in ENGINES
+
+
+def check_folder(index: object, doing: str) -> None:
+    """Raise ValueError for a store, with a command that only folders need."""
+    if is_store(index):
+        raise ValueError(f"{doing} is for folders: leave it out, the engine of {index} sees to it")
 
 
 def parse(name: str) -> Store:
@@ -360,13 +380,28 @@ def existing_info(store: Store, collection: Collection) -> StoreInfo:
     )
 
 
+def usable_info(store: Store, collection: Collection) -> StoreInfo:
+    """Return what hopgate keeps about a collection that is whole; see `existing_info`.
+
+    Raises:
+        ValueError: There is no such collection, or it is half filled.
+    """
+    info = existing_info(store, collection)
+    if not info["complete"]:
+        raise ValueError(
+            f"{store} is half filled, since its first build has not ended: run the same command "
+            "again"
+        )
+    return info
+
+
 def to_json(info: StoreInfo) -> str:
     """Return what `read_info` reads."""
     return json.dumps(info)
 
 
-def describe_store(name: str) -> dict[str, Any]:
-    """Describe a collection: `StoreInfo`, its name, and how much is in it.
+def describe_store(name: str) -> StoreReport:
+    """Describe a collection.
 
     Every row is listed for the counts.
 
@@ -377,16 +412,17 @@ def describe_store(name: str) -> dict[str, Any]:
     store, collection = parse(name), connect(name)
     info = existing_info(store, collection)
     with explained(store):
-        return {"store": str(store), **tally(collection.listed()), **info}
+        passages, sources = tally(collection.listed())
+    return StoreReport(**info, store=str(store), passages=passages, sources=sources)
 
 
-def tally(rows: Iterator[Listed]) -> Mapping[str, int]:
+def tally(rows: Iterator[Listed]) -> tuple[int, int]:
     """Count passages and documents."""
     ids, sources = set(), set()
     for row in rows:
         ids.add(row.id)
         sources.add(row.source)
-    return {"passages": len(ids), "sources": len(sources - {""})}
+    return len(ids), len(sources - {""})
 
 
 def store_identity(name: Path | str) -> str:
