@@ -184,10 +184,18 @@ def _client() -> MilvusClient:
         with without("MILVUS_URI"):  # pymilvus reads it too, and knows no files there
             from pymilvus import MilvusClient
 
-        # It logs whole tracebacks of errors that it also raises.
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        for name in ("pymilvus", "milvus_lite"):  # they log tracebacks of what they also raise
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         token = os.environ.get("MILVUS_TOKEN", "").strip()
-        return MilvusClient(uri, token=token, timeout=TIMEOUT_S)
+        try:
+            return MilvusClient(uri, token=token, timeout=TIMEOUT_S)
+        except Exception as error:
+            if "://" in uri:
+                raise
+            raise RuntimeError(
+                "the file in MILVUS_URI cannot be opened: its name must end in .db, its folder "
+                "must exist, and only one process at a time can open it (several need a server)"
+            ) from error
 
     return _clients.get(uri, connect)
 

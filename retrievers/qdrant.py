@@ -10,6 +10,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hopgate.common.cache import Cache
@@ -29,7 +30,7 @@ _K1, _B = 1.2, 0.75
 _PAGE = 4_096
 _INDEXED = ("id", "source", "title", "page", "section")
 
-_clients: Cache[QdrantClient] = Cache()
+_clients: Cache[Any] = Cache()
 
 
 class QdrantCollection:
@@ -150,17 +151,33 @@ class QdrantCollection:
         return [(_row(point), float(point.score)) for point in found.points]
 
 
-def _client() -> QdrantClient:
+class _OneAtATime:
+    """A client in local mode, which breaks when threads call it at once."""
+
+    def __init__(self, client: QdrantClient) -> None:
+        self._client, self._lock = client, Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            with self._lock:
+                return method(*given, **named)
+
+        return call
+
+
+def _client() -> Any:
     """Return the client of this address; a folder in local mode can be opened only once."""
     from qdrant_client import QdrantClient
 
     url, path = (os.environ.get(each, "").strip() for each in ("QDRANT_URL", "QDRANT_PATH"))
 
-    def connect() -> QdrantClient:
+    def connect() -> QdrantClient | _OneAtATime:
         if not url:
             local = QdrantClient(path=path, force_disable_check_same_thread=True)
             atexit.register(local.close)
-            return local
+            return _OneAtATime(local)
         return QdrantClient(
             url=url,
             api_key=os.environ.get("QDRANT_API_KEY") or None,

@@ -297,7 +297,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield name
 
 
-@slow
+@settings(slow, max_examples=12)
 @given(where=wheres(), also=st.none() | wheres(), mode=MODE)
 @example({"source": "users/50%/*"}, None, "hybrid")
 @example({"source": "users/an_/*"}, {"page": "iv"}, "dense")
