@@ -49,6 +49,7 @@ class MilvusCollection:
         properties = self._client.describe_collection(self._name).get("properties") or {}
         if not isinstance(found := properties.get(_INFO), str):
             raise ForeignError
+        self._client.load_collection(self._name)  # a server or file that was opened anew has not
         return found
 
     def create(self, info: str, dimension: int) -> None:
