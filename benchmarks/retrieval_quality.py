@@ -1,6 +1,6 @@
 """How often each mode of retrieval finds the passages that answer, on three sets of questions.
 
-    python benchmarks/retrieval_quality.py --data FOLDER [--beside TREE] [--store STORE …]
+    python benchmarks/retrieval_quality.py --data FOLDER [--beside TREE | --store STORE …]
         [--rerank CROSS_ENCODER]
 
 FOLDER holds `xquad/en.dev.jsonl`, `multihop/dev.jsonl` and `retrievalqa/dev.jsonl`. Every passage
@@ -22,9 +22,8 @@ and a second table has the differences: this one less the other, with the 95% in
 bootstrap over the questions (of each set by itself, for `mean`). A difference whose interval is
 below 0 is marked `worse`, one above it `better`; of forty such intervals, two miss by chance.
 
-With `--store`, the same passages and questions go to collections of outside stores too, which must
-be configured and are made anew, and a table of each has the differences: the store less the index
-in a folder.
+With `--store`, the index is pushed into collections of outside stores too, which must be configured,
+and a table of each has the differences: the store less the index in a folder.
 """
 
 import argparse
@@ -154,7 +153,7 @@ def collect(data: Path, share: float) -> tuple[list[Passage], list[Question]]:
 
 
 def answer(folder: Path, store: str = "") -> None:
-    """Build an index of `passages.json`, or fill a store, and answer requests for searches."""
+    """Build an index of `passages.json`, or push the one that is there; answer searches."""
     from hopgate.retrievers.building import build_from_passages
     from hopgate.retrievers.rerank import Reranked, load_reranker
     from hopgate.retrievers.sources import open_source
@@ -165,7 +164,12 @@ def answer(folder: Path, store: str = "") -> None:
     with tempfile.TemporaryDirectory() as out:
         passages = json.loads((folder / "passages.json").read_text(encoding="utf-8"))
         index = store or Path(out, "index")
-        build_from_passages(passages, index, progress=progress, replace=True)
+        if (folder / "index").is_dir():
+            from hopgate.retrievers.push import push
+
+            push(folder / "index", index, progress, replace=True)
+        else:
+            build_from_passages(passages, index, progress=progress)
 
         def search(texts: list[str], mode: Any, rerank: str) -> dict[str, Any]:
             retriever: Any = open_source(str(index), mode or "auto")
@@ -260,6 +264,8 @@ def main() -> None:
     if given.part:
         answer(given.part, *given.store)
         return
+    if given.beside and given.store:
+        parser.error("give --beside or --store")
     if not given.data:
         parser.error("the following arguments are required: --data")
     passages, questions = collect(given.data, given.share)
@@ -267,6 +273,10 @@ def main() -> None:
     print(f"{len(passages)} passages; questions: {counts}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "passages.json").write_text(json.dumps(passages), encoding="utf-8")
+        if given.store:
+            from hopgate.retrievers.building import build_from_passages
+
+            build_from_passages(passages, Path(folder, "index"))
         subjects = {
             tree.name: Subject(tree, __file__, ["--part", folder]) for tree in trees(given.beside)
         }

@@ -33,11 +33,10 @@ from hopgate.retrievers.store_change import StoreChange
 from hopgate.retrievers.stores import (
     check_folder,
     connect,
-    existing_info,
-    explained,
     is_store,
     parse,
     read_info,
+    usable_info,
 )
 from hopgate.retrievers.writing import writing
 
@@ -408,22 +407,19 @@ def _building_store(
     else:
         loaded = load_encoder(encoder or DEFAULT_ENCODER)
     described = describe(loaded)
-    if current and replace:
-        other = current["encoder"] | {"name": ""} != described | {"name": ""}
-        if other or language not in ("", current["language"]):
-            with explained(store):
-                collection.drop()
-            current = None
-    if current and current["encoder"] | {"name": ""} != described | {"name": ""}:
+    other = current and current["encoder"] | {"name": ""} != described | {"name": ""}
+    renew = bool(replace and current and (other or language not in ("", current["language"])))
+    if current and other and not renew:
         raise ValueError(
             f"{store} was built with encoder {current['encoder']['name']}, and this build uses "
             f"{loaded.name} with other weights or prefixes: leave out --encoder and the prefixes, "
             "or add --replace to encode everything again"
         )
-    change = StoreChange(store, collection, current, described, lambda: loaded, progress)
+    kept = None if renew else current
+    change = StoreChange(store, collection, kept, described, lambda: loaded, progress)
     with closing(change):
         change.replace_all(may_shrink=replace)
-        change.language, change.roots = language, []
+        change.language, change.roots, change.renew = language, [], renew
         yield change
 
 
@@ -433,7 +429,7 @@ def _changing_store(
 ) -> Iterator[StoreChange]:
     """Prepare a change of a collection; its encoder is loaded when it is needed."""
     store, collection = parse(name), connect(name)
-    current = existing_info(store, collection)
+    current = usable_info(store, collection)
     encoder = encoder or store.encoder or None
     load = partial(matching_encoder, Path(str(store)), current, encoder)
     if encoder is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
-from hopgate.retrievers.hybrid import CANDIDATES, K0, Mode
+from hopgate.retrievers.hybrid import CANDIDATES, K0, K1, B, Mode
 from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row, address, without
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pymilvus.milvus_client import IndexParams
 
 _INFO = "hopgate"
-_BM25 = {"bm25_k1": 1.2, "bm25_b": 0.75}
+_BM25 = {"bm25_k1": K1, "bm25_b": B}
 _MAX_BYTES = 65_535
 """Longest text of a field."""
 _PAGE = 1_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
-from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse, length_norm
 from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row, address
 
 if TYPE_CHECKING:
@@ -32,38 +32,43 @@ _CREATE: LiteralString = """
 CREATE TABLE {table} (key text PRIMARY KEY, id text NOT NULL, title text NOT NULL,
 text text NOT NULL, source text NOT NULL, page text NOT NULL, section text NOT NULL,
 stamp text NOT NULL, vector vector({dimension}) NOT NULL, words tsvector NOT NULL,
-length integer NOT NULL);
+norm real NOT NULL);
 CREATE INDEX ON {table} USING gin (words);
 CREATE INDEX ON {table} (id);
 CREATE INDEX ON {table} USING hash (source);
 """
 _PUT: LiteralString = """
-INSERT INTO {table} (key, id, title, text, source, page, section, stamp, vector, words, length)
+INSERT INTO {table} (key, id, title, text, source, page, section, stamp, vector, words, norm)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::vector, %s::tsvector, %s)
-ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, length)
-= (excluded.stamp, excluded.vector, excluded.words, excluded.length)
+ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
+= (excluded.stamp, excluded.vector, excluded.words, excluded.norm)
 """
 _DENSE: LiteralString = """
 SELECT {columns}, -(vector <#> %(vector)s::vector) FROM {table} WHERE {where}
 ORDER BY vector <#> %(vector)s::vector LIMIT %(k)s
 """
 _BM25: LiteralString = """
-WITH whole AS (SELECT count(*) AS passages, avg(length) AS average FROM {table}),
-asked AS (SELECT * FROM unnest(%(terms)s::text[], %(counts)s::int[]) AS q (term, times)),
+WITH asked AS (SELECT * FROM unnest(%(terms)s::text[], %(counts)s::int[]) AS q (term, times)),
 found AS MATERIALIZED (
-  SELECT t.key, t.length, w.lexeme AS term, cardinality(w.positions) AS times
+  SELECT t.key, t.norm, w.lexeme AS term, cardinality(w.positions) AS times
   FROM {table} t, unnest(t.words) AS w (lexeme, positions, weights)
   WHERE t.words @@ %(query)s::tsquery AND w.lexeme = ANY (%(terms)s)),
 rare AS (
-  SELECT term, asked.times * ln(1 + (max(passages) - count(*) + 0.5) / (count(*) + 0.5)) AS idf
-  FROM found JOIN asked USING (term) CROSS JOIN whole GROUP BY term, asked.times),
+  SELECT term, asked.times * ln(1 + (greatest(reltuples, count(*)) - count(*) + 0.5)
+    / (count(*) + 0.5)) AS idf
+  FROM found JOIN asked USING (term), pg_class WHERE oid = %(table)s::regclass
+  GROUP BY term, asked.times, reltuples),
 ranked AS (
-  SELECT key, sum(idf * times * 2.2 / (times + 1.2 * (0.25 + 0.75 * length / average))) AS score
-  FROM found JOIN rare USING (term) CROSS JOIN whole GROUP BY key)
+  SELECT key, sum(idf * times * 2.2 / (times + norm)) AS score
+  FROM found JOIN rare USING (term) GROUP BY key)
 SELECT {columns}, score FROM ranked JOIN {table} USING (key) WHERE {where}
 ORDER BY score DESC, key LIMIT %(k)s
 """
-"""BM25 with k1 = 1.2 and b = 0.75, as Tantivy computes it; PostgreSQL's ranking knows no IDF."""
+"""BM25 as Tantivy computes it; PostgreSQL's own ranking knows no IDF.
+
+`norm` is the part that depends on a passage's length, and `reltuples` the number of rows as ANALYZE
+last estimated it.
+"""
 
 _pools: Cache[ConnectionPool] = Cache()
 
@@ -190,7 +195,7 @@ class PgCollection:
         from psycopg import sql
 
         values = [
-            (*row, str(vector), _tsvector(words), len(words))
+            (*row, str(vector), _tsvector(words), length_norm(len(words), average))
             for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
         ]
         values.sort()  # so that two writers never wait for each other's rows
@@ -226,7 +231,13 @@ class PgCollection:
         if not counts:
             return []
         query = " | ".join(_quote(term) for term in counts)
-        given = {"terms": list(counts), "counts": list(counts.values()), "query": query, "k": k}
+        given = {
+            "terms": list(counts),
+            "counts": list(counts.values()),
+            "query": query,
+            "table": self._quoted,
+            "k": k,
+        }
         return self._found(_BM25, given, wanted)
 
     def _found(

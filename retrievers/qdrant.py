@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.filters import Filter, literal, pieces
-from hopgate.retrievers.hybrid import CANDIDATES, K0, Mode
+from hopgate.retrievers.hybrid import CANDIDATES, K0, K1, Mode, length_norm
 from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 DENSE, SPARSE = "dense", "words"
 _INFO = "hopgate"
-_K1, _B = 1.2, 0.75
-"""BM25's constants, those of Tantivy."""
 _PAGE = 4_096
 _INDEXED = ("id", "source", "title", "page", "section")
 
@@ -211,9 +209,9 @@ def _weights(terms: Sequence[str], average: float) -> models.SparseVector:
     """Return the part of BM25 that depends on the passage; Qdrant multiplies it by the IDF."""
     from qdrant_client import models
 
-    shorter = _K1 * (1 - _B + _B * len(terms) / average)
+    norm = length_norm(len(terms), average)
     counts = Counter(map(_position, terms))
-    values = [count * (_K1 + 1) / (count + shorter) for count in counts.values()]
+    values = [count * (K1 + 1) / (count + norm) for count in counts.values()]
     return models.SparseVector(indices=list(counts), values=values)
 
 

@@ -60,6 +60,9 @@ class StoreChange:
         described: The encoder of its vectors.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
+
+    Attributes:
+        renew: Delete the collection that is there first.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class StoreChange:
         self.mode: tuple[Mode, str] | None = None
         self.roots = list(current["roots"]) if current else []
         self.unchanged = 0
+        self.renew = self._rebuild = False
         self._may_shrink = True
         self._leaving: dict[str, Listed] = {}
         self._new = self._updated = self._gone = 0
@@ -134,6 +138,7 @@ class StoreChange:
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
+        self._rebuild = True
         self._may_shrink = may_shrink or not (self._info and self._info["complete"])
         self._leaving = {row.key: row for row in self._listed()}
 
@@ -160,6 +165,9 @@ class StoreChange:
         before = self._info
         self._check()
         info = self._prepared()
+        if self.renew:
+            with explained(self._store):
+                self._collection.drop()
         if before is None:
             self._create(info)
         self._fill(info)
@@ -169,14 +177,21 @@ class StoreChange:
             info["mode"], info["mode_reason"] = self._chosen_mode(info)
             info["complete"] = True
         changed = bool(self._put or removed or before != info)
-        if before != info:
+        if changed:
             with explained(self._store):
-                self._collection.describe(to_json(info))
-        with explained(self._store):
-            if changed:
                 self._collection.finish()
+        if before != info:
+            self._describe(info)
+        with explained(self._store):
             passages, _ = tally(self._collection.listed())
         return self._report(info, passages, removed, changed)
+
+    def _describe(self, info: StoreInfo) -> None:
+        """Store what is known now, with the folders that other writers added meanwhile."""
+        if not self._rebuild and (now := read_info(self._store, self._collection)):
+            info["roots"] = sorted({*info["roots"], *now["roots"]})
+        with explained(self._store):
+            self._collection.describe(to_json(info))
 
     def _check(self) -> None:
         """Check, before anything is written, what the change would do."""

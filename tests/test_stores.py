@@ -14,6 +14,7 @@ import pytest
 from commands import Ran
 
 from hopgate.common.cache import Cache
+from hopgate.evaluation.runner import index_identity
 from hopgate.nodes.context import Context
 from hopgate.nodes.runtime import Resources
 from hopgate.retrievers import qdrant
@@ -174,6 +175,8 @@ def test_a_killed_build_resumes_without_encoding_again(
     with pytest.raises(ValueError, match=f"{store} is half filled, .* run the same command again"):
         open_source(store)
     assert describe_store(store)["complete"] is False
+    with pytest.raises(ValueError, match="is half filled"):
+        add_passages([make_passage("Other", "Text.")], store)
     passages = [make_passage(f"Note {n}", f"Remark {n}.", f"{n}.md") for n in range(40)]
     report = build_from_passages(passages, store)
     assert (report.passages, report.encoded) == (40, 24)
@@ -214,6 +217,8 @@ def test_a_round_trip_loses_nothing(store: str, tmp_path: Path) -> None:
     report = push(there, store)
     assert (report.encoded, report.added, report.passages) == (0, 25, 25)
     assert not push(there, store).changed
+    assert index_identity(Path(store)) == index_identity(Path(store))
+    assert index_identity(Path(store)).startswith(f"{store}, SHA-256 ")
     assert push(store, back).encoded == 0
     assert content(back) == content(store) == content(there)
     old, new = load_index(there), load_index(back)
@@ -234,6 +239,9 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
         build_from_passages(PASSAGES, store, other)
     with pytest.raises(ValueError, match=f"{store} has the language .*--replace"):
         build_from_passages(PASSAGES, store, language="fi")
+    with pytest.raises(ValueError, match="a NUL character"):
+        bad = make_passage("x", "a\0b", "bad.md")
+        build_from_passages([bad], store, other, replace=True)
     assert len(content(store)) == len(PASSAGES)
     assert build_from_passages(PASSAGES, store, other, replace=True).encoded == 24
     assert describe_store(store)["encoder"]["query_prefix"] == "query: "
