@@ -22,8 +22,8 @@ and a second table has the differences: this one less the other, with the 95% in
 bootstrap over the questions (of each set by itself, for `mean`). A difference whose interval is
 below 0 is marked `worse`, one above it `better`; of forty such intervals, two miss by chance.
 
-With `--store`, the index is pushed into collections of outside stores too, which must be configured,
-and a table of each has the differences: the store less the index in a folder.
+With `--store`, the index is pushed into collections of outside stores too, whose addresses must be
+set, and a table of each has the differences: the store less the index in a folder.
 """
 
 import argparse
