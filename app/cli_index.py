@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from hopgate.retrievers.encoders import Encoder
     from hopgate.retrievers.loaders import SkippedFile
 
-index_option = click.option("--index", required=True, type=FILE, help="Folder of the index.")
+INDEX_HELP = "Folder of the index, or a store: milvus:NAME, qdrant:NAME, pgvector:NAME."
+index_option = click.option("--index", required=True, type=FILE, help=INDEX_HELP)
 moved_option = click.option("--encoder", help="Where the index's encoder is now, if it was moved.")
 paths_argument = click.argument("paths", nargs=-1, required=True, type=FILE)
 
@@ -44,12 +45,12 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
     def chosen(context: click.Context, _: click.Parameter, index: Path | None) -> Path:
         argument: Path | None = context.params.pop("folder", None)
         if (argument is None) == (index is None):
-            raise click.UsageError("name one index: as DIR, or with --index DIR")
+            raise click.UsageError("name one index: as INDEX, or with --index INDEX")
         return argument or index  # type: ignore[return-value]
 
     return combined(
-        click.argument("folder", required=False, type=FILE, is_eager=True, metavar="[DIR]"),
-        click.option("--index", type=FILE, callback=chosen, help="The same as DIR."),
+        click.argument("folder", required=False, type=FILE, is_eager=True, metavar="[INDEX]"),
+        click.option("--index", type=FILE, callback=chosen, help="The same as INDEX."),
     )(command)
 
 
@@ -62,7 +63,7 @@ def either_folder(command: Callable[..., None]) -> Callable[..., None]:
     help="In place of PATHS: a .parquet file with columns text, title and vector, or a .npy file "
     "of vectors with passages in the .jsonl of the same name; repeatable.",
 )
-@click.option("--out", "--index", "out", required=True, type=FILE, help="Folder to write.")
+@click.option("--out", "--index", "out", required=True, type=FILE, help="Folder or store to write.")
 @click.option(
     "--encoder",
     help="minilm, contriever, contriever-msmarco, or a model's folder or hub name. "
@@ -143,10 +144,14 @@ def _with_prefixes(
     from hopgate.retrievers.encoders import DEFAULT_ENCODER, load_encoder
     from hopgate.retrievers.index import own_encoder
     from hopgate.retrievers.manifest import info
+    from hopgate.retrievers.stores import describe_store, is_store, parse
 
+    if encoder is None and is_store(out):
+        encoder = parse(str(out)).encoder or None
     if encoder is None:
         try:
-            encoder = own_encoder(out, info(out)).name
+            built = describe_store(str(out)) if is_store(out) else info(out)
+            encoder = own_encoder(out, built).name
         except ValueError:  # there is no index that can be read
             encoder = DEFAULT_ENCODER
     return load_encoder(encoder, query, passage)
@@ -333,7 +338,9 @@ def index_compact(index: Path, as_json: bool) -> None:
     from hopgate import render
     from hopgate.retrievers.building import compact
     from hopgate.retrievers.manifest import info, size
+    from hopgate.retrievers.stores import check_folder
 
+    check_folder(index, "compact")
     before = size(info(index))
     with render.stages() as progress:
         report = compact(index, progress, render.note)
@@ -347,12 +354,39 @@ def index_info(index: Path, as_json: bool) -> None:
     """Show what an index contains.
 
     Also which encoder it needs, and what `compact` would free. --json prints the whole manifest,
-    with the files and their hashes.
+    with the files and their hashes. Of a store, every passage is listed to count them.
     """
     from hopgate import render
     from hopgate.retrievers.manifest import info
+    from hopgate.retrievers.stores import describe_store, is_store
 
-    output(info(index), as_json, render.manifest, index)
+    if is_store(index):
+        output(describe_store(str(index)), as_json, render.store)
+    else:
+        output(info(index), as_json, render.manifest, index)
+
+
+@index_group.command("push")
+@click.argument("source", type=FILE)
+@click.argument("target", type=FILE)
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Allow this to remove most passages of TARGET, or to change its encoder.",
+)
+@json_option
+def index_push(source: Path, target: Path, replace: bool, as_json: bool) -> None:
+    """Copy an index with its vectors into a store, or back.
+
+    SOURCE and TARGET are folders or stores. TARGET then holds what SOURCE holds, and nothing is
+    encoded again. If it is interrupted, the same command resumes.
+    """
+    from hopgate import render
+    from hopgate.retrievers.push import push
+
+    with render.stages() as progress:
+        report = push(source, target, progress, replace=replace)
+    output(report, as_json, render.built)
 
 
 @index_group.command("verify")

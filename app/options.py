@@ -42,7 +42,7 @@ ANSWERING = (
     "max_calls", "max_retrievals", "max_total_tokens",
 )  # fmt: skip
 """Fields of `Context` that an answer depends on once the strategy is chosen."""
-INDEX_HELP = {"index": "Folder of an index; sample: the built-in collection."}
+INDEX_HELP = {"index": "Folder of an index, or a store; sample: the built-in collection."}
 """For commands that record which index they used."""
 
 json_option = click.option(

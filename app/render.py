@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hopgate.retrievers.following import FollowReport
     from hopgate.retrievers.loaders import SkippedFile
     from hopgate.retrievers.manifest import Manifest
+    from hopgate.retrievers.stores import StoreReport
     from hopgate.retrievers.verifying import VerifyReport
 
 
@@ -314,8 +315,9 @@ def built(report: "BuildReport") -> None:
     _skipped(report)
     path = escape(report.path)
     _out.print(
-        f"{_count(report.passages, 'passage')} → {path}, version {report.version} "
-        f"({_difference(report)})",
+        f"{_count(report.passages, 'passage')} → {path}"
+        + (f", version {report.version}" if report.version else "")
+        + f" ({_difference(report)})",
         soft_wrap=True,
     )
     if documents := _documents(report):
@@ -325,7 +327,8 @@ def built(report: "BuildReport") -> None:
     reason = f" ({escape(report.mode_reason)})" if report.mode_reason else ""
     _out.print(
         f"language {escape(report.language)}, mode {report.mode}{reason}, encoder "
-        f"{escape(report.encoder)}, factory {escape(report.factory)}",
+        f"{escape(report.encoder)}"
+        + (f", factory {escape(report.factory)}" if report.factory else ""),
         soft_wrap=True,
     )
     _out.print(
@@ -426,9 +429,22 @@ def _reason(skipped: "SkippedFile") -> str:
 
 def manifest(document: "Manifest", path: Path) -> None:
     """Print a page about an index."""
-    page = _page(document, path)
+    _print_page(str(path), _page(document, path))
+
+
+def store(document: "StoreReport") -> None:
+    """Print a page about a collection in an outside store."""
+    whole = "" if document["complete"] else "half filled: its first build has not ended"
+    page = _common(document) | {
+        "folders": _folders(document["roots"]),
+        "created": f"{_local(document['created'])}{', ' if whole else ''}{whole}",
+    }
+    _print_page(document["store"], page)
+
+
+def _print_page(title: str, page: dict[str, str]) -> None:
     width = max(map(len, page)) + 2
-    _out.print(f"[bold]{escape(str(path))}[/]", soft_wrap=True)
+    _out.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
     for name, value in page.items():
         shown = escape(value, lines=True).replace("\n", "\n" + " " * width)
         _out.print(f"[bold]{name:<{width}}[/]{shown}", soft_wrap=True)
@@ -437,19 +453,29 @@ def manifest(document: "Manifest", path: Path) -> None:
 def _page(document: "Manifest", path: Path) -> dict[str, str]:
     from hopgate.retrievers.manifest import size
 
+    return _common(document) | {
+        "factory": _factory(document),
+        "segments": _segments(document, path),
+        "size": _bytes(size(document)),
+        "folders": _folders(document["roots"]),
+        "last change": f"{_local(document['created'])}, version {document['version']}",
+    }
+
+
+def _common(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what folders and stores have in common."""
     encoder, reason = document["encoder"], document["mode_reason"]
     return {
         "passages": f"{document['passages']:,} of {_count(document['sources'], 'document')}",
         "language": document["language"],
         "mode": document["mode"] + (f": {reason}" if reason else ""),
         "encoder": f"{encoder['name']}, {encoder['dimension']} dimensions",
-        "factory": _factory(document),
-        "segments": _segments(document, path),
-        "size": _bytes(size(document)),
-        "folders": "\n".join(harmless(each, lines=False) for each in document["roots"])
-        or "none: only files were indexed",
-        "last change": f"{_local(document['created'])}, version {document['version']}",
     }
+
+
+def _folders(roots: Sequence[str]) -> str:
+    shown = "\n".join(harmless(each, lines=False) for each in roots)
+    return shown or "none: only files were indexed"
 
 
 def _factory(document: "Manifest") -> str:

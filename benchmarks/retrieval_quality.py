@@ -1,6 +1,7 @@
 """How often each mode of retrieval finds the passages that answer, on three sets of questions.
 
-    python benchmarks/retrieval_quality.py --data FOLDER [--beside TREE] [--rerank CROSS_ENCODER]
+    python benchmarks/retrieval_quality.py --data FOLDER [--beside TREE | --store STORE …]
+        [--rerank CROSS_ENCODER]
 
 FOLDER holds `xquad/en.dev.jsonl`, `multihop/dev.jsonl` and `retrievalqa/dev.jsonl`. Every passage
 of all three goes into one index, whole, and every question is asked of it. What is to be found:
@@ -20,6 +21,9 @@ With `--beside`, the same passages and questions go to another checkout of hopga
 and a second table has the differences: this one less the other, with the 95% interval of a paired
 bootstrap over the questions (of each set by itself, for `mean`). A difference whose interval is
 below 0 is marked `worse`, one above it `better`; of forty such intervals, two miss by chance.
+
+With `--store`, the index is pushed into collections of outside stores too, whose addresses must be
+set, and a table of each has the differences: the store less the index in a folder.
 """
 
 import argparse
@@ -148,22 +152,27 @@ def collect(data: Path, share: float) -> tuple[list[Passage], list[Question]]:
     ]
 
 
-def answer(folder: Path) -> None:
-    """Build an index of `passages.json` and answer requests for searches."""
+def answer(folder: Path, store: str = "") -> None:
+    """Build an index of `passages.json`, or push the one that is there; answer searches."""
     from hopgate.retrievers.building import build_from_passages
-    from hopgate.retrievers.index import load_index
     from hopgate.retrievers.rerank import Reranked, load_reranker
-    from hopgate.retrievers.sources import InMode
+    from hopgate.retrievers.sources import open_source
 
     def progress(stage: str, done: int, total: int) -> None:
         print(f"{stage}: {done}/{total}", file=sys.stderr)
 
     with tempfile.TemporaryDirectory() as out:
         passages = json.loads((folder / "passages.json").read_text(encoding="utf-8"))
-        build_from_passages(passages, Path(out, "index"), progress=progress)
+        index = store or Path(out, "index")
+        if (folder / "index").is_dir():
+            from hopgate.retrievers.push import push
+
+            push(folder / "index", index, progress, replace=True)
+        else:
+            build_from_passages(passages, index, progress=progress)
 
         def search(texts: list[str], mode: Any, rerank: str) -> dict[str, Any]:
-            retriever: Any = InMode(load_index(Path(out, "index")), mode)
+            retriever: Any = open_source(str(index), mode or "auto")
             if rerank:
                 retriever = Reranked(retriever, load_reranker(rerank))
             retriever.search(["warm up"], k=1)
@@ -215,9 +224,9 @@ def row(dataset: str, label: str, means: Sequence[float], last: str) -> str:
     return f"| {dataset} | {label} | {' | '.join(shown)} | {last} |"
 
 
-def compare(this: Scores, other: Scores) -> None:
-    """Print what this checkout finds more than the other, with intervals."""
-    print(f"\n**this - beside**\n\n| set | mode | {' | '.join(MEASURES)} |")
+def compare(title: str, this: Scores, other: Scores) -> None:
+    """Print what one finds more than the other, with intervals."""
+    print(f"\n**{title}**\n\n| set | mode | {' | '.join(MEASURES)} |")
     print("|" + " --- |" * 6)
     random = np.random.default_rng(0)
     for label in dict.fromkeys(label for label, _ in this):
@@ -249,11 +258,14 @@ def main() -> None:
     parser.add_argument("--rerank", default="", help="name or folder of a cross-encoder")
     parser.add_argument("--share", type=float, default=1.0, help="of each set's rows")
     parser.add_argument("--beside", type=Path, help="folder of another hopgate package")
+    parser.add_argument("--store", action="append", default=[], help="ENGINE:NAME; repeatable")
     parser.add_argument("--part", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
-        answer(given.part)
+        answer(given.part, *given.store)
         return
+    if given.beside and given.store:
+        parser.error("give --beside or --store")
     if not given.data:
         parser.error("the following arguments are required: --data")
     passages, questions = collect(given.data, given.share)
@@ -261,15 +273,24 @@ def main() -> None:
     print(f"{len(passages)} passages; questions: {counts}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "passages.json").write_text(json.dumps(passages), encoding="utf-8")
+        if given.store:
+            from hopgate.retrievers.building import build_from_passages
+
+            build_from_passages(passages, Path(folder, "index"))
         subjects = {
             tree.name: Subject(tree, __file__, ["--part", folder]) for tree in trees(given.beside)
         }
+        for store in given.store:
+            part = ["--part", folder, "--store", store]
+            subjects[store] = Subject(next(iter(trees(None))), __file__, part)
         rerankers = ["", given.rerank] if given.rerank else [""]
         found = ask_all(subjects, questions, rerankers)
         for subject in subjects.values():
             subject.close()
     if given.beside:
-        compare(found["this"], found["beside"])
+        compare("this - beside", found["this"], found["beside"])
+    for store in given.store:
+        compare(f"{store} - folder", found[store], found["this"])
 
 
 if __name__ == "__main__":

@@ -294,8 +294,11 @@ def model_settings(model: str) -> dict[str, str]:
 
 
 def index_identity(index: Path) -> str:
-    """Return an index's folder name with a hash of its content."""
+    """Return an index's name with a hash of its content."""
     from hopgate.retrievers.manifest import info
+    from hopgate.retrievers.stores import is_store, store_identity
 
+    if is_store(index):
+        return store_identity(index)
     files = info(index)["files"]
     return f"index {index.name}, SHA-256 {hashlib.sha256(json_bytes(files)).hexdigest()}"

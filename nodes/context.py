@@ -157,8 +157,8 @@ class Context:
         min_length=1,
         max_length=1000,
         description="Where to search: the folder of an index; sample: the built-in collection; "
-        "web:wikipedia or web:serpapi: the web; qdrant:NAME or pgvector:NAME: an outside store "
-        "(docs/retrieval.md).",
+        "web:wikipedia or web:serpapi: the web; milvus:NAME, qdrant:NAME or pgvector:NAME: an "
+        "outside store (docs/retrieval.md).",
     )
     mode: Literal["auto", "dense", "bm25", "hybrid"] = Field(
         default="auto",

@@ -9,7 +9,7 @@ hits. Import what you need from its module:
 - `building`: `build_index`, `build_from_passages`, `add`, `add_passages`, `sync`, `delete`,
   `compact`. `watching`: `watch`.
 - `loaders`: `load_documents` turns files into passages.
-- `encoders`: `load_encoder`. `rerank`: `load_reranker`. `vectorstores`: `fill_store`.
+- `encoders`: `load_encoder`. `rerank`: `load_reranker`. `push`: `push`.
 - `manifest`: `info`. `verifying`: `verify`.
 
 Importing this package loads none of them.

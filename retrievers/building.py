@@ -32,8 +32,19 @@ from hopgate.retrievers.loaders import (
 )
 from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
 from hopgate.retrievers.parallel import read_with
+from hopgate.retrievers.store_change import StoreChange
+from hopgate.retrievers.stores import (
+    check_folder,
+    connect,
+    is_store,
+    parse,
+    read_info,
+    usable_info,
+)
 from hopgate.retrievers.vectorfiles import VectorFile, checked_vectors
 from hopgate.retrievers.writing import writing
+
+AnyChange = Change | StoreChange
 
 _ROOT_MISSING = (
     "this folder of the index is missing, so no document was removed: bring it back, or run "
@@ -158,10 +169,15 @@ def build_from_vectors(
         ValueError: A file cannot be used, or its vectors are not those of the encoder.
         RuntimeError: The extra `parquet` is missing, or see `build_index`.
     """
+    if is_store(out):
+        raise ValueError(
+            f"--vectors fills a folder: build one, then run `hopgate index push FOLDER {out}`"
+        )
     folder, opened = _target(out), [VectorFile(Path(file)) for file in files]
     if not sum(file.rows for file in opened):
         raise ValueError(f"no passages given: nothing to index in {out}")
     with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+        assert isinstance(change, Change)
         change.put_encoded(checked_vectors(opened, change.encoder, change.stage("reading vectors")))
         return change.run()
 
@@ -261,7 +277,7 @@ def sync(
         fresh = [
             (file, source)
             for file, source in named.files
-            if change.words.stamp(source) != _stamp(stamp_of(file))
+            if change.stamp(source) != _stamp(stamp_of(file))
         ]
         change.unchanged = len(named.files) - len(fresh)
         sources = _read(change, dataclasses.replace(named, files=fresh))
@@ -308,7 +324,7 @@ def delete(
     folder = _existing(index)
     with _changing(folder, "index delete", progress=progress) as change:
         patterns = any(map(is_pattern, sources))
-        every = change.words.sources() if patterns else filter(change.words.has, sources)
+        every = change.sources() if patterns else filter(change.has, sources)
         known, gone = set(every), set[str]()
         for pattern in sources:
             found = {each for each in known if each == pattern or fnmatchcase(each, pattern)}
@@ -316,7 +332,7 @@ def delete(
                 raise ValueError(f"the index at {folder} has no source {pattern!r}")
             gone |= found
         for each in ids:
-            if not len(change.words.of("id", [each])):
+            if not change.has_passage(each):
                 raise ValueError(f"the index at {folder} has no passage with the id {each!r}")
         change.delete(gone, ids)
         return change.run()
@@ -331,6 +347,7 @@ def compact(
         ValueError: There is no such index, or it is damaged.
         RuntimeError: The disk is full, or another process is changing the index.
     """
+    check_folder(index, "compact")
     with _changing(_existing(index), "index compact", None, progress, announce) as change:
         change.rewrite = True
         return change.run()
@@ -345,8 +362,12 @@ def _building(
     announce: Announce | None,
     language: str,
     replace: bool,
-) -> Iterator[Change]:
+) -> Iterator[AnyChange]:
     """Prepare a change that replaces all passages of an index, if there is one that is whole."""
+    if is_store(folder):
+        with _building_store(str(folder), encoder, progress, factory, language, replace) as change:
+            yield change
+        return
     with writing(folder, "index build") as writer:
         current = None
         with suppress(ValueError):  # it is missing or damaged
@@ -371,11 +392,26 @@ def _building(
                     "--replace to encode everything again"
                 )
             current = None
-        change = Change(writer, current, described, lambda: loaded, progress, announce)
-        with closing(change):
-            change.replace_all(may_shrink=replace)
-            change.factory, change.language, change.roots = factory or "", language, []
-            yield change
+        own = Change(writer, current, described, lambda: loaded, progress, announce)
+        with closing(own):
+            own.replace_all(may_shrink=replace)
+            own.factory, own.language, own.roots = factory or "", language, []
+            yield own
+
+
+@contextmanager
+def building(
+    out: Path | str,
+    encoder: Encoder,
+    progress: BuildProgress,
+    *,
+    language: str,
+    replace: bool,
+) -> Iterator[AnyChange]:
+    """Prepare a change that replaces all passages of an index; see `build_from_passages`."""
+    folder = _target(out)
+    with _building(folder, encoder, progress, None, None, language, replace) as change:
+        yield change
 
 
 @contextmanager
@@ -385,19 +421,77 @@ def _changing(
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
-) -> Iterator[Change]:
+) -> Iterator[AnyChange]:
     """Prepare a change of an index; its encoder is loaded when it is needed."""
+    if is_store(folder):
+        with _changing_store(str(folder), encoder, progress) as change:
+            yield change
+        return
     with writing(folder, doing) as writer:
         current = Parts.open(folder, checked_info(folder))
         load = partial(matching_encoder, folder, current.manifest, encoder)
         if encoder is not None:
             load()
         described = current.manifest["encoder"]
-        with closing(Change(writer, current, described, load, progress, announce)) as change:
-            yield change
+        with closing(Change(writer, current, described, load, progress, announce)) as own:
+            yield own
 
 
-def _read(change: Change, found: Found) -> set[str]:
+@contextmanager
+def _building_store(
+    name: str,
+    encoder: str | Encoder | None,
+    progress: BuildProgress | None,
+    factory: str | None,
+    language: str,
+    replace: bool,
+) -> Iterator[StoreChange]:
+    """Prepare a change that replaces all passages of a collection."""
+    store, collection = parse(name), connect(name)
+    if factory:
+        raise ValueError(f"--factory is for folders: leave it out, {store} indexes its own vectors")
+    current = read_info(store, collection)
+    encoder = encoder or store.encoder or None
+    if isinstance(encoder, Encoder):
+        loaded = encoder
+    elif encoder is None and current:
+        loaded = matching_encoder(Path(str(store)), current, None)
+    else:
+        loaded = load_encoder(encoder or DEFAULT_ENCODER)
+    described = describe(loaded)
+    other = current and current["encoder"] | {"name": ""} != described | {"name": ""}
+    renew = bool(replace and current and (other or language not in ("", current["language"])))
+    if current and other and not renew:
+        raise ValueError(
+            f"{store} was built with encoder {current['encoder']['name']}, and this build uses "
+            f"{loaded.name} with other weights or prefixes: leave out --encoder and the prefixes, "
+            "or add --replace to encode everything again"
+        )
+    kept = None if renew else current
+    change = StoreChange(store, collection, kept, described, lambda: loaded, progress)
+    with closing(change):
+        change.replace_all(may_shrink=replace)
+        change.language, change.roots, change.renew = language, [], renew
+        yield change
+
+
+@contextmanager
+def _changing_store(
+    name: str, encoder: str | Encoder | None, progress: BuildProgress | None
+) -> Iterator[StoreChange]:
+    """Prepare a change of a collection; its encoder is loaded when it is needed."""
+    store, collection = parse(name), connect(name)
+    current = usable_info(store, collection)
+    encoder = encoder or store.encoder or None
+    load = partial(matching_encoder, Path(str(store)), current, encoder)
+    if encoder is not None:
+        load()
+    change = StoreChange(store, collection, current, current["encoder"], load, progress)
+    with closing(change):
+        yield change
+
+
+def _read(change: AnyChange, found: Found) -> set[str]:
     """Read files; return the sources that were read, also those that now have no text."""
     sources = set()
     for file in _files(change, found):
@@ -409,7 +503,7 @@ def _read(change: Change, found: Found) -> set[str]:
     return sources
 
 
-def _files(change: Change, found: Found) -> Iterator[FilePassages]:
+def _files(change: AnyChange, found: Found) -> Iterator[FilePassages]:
     stage = change.stage("reading files")
     if change.workers:
         return read_with(change.workers, found, change.reading, stage)
@@ -429,18 +523,20 @@ def _source(file: Path, roots: Sequence[str]) -> str:
     return ""
 
 
-def _gone(change: Change, found: Found) -> set[str]:
+def _gone(change: AnyChange, found: Found) -> set[str]:
     """Return the documents whose files no indexed folder has any more."""
     there = {source for _, source in found.files}
     return {
         source
-        for source in set(change.words.sources()) - there
-        if not any(_exists(root, source) for root in change.roots) and change.words.stamp(source)
+        for source in set(change.sources()) - there
+        if not any(_exists(root, source) for root in change.roots) and change.stamp(source)
     }
 
 
 def _existing(index: Path | str) -> Path:
-    """Resolve the folder of an existing index."""
+    """Resolve the folder of an existing index; a store is looked at when it is opened."""
+    if is_store(index):
+        return Path(index)
     info(index)
     return Path(index).expanduser().resolve()
 
@@ -461,6 +557,8 @@ def _stamp(stamp: Stamp | None) -> str:
 
 def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
     """Resolve the folder to write to and check that it may be changed."""
+    if is_store(out):
+        return Path(out)
     target = Path(out).expanduser().resolve()
     if readable(target) != str(target):
         raise ValueError(

@@ -171,6 +171,7 @@ class Change:
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
         workers: Who reads and encodes; None for this process.
+        mode: The default mode and the reason; None to measure it.
     """
 
     def __init__(
@@ -196,6 +197,7 @@ class Change:
         self.roots = manifest["roots"] if manifest else []
         self.rewrite, self.unchanged = False, 0
         self.workers: Workers | None = None
+        self.mode: tuple[Mode, str] | None = None
         self._rebuild, self._may_shrink = False, True
         self._leaving = _NO_KEYS  # passages that may lose documents
         self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
@@ -225,6 +227,18 @@ class Change:
     def has(self, source: str) -> bool:
         """Return whether the index has a document."""
         return self._current is not None and self._current.words.has(source)
+
+    def has_passage(self, identity: str) -> bool:
+        """Return whether the index has a passage."""
+        return bool(len(self.words.of("id", [identity])))
+
+    def sources(self) -> Iterable[str]:
+        """List the documents."""
+        return self.words.sources()
+
+    def stamp(self, source: str) -> str:
+        """Return the stamp of a document's file; empty if there is none."""
+        return self.words.stamp(source)
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
@@ -342,6 +356,8 @@ class Change:
     def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
         """Choose the default mode, again when the collection has become another."""
         before = self._manifest
+        if self.mode:
+            return self.mode
         if before and not self._new_language and len(self._added) < len(keys) / 2:
             return before["mode"], before["mode_reason"]
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()

@@ -1,4 +1,4 @@
-"""Hybrid retrieval: fusing the rankings of several retrievers into one."""
+"""Hybrid retrieval: fusing the rankings of several retrievers into one, and BM25's constants."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,6 +10,13 @@ K0 = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
 CANDIDATES = 100
 """Minimum length of each ranking that is fused."""
+K1, B = 1.2, 0.75
+"""BM25's constants, those of Tantivy, for stores that let hopgate choose them."""
+
+
+def length_norm(length: int, average: float) -> float:
+    """Return what BM25 adds to a word's count, so that long passages count for less."""
+    return K1 * (1 - B + B * length / average)
 
 
 def fuse(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:

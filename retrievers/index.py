@@ -23,6 +23,7 @@ from hopgate.retrievers.manifest import (
     MANIFEST,
     VECTORS,
     WORDS,
+    Built,
     Manifest,
     checked_info,
     damaged,
@@ -30,6 +31,7 @@ from hopgate.retrievers.manifest import (
     info,
 )
 from hopgate.retrievers.segments import Segments
+from hopgate.retrievers.stores import is_store
 from hopgate.retrievers.words import TemporaryFolderError, UnreadableError, Words
 
 Ranking = Sequence[tuple[int, float]]
@@ -217,7 +219,7 @@ def check_index(path: Path | str) -> Manifest:
     return while_it_changes(folder, check)
 
 
-def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | None) -> Encoder:
+def matching_encoder(folder: Path, manifest: Built, encoder: str | Encoder | None) -> Encoder:
     """Load an encoder if it is the one that an index was built with.
 
     Raises:
@@ -242,7 +244,7 @@ def matching_encoder(folder: Path, manifest: Manifest, encoder: str | Encoder | 
     return loaded
 
 
-def own_encoder(folder: Path, manifest: Manifest) -> EncoderSource:
+def own_encoder(folder: Path, manifest: Built) -> EncoderSource:
     """Find the encoder that a manifest names, without fetching anything.
 
     The manifest may be a stranger's: a model is downloaded, or read from beside the index, only
@@ -263,13 +265,16 @@ def own_encoder(folder: Path, manifest: Manifest) -> EncoderSource:
         )
     if source := find_encoder(name):
         return source
+    fetch = f"index verify {folder} --encoder {name}"
+    if is_store(folder):
+        fetch = f"search x --index {folder}@{name}"
     raise RuntimeError(
         f"the index at {folder} needs the encoder {name}, which is not on this machine: to "
-        f"download it, run `hopgate index verify {folder} --encoder {name}`"
+        f"download it, run `hopgate {fetch}`"
     )
 
 
-def check_encoder(folder: Path, manifest: Manifest) -> None:
+def check_encoder(folder: Path, manifest: Built) -> None:
     """Check that the encoder of an index is on this machine, without loading it.
 
     Raises:
@@ -279,7 +284,7 @@ def check_encoder(folder: Path, manifest: Manifest) -> None:
     _check_fingerprint(folder, manifest, own_encoder(folder, manifest))
 
 
-def _check_fingerprint(folder: Path, manifest: Manifest, encoder: Encoder | EncoderSource) -> None:
+def _check_fingerprint(folder: Path, manifest: Built, encoder: Encoder | EncoderSource) -> None:
     built_with = manifest["encoder"]
     if encoder.fingerprint != built_with["fingerprint"]:
         raise ValueError(

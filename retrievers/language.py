@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from hopgate.common.words import spaced
+
 if TYPE_CHECKING:
     from tantivy import Filter, TextAnalyzer
 
@@ -153,6 +155,12 @@ def analyzer(language: str) -> TextAnalyzer:
     for each in _filters(language):
         builder = builder.filter(each)
     return builder.build()
+
+
+def terms(language: str, text: str) -> list[str]:
+    """Return the words of a text as BM25 counts them, in order and with repetitions."""
+    found: list[str] = analyzer(language).analyze(spaced(text))
+    return found
 
 
 def _filters(language: str) -> Iterable[Filter]:

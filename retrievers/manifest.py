@@ -154,6 +154,12 @@ class Manifest(TypedDict):
     checksum: str
 
 
+class Built(TypedDict):
+    """What an index and an outside store have in common: the encoder of the vectors."""
+
+    encoder: EncoderInfo
+
+
 class DamagedError(ValueError):
     """The files of an index do not match its manifest, or the manifest cannot be read."""
 

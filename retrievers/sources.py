@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index import Index, check_index, load_index
+from hopgate.retrievers.stores import ENGINES, check_store
+
+if TYPE_CHECKING:
+    from hopgate.retrievers.store_index import StoreIndex
 
 SAMPLE = "sample"
 AUTO = "auto"
-VECTOR_STORES = ("qdrant", "pgvector")
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _web_searches: Cache[Retriever] = Cache()
@@ -48,7 +51,7 @@ def check_source(
     wanted = parse_where(where)
     if mode not in (AUTO, *MODES):
         raise ValueError(f"unknown mode {mode!r}: use {', '.join((AUTO, *MODES))}")
-    if engine and mode != AUTO:
+    if engine == "web" and mode != AUTO:
         raise ValueError(f"mode {mode!r} is not available with {name}: use {AUTO}")
     if engine == "web" and wanted:
         raise ValueError(
@@ -60,8 +63,6 @@ def check_source(
 
         check_web(name)
     elif engine:
-        from hopgate.retrievers.vectorstores import check_store
-
         check_store(name)
     else:
         check_index(index_path(name))
@@ -78,7 +79,7 @@ def open_source(
 
     Args:
         name: `sample`, the folder of an index, `web:serpapi` or `web:wikipedia`,
-            `qdrant:NAME[@ENCODER]` or `pgvector:NAME[@ENCODER]`.
+            `milvus:NAME[@ENCODER]`, `qdrant:NAME[@ENCODER]` or `pgvector:NAME[@ENCODER]`.
         mode: `dense`, `bm25` or `hybrid`; `auto` is the index's default.
         rerank: A cross-encoder that reorders the hits, see `load_reranker`; empty for none.
         where: The filter that all hits must fulfil, see `parse_where`; not for the web.
@@ -90,16 +91,17 @@ def open_source(
     wanted = parse_where(where)
     check_source(name, mode, rerank, wanted)
     engine = _engine(name)
+    chosen = next((each for each in MODES if each == mode), None)
+    found: Retriever
     if engine == "web":
         from hopgate.retrievers.web import open_web
 
         found = _web_searches.get(name, lambda: open_web(name))
     elif engine:
-        from hopgate.retrievers.vectorstores import open_store
+        from hopgate.retrievers.store_index import load_store
 
-        found = filtered(open_store(name), wanted)
+        found = filtered(InMode(load_store(name), chosen), wanted)
     else:
-        chosen = next((each for each in MODES if each == mode), None)
         found = filtered(InMode(load_index(index_path(name)), chosen), wanted)
     if not rerank:
         return found
@@ -112,11 +114,11 @@ class InMode:
     """An index searched in one mode.
 
     Args:
-        index: The index to search.
+        index: The index to search, or a store.
         mode: How to search it; None for the index's default.
     """
 
-    def __init__(self, index: Index, mode: Mode | None) -> None:
+    def __init__(self, index: Index | StoreIndex, mode: Mode | None) -> None:
         """Keep the settings of every search."""
         self._index = index
         self._mode = mode
@@ -131,4 +133,4 @@ class InMode:
 def _engine(name: str) -> str:
     """Return the engine of a name such as `web:…`; empty for one of hopgate's indexes."""
     engine = name.partition(":")[0] if ":" in name else ""
-    return engine if engine in ("web", *VECTOR_STORES) else ""
+    return engine if engine in ("web", *ENGINES) else ""

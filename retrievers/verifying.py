@@ -19,6 +19,7 @@ from hopgate.retrievers.manifest import (
     info,
     to_bytes,
 )
+from hopgate.retrievers.stores import check_folder
 from hopgate.retrievers.words import UnreadableError, identity
 
 SAMPLE = 32
@@ -65,9 +66,10 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
         What was looked at, and what is wrong.
 
     Raises:
-        ValueError: There is no index, or it is of another format version or encoder.
+        ValueError: There is no index, it is a store, or it is of another format version or encoder.
         RuntimeError: FAISS or the encoder is missing.
     """
+    check_folder(path, "verify")
     folder = Path(path).expanduser()
     try:
         return while_it_changes(folder, lambda: _checked(folder, encoder))

@@ -145,7 +145,7 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
     stores, others = [
         [Requirement(each).name for name in names for each in extras[name]]
         for names in (
-            ("pgvector", "qdrant"),
+            ("milvus", "pgvector", "qdrant"),
             ("aegra", "documents", "gpu", "plots", "postgres", "serve", "train", "web"),
         )
     ]

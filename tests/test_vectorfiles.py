@@ -67,6 +67,11 @@ def test_given_vectors_make_the_index_that_encoding_makes(
     assert not build_from_vectors([file], out).changed
 
 
+def test_a_store_is_filled_through_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="index push FOLDER qdrant:mine"):
+        build_from_vectors([tmp_path / "x.npy"], "qdrant:mine")
+
+
 def test_half_precision_is_enough(tmp_path: Path, vectors: np.ndarray) -> None:
     file = npy(tmp_path / "half.npy", vectors.astype(np.float16))
     assert build_from_vectors([file], tmp_path / "index").passages == 12

@@ -22,6 +22,7 @@ from hopgate.retrievers import change
 from hopgate.retrievers.building import BuildReport, add, build_index
 from hopgate.retrievers.index import Parts
 from hopgate.retrievers.manifest import info
+from hopgate.retrievers.push import push
 from hopgate.retrievers.verifying import verify
 
 TOPICS = ("ferry", "harbour", "lighthouse", "bakery", "school", "orchard", "quarry", "library")
@@ -95,6 +96,18 @@ def test_two_workers_build_what_one_process_builds(
     more.write_text("# More\n\nThe ferry leaves at nine.")
     reports = [add([more], tmp_path / "alone"), add([more], tmp_path / "shared", workers=two)]
     assert anywhere(reports[0]) == anywhere(reports[1])
+    assert equal(tmp_path / "alone", tmp_path / "shared")
+
+
+def test_workers_fill_a_store_as_one_process_does(
+    documents: Path, tmp_path: Path, two: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QDRANT_PATH", str(tmp_path / "qdrant"))
+    alone = build_index([documents], "qdrant:alone")
+    shared = build_index([documents], "qdrant:shared", workers=two)
+    assert anywhere(shared) == anywhere(alone)
+    push("qdrant:alone", tmp_path / "alone")
+    push("qdrant:shared", tmp_path / "shared")
     assert equal(tmp_path / "alone", tmp_path / "shared")
 
 

@@ -1,0 +1,392 @@
+"""Outside stores: milvus-lite, Qdrant in its client's local mode, pgvector on a real PostgreSQL."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from commands import Ran
+
+from hopgate.common.cache import Cache
+from hopgate.evaluation.runner import index_identity
+from hopgate.nodes.context import Context
+from hopgate.nodes.runtime import Resources
+from hopgate.retrievers import qdrant
+from hopgate.retrievers.base import make_passage
+from hopgate.retrievers.building import (
+    add,
+    add_passages,
+    build_from_passages,
+    build_index,
+    compact,
+    delete,
+    sync,
+)
+from hopgate.retrievers.encoders import load_encoder
+from hopgate.retrievers.index import load_index
+from hopgate.retrievers.manifest import info
+from hopgate.retrievers.push import push
+from hopgate.retrievers.sources import MODES, check_source, open_source
+from hopgate.retrievers.stores import connect, describe_store, parse
+from hopgate.retrievers.verifying import verify
+
+ENGINES = ("milvus", "qdrant", "pgvector")
+LIGHT = make_passage("Skerry Light", "It was first lit in 1811.", "lights.pdf", 3, "History")
+PASSAGES = [
+    LIGHT,
+    make_passage("Harbour bakery", "Bread is baked before dawn.", "bakery.md"),
+    make_passage("Harbour bakery", "Bread is baked before dawn.", "copy.md", 2),
+    make_passage("Harbour bakery", "Bread is baked before dawn.", "copy.md", 7, "Again"),
+    make_passage("Ferry", "It crosses to the mainland twice a day."),
+    make_passage("港", "港湾の手帳は青い。", "日本.md"),
+    *(make_passage(f"Note {n}", f"Remark {n} on tides and harbours.", "n.md") for n in range(20)),
+]
+QUERIES = ["When was Skerry Light lit?", "Who bakes bread in the harbour?", "港湾", "zzz"]
+SECRET = "p4ssw0rd-71c"
+
+
+@pytest.fixture(scope="module")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of milvus-lite, which starts slowly."""
+    return tmp_path_factory.mktemp("milvus") / "tests.db"
+
+
+def configure(engine: str, request: pytest.FixtureRequest, patch: pytest.MonkeyPatch) -> None:
+    if engine == "milvus":
+        patch.setenv("MILVUS_URI", str(request.getfixturevalue("milvus")))
+    elif engine == "qdrant":
+        patch.setenv("QDRANT_PATH", str(request.getfixturevalue("tmp_path") / "qdrant"))
+    else:
+        patch.setenv("PGVECTOR_URL", request.getfixturevalue("postgres"))
+
+
+@pytest.fixture(params=ENGINES)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The name of a collection of an engine that is configured, not made yet."""
+    configure(request.param, request, monkeypatch)
+    name = f"{request.param}:{tmp_path.name.replace('-', '_')[:40]}"
+    yield name
+    if request.param == "qdrant" and (client := qdrant._clients.get("", lambda: None)):  # type: ignore[arg-type,return-value]
+        client.close()
+
+
+def content(name: Path | str) -> set[tuple[Any, ...]]:
+    """Every passage of every document in an index."""
+    if ":" in str(name):
+        collection = connect(str(name))
+        rows = collection.read([row.key for row in collection.listed()])
+        return {tuple(row)[1:] for row, _ in rows}
+    index = load_index(name)
+    keys = index._words.keys().tolist()
+    return {
+        (f"{key:016x}", each.title, each.text, p.source, str(p.page or ""), p.section, p.stamp)
+        for key, each in zip(keys, index._words.read(keys), strict=True)
+        for p in each.places
+    }
+
+
+def ids(name: Path | str, query: str, mode: str, k: int = 10) -> list[str]:
+    (hits,) = open_source(str(name), mode).search([query], k)
+    return [hit["id"] for hit in hits]
+
+
+def test_a_store_finds_what_a_folder_finds(store: str, tmp_path: Path) -> None:
+    build_from_passages(PASSAGES, tmp_path / "folder", language="en")
+    report = build_from_passages(PASSAGES, store, language="en")
+    assert (report.passages, report.duplicates, report.encoded) == (24, 2, 24)
+    assert content(store) == content(tmp_path / "folder")
+    check_source(store, "hybrid")
+    for query in QUERIES:
+        for mode in (*MODES, "auto"):
+            own, other = ids(tmp_path / "folder", query, mode, 3), ids(store, query, mode, 3)
+            assert own[:1] == other[:1], (query, mode)
+        assert set(ids(store, query, "dense", 99)) == {each["id"] for each in PASSAGES}
+    (hits,), folder = (
+        open_source(store, "dense").search(QUERIES[:1], 1),
+        load_index(tmp_path / "folder"),
+    )
+    ((hit,),) = folder.search(QUERIES[:1], 1, "dense")
+    assert hits[0].pop("score") == pytest.approx(hit.pop("score"), abs=1e-5)  # type: ignore[misc]
+    assert hits == [hit] == [LIGHT]
+    assert ids(store, "zzz", "bm25") == []
+
+
+def test_a_store_follows_files_as_a_folder_does(store: str, tmp_path: Path) -> None:
+    files, folder = tmp_path / "files", tmp_path / "folder"
+    files.mkdir()
+    for name in ("a", "b", "c"):
+        (files / f"{name}.md").write_text(
+            f"# {name}\n\nThe page about {name}.\n\n## Both\n\nShared."
+        )
+
+    def both(change: Callable[[Any], Any]) -> Any:
+        own, other = change(folder), change(store)
+        assert content(store) == content(folder)
+        counts = ("passages", "added", "removed", "encoded", "new", "updated", "gone", "unchanged")
+        assert {n: getattr(own, n) for n in counts} == {n: getattr(other, n) for n in counts}
+        return other
+
+    assert both(lambda index: build_index([files], index)).changed
+    assert not both(lambda index: build_index([files], index)).changed
+    assert not both(lambda index: sync(files, index)).changed
+    (files / "a.md").write_text("# a\n\nAnother page about a.\n")
+    (files / "b.md").unlink()
+    (files / "d.md").write_text("# d\n\nA new page.\n")
+    assert both(lambda index: sync(files, index)).gone == 1
+    (tmp_path / "e.md").write_text("# e\n\nFrom elsewhere.\n")
+    both(lambda index: add([tmp_path / "e.md"], index))
+    both(lambda index: delete(index, ["[cd].md"]))
+    only = next(iter(content(store)))[0]
+    both(lambda index: delete(index, ids=[only]))
+    with pytest.raises(ValueError, match=f"this would delete every passage of {store}"):
+        delete(store, ["*"])
+    with pytest.raises(ValueError, match="has no source 'nothing'"):
+        delete(store, ["nothing"])
+
+
+KILLED = """
+import os, sys
+from hopgate.retrievers import store_change
+from hopgate.retrievers.base import make_passage
+from hopgate.retrievers.building import build_from_passages
+store_change.BATCH = 8
+def progress(stage, done, total):
+    if stage == "filling the store" and done >= 16:
+        os._exit(9)
+passages = [make_passage(f"Note {n}", f"Remark {n}.", f"{n}.md") for n in range(40)]
+build_from_passages(passages, sys.argv[1], progress=None if sys.argv[2:] else progress)
+"""
+
+
+def test_a_killed_build_resumes_without_encoding_again(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.startswith("milvus"):  # the other file is open in this process
+        monkeypatch.setenv("MILVUS_URI", str(tmp_path / "own.db"))
+    assert subprocess.run([sys.executable, "-c", KILLED, store]).returncode == 9
+    with pytest.raises(ValueError, match=f"{store} is half filled, .* run the same command again"):
+        open_source(store)
+    assert describe_store(store)["complete"] is False
+    with pytest.raises(ValueError, match="is half filled"):
+        add_passages([make_passage("Other", "Text.")], store)
+    passages = [make_passage(f"Note {n}", f"Remark {n}.", f"{n}.md") for n in range(40)]
+    report = build_from_passages(passages, store)
+    assert (report.passages, report.encoded) == (40, 24)
+    assert len(ids(store, "remark", "bm25", 99)) == 40
+
+
+def test_several_writers_add_at_once(store: str) -> None:
+    build_from_passages(PASSAGES, store)
+    shared = make_passage("Rules", "All writers share this passage.")
+    failed: list[BaseException] = []
+
+    def write(number: int) -> None:
+        own = make_passage(f"Writer {number}", f"Text {number}.", f"w{number}.md")
+        try:
+            for _ in range(3):
+                add_passages([own, {**shared, "source": own["source"]}], store)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=[n]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    written = {(row[0], row[3]) for row in content(store)}
+    assert {(shared["id"], f"w{n}.md") for n in range(4)} <= written
+    assert len(content(store)) == len(PASSAGES) + 8
+
+
+def test_a_round_trip_loses_nothing(store: str, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "own.md").write_text("# Own\n\nA page that is followed.\n")
+    there, back = tmp_path / "there", tmp_path / "back"
+    build_index([files], there, language="de")
+    add_passages(PASSAGES, there)
+    report = push(there, store)
+    assert (report.encoded, report.added, report.passages) == (0, 25, 25)
+    assert not push(there, store).changed
+    assert index_identity(Path(store)) == index_identity(Path(store))
+    assert index_identity(Path(store)).startswith(f"{store}, SHA-256 ")
+    assert push(store, back).encoded == 0
+    assert content(back) == content(store) == content(there)
+    old, new = load_index(there), load_index(back)
+    keys = old._words.keys().tolist()
+    assert (old._vectors.vectors(keys) == new._vectors.vectors(keys)).all()
+    for field in ("encoder", "language", "mode", "mode_reason", "roots", "passages", "sources"):
+        assert old.manifest[field] == new.manifest[field]  # type: ignore[literal-required]
+        assert describe_store(store)[field] == new.manifest[field]  # type: ignore[literal-required]
+    assert not sync(files, store).changed
+
+
+def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
+    build_from_passages(PASSAGES, store)
+    with pytest.raises(ValueError, match=f"remove 25 of the 26 passages of {store}: add --replace"):
+        build_from_passages(PASSAGES[:1], store)
+    other = load_encoder("minilm", "query: ", "passage: ")
+    with pytest.raises(ValueError, match=f"{store} was built with encoder minilm, .*--replace"):
+        build_from_passages(PASSAGES, store, other)
+    with pytest.raises(ValueError, match=f"{store} has the language .*--replace"):
+        build_from_passages(PASSAGES, store, language="fi")
+    with pytest.raises(ValueError, match="a NUL character"):
+        bad = make_passage("x", "a\0b", "bad.md")
+        build_from_passages([bad], store, other, replace=True)
+    assert len(content(store)) == len(PASSAGES)
+    assert build_from_passages(PASSAGES, store, other, replace=True).encoded == 24
+    assert describe_store(store)["encoder"]["query_prefix"] == "query: "
+    build_from_passages(PASSAGES[:1], store, replace=True)
+    assert content(store) == {(LIGHT["id"], *list(LIGHT.values())[1:4], "3", "History", "")}
+
+
+def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"there is no {store}: build it with `hopgate index bui"):
+        open_source(store)
+    with pytest.raises(ValueError, match="--factory is for folders: leave it out"):
+        build_from_passages(PASSAGES, store, factory="Flat")
+    for doing in (compact, verify):
+        with pytest.raises(ValueError, match=f"{doing.__name__} is for folders: leave it out"):
+            doing(store)
+    with pytest.raises(ValueError, match="a NUL character, and nothing was changed"):
+        build_from_passages([*PASSAGES, make_passage("x", "a\0b", "bad.md")], store)
+    with pytest.raises(ValueError, match="there is no"):
+        describe_store(store)
+
+
+def test_milvus_refuses_a_text_that_it_cannot_hold(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("milvus", request, monkeypatch)
+    with pytest.raises(ValueError, match=r"of long\.md, which has 70,000 bytes"):
+        build_from_passages([make_passage("", "x" * 70_000, "long.md")], "milvus:long")
+
+
+def test_a_collection_of_others_is_left_alone(store: str) -> None:
+    engine, name = store.split(":")
+    connect(store)
+    if engine == "qdrant":
+        from qdrant_client.models import Distance, VectorParams
+
+        qdrant._client().create_collection(name, VectorParams(size=4, distance=Distance.DOT))
+    elif engine == "milvus":
+        from hopgate.retrievers.milvus import _client
+
+        _client().create_collection(name, dimension=4)
+    else:
+        with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
+            connection.execute(f'CREATE TABLE "{name}" (id int)')
+    acts = open_source, describe_store, lambda n: build_from_passages(PASSAGES, n, replace=True)
+    for act in acts:
+        with pytest.raises(ValueError, match=f"{store} was not made by hopgate: use another name"):
+            act(store)
+
+
+def test_an_account_without_rights_is_told(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE ROLE reader LOGIN")
+        monkeypatch.setenv("PGVECTOR_URL", postgres)
+        build_from_passages(PASSAGES, "pgvector:guarded")
+        monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "reader@"))
+        with pytest.raises(RuntimeError, match=r"permission denied.*; the account needs the right"):
+            open_source("pgvector:guarded").search(["x"], 1)
+        connection.execute("GRANT SELECT ON guarded TO reader")
+        assert ids("pgvector:guarded", "bread", "hybrid")
+        with pytest.raises(RuntimeError, match=r"permission denied.*; the account needs the right"):
+            add_passages([make_passage("a", "b", "c")], "pgvector:guarded")
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    assert len(content("pgvector:guarded")) == len(PASSAGES)
+
+
+def test_the_commands_take_a_store(store: str, tmp_path: Path, run: Callable[..., Ran]) -> None:
+    (tmp_path / "page.md").write_text("# Lamp\n\nThe lamp is green.\n")
+    page = str(tmp_path / "page.md")
+    done = run("index", "build", page, "--out", store, "--json")
+    assert (done.code, json.loads(done.out)["passages"]) == (0, 1)
+    (tmp_path / "more.md").write_text("# Boat\n\nThe boat is red.\n")
+    assert run("index", "add", str(tmp_path / "more.md"), "--index", store).code == 0
+    (hit,) = json.loads(run("search", "boat", "--index", store, "-k", "1", "--json").out)
+    assert hit["source"] == "more.md"
+    shown = run("index", "info", store).out
+    assert "2 of 2 documents" in shown
+    assert store in shown
+    assert json.loads(run("index", "info", store, "--json").out)["store"] == store
+    folder = tmp_path / "out"
+    assert run("index", "push", store, str(folder)).code == 0
+    assert info(folder)["passages"] == 2
+    assert run("index", "delete", "more.md", "--index", store).code == 0
+    assert len(content(store)) == 1
+    refused = run("index", "compact", store)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "compact is for folders" in refused.err
+
+
+def test_a_request_chooses_its_store_by_context(store: str) -> None:
+    build_from_passages(PASSAGES, store)
+    retriever = Resources().open_retriever(Context(index=store, where={"source": "b*"}))
+    ((best,),) = retriever.search(["bread"], 5)
+    assert (best["title"], best["source"]) == ("Harbour bakery", "bakery.md")
+
+
+def test_names_are_read_and_bad_ones_refused() -> None:
+    assert parse("qdrant:docs") == ("qdrant", "docs", "")
+    assert parse("pgvector:docs@org/model") == ("pgvector", "docs", "org/model")
+    for name in ("qdrant:", "pgvector:a;drop table b", "qdrant:a/b", "milvus:"):
+        with pytest.raises(ValueError, match=r"index is .*use ENGINE:NAME"):
+            parse(name)
+    with pytest.raises(ValueError, match="Milvus takes no - in a name, use _"):
+        parse("milvus:a-b")
+
+
+def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QDRANT_URL", "QDRANT_PATH", "PGVECTOR_URL", "MILVUS_URI", "MILVUS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for store, names in (
+        ("qdrant:a", "QDRANT_URL or QDRANT_PATH"),
+        ("pgvector:a", "PGVECTOR_URL"),
+        ("milvus:a", "MILVUS_URI or MILVUS_URL"),
+    ):
+        with pytest.raises(ValueError, match=f"{store} needs an address: set {names}"):
+            check_source(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "url"),
+    [
+        ("milvus:a", "MILVUS_URI", f"http://user:{SECRET}@127.0.0.1:9"),
+        ("qdrant:a", "QDRANT_URL", f"http://user:{SECRET}@127.0.0.1:9"),
+        ("pgvector:a", "PGVECTOR_URL", f"postgresql://user:{SECRET}@127.0.0.1:9/db"),
+    ],
+)
+def test_a_server_out_of_reach_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str, url: str
+) -> None:
+    monkeypatch.setattr(qdrant, "_clients", Cache())
+    monkeypatch.setenv(variable, url)
+    with pytest.raises(RuntimeError, match=f"{name} failed: .*; check that it runs") as failure:
+        open_source(name)
+    assert SECRET not in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_file_of_milvus_that_another_process_has_open_is_named(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("milvus", request, monkeypatch)
+    connect("milvus:a")
+    done = subprocess.run(
+        [sys.executable, "-m", "hopgate", "index", "info", "milvus:a"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "MILVUS_URI cannot be opened" in done.stderr
