@@ -146,7 +146,18 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         [Requirement(each).name for name in names for each in extras[name]]
         for names in (
             ("milvus", "pgvector", "qdrant"),
-            ("aegra", "documents", "gpu", "plots", "postgres", "serve", "train", "web"),
+            (
+                "aegra",
+                "documents",
+                "gpu",
+                "parquet",
+                "plots",
+                "postgres",
+                "ray",
+                "serve",
+                "train",
+                "web",
+            ),
         )
     ]
     left_out = closure(stores) | {canonicalize_name(each) for each in others}

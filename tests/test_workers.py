@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_workers_and_the_same_command_resumes(
     command = ["index", "build", documents, "--out", out, "--workers", "2", "--json"]
 
     def saved() -> int:
-        return sum(file.stat().st_size for file in out.glob(".work/encoded-*"))
+        return sum(file.stat().st_size for file in out.glob(".work/kept-*"))
 
     process = started(command, lambda: saved() > 0)
     workers = psutil.Process(process.pid).children()
