@@ -7,6 +7,7 @@ is generated. If only the label heads differ, all α share one pass of the encod
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from tokenizers import Encoding
 
     Features = Callable[[Sequence[list[int]]], NDArray[np.float32]]
 
@@ -128,8 +130,8 @@ class Router:
     def doubts(self, questions: Sequence[str]) -> list[str | None]:
         """Return for each question why its decision is unreliable; None if it is not."""
         english = bool(self.training.get("english", False))
-        lengths = [len(found.ids) for found in self._tokenizer.encode_batch(list(questions))]
-        return [doubt(q, n, MAX_TOKENS, english) for q, n in zip(questions, lengths, strict=True)]
+        found = zip(questions, self._tokenizer.encode_batch(list(questions)), strict=True)
+        return [doubt(q, len(e.ids), MAX_TOKENS, english, _split(e)) for q, e in found]
 
     def _probabilities(self, features: NDArray[np.float32], alpha: float) -> list[Probabilities]:
         """Apply the label head at α: the softmax over its three rows."""
@@ -141,6 +143,12 @@ class Router:
         powers = np.exp(scores - scores.max(1, keepdims=True))
         rows = powers / powers.sum(1, keepdims=True)
         return [dict(zip(LABELS, map(float, row), strict=True)) for row in rows]
+
+
+def _split(encoding: Encoding) -> float:
+    """Return the share of a question's words that the vocabulary has only in pieces."""
+    pieces = Counter(word for word in encoding.word_ids if word is not None)
+    return sum(count > 1 for count in pieces.values()) / max(1, len(pieces))
 
 
 def _torch_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Features]:

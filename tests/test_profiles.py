@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopgate.classifiers.doubts import doubt, is_english, mostly_english
+from hopgate.classifiers.router import load_router
 from hopgate.classifiers.profiles import profile_for
 
 ALL = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o")
@@ -73,6 +74,26 @@ def test_other_languages_are_flagged(question: str) -> None:
     reason = doubt(question, tokens=10, limit=384, english=True)
     assert reason is not None and "English" in reason
     assert doubt(question, tokens=10, limit=384, english=False) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "english"),
+    [
+        ("germany capital city", True),
+        ("romeo and juliet author", True),
+        ("red planet name", True),
+        ("skerrane light first lit", True),
+        ("hauptstadt deutschland", False),
+        ("capitale france", False),
+        ("Wer schrieb den Faust?", False),
+        ("¿Quién escribió Don Quijote?", False),
+        ("法国的首都", False),
+        ("столица франции", False),
+    ],
+)
+def test_keywords_are_english_if_their_words_are(query: str, english: bool) -> None:
+    (reason,) = load_router().doubts([query])
+    assert (reason is None) == english
 
 
 def test_a_cut_question_is_flagged() -> None:
