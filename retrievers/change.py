@@ -60,7 +60,8 @@ from hopgate.retrievers.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.words import Place, Stored, Words, WordsWriter, key_of
+from hopgate.retrievers.verifying import TOLERANCE
+from hopgate.retrievers.words import Place, Stored, Words, WordsWriter, identity, key_of
 from hopgate.retrievers.writing import Writer
 
 if TYPE_CHECKING:
@@ -258,14 +259,34 @@ class Change:
         self._replaced, self._forgotten = sources, set(forgotten.tolist())
 
     def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
-        """Add passages that come with their vectors; those saved by a killed build stay."""
+        """Add passages that come with their vectors, in place of what a killed build has encoded.
+
+        Raises:
+            ValueError: The index has another vector for one of them; nothing is kept.
+        """
         saved = _Encoded(self._writer, self._described)
-        known = merged_keys(self._held, saved.keys())
-        for passages, vectors in batches:
-            self.incoming.put(passages)
-            keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
-            new = ~is_in(keys, known)
-            saved.keep(keys[new].tolist(), vectors[new])
+        saved.clear()
+        try:
+            for passages, vectors in batches:
+                self.incoming.put(passages)
+                keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
+                held = is_in(keys, self._held)
+                self._check_held(keys[held], vectors[held])
+                saved.keep(keys[~held].tolist(), vectors[~held])
+        except BaseException:
+            saved.clear()
+            raise
+
+    def _check_held(self, keys: Keys, vectors: Vectors) -> None:
+        if not len(keys) or not self._current:
+            return
+        differ = np.abs(self._current.vectors.vectors(keys.tolist()) - vectors).max(1)
+        if (differ > TOLERANCE * np.linalg.norm(vectors, axis=1)).any():
+            raise ValueError(
+                f"the index at {self._writer.folder} has another vector for the passage "
+                f"{identity(int(keys[differ.argmax()]))}, and one of the two is wrong: build into "
+                "a new folder"
+            )
 
     def stage(self, name: str) -> Callable[[int, int], None]:
         """Return the callback of one stage."""
@@ -627,6 +648,10 @@ class _Encoded:
         if not self._file.exists() or not self._file.stat().st_size:
             return _NO_KEYS
         return np.array(np.memmap(self._file, self._row, mode="r")["key"])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._file.unlink(missing_ok=True)
 
     def has(self, keys: Keys) -> NDArray[np.bool_]:
         """Return which passages have been encoded."""

@@ -101,12 +101,19 @@ def _file_pieces(
         stamps.append(stamp_of(file))
         group.append({"path": os.fsencode(file.absolute()), "source": source})
         if not share_files:
-            group[-1]["content"] = file.read_bytes()
+            group[-1] |= _content(file)
         if len(group) == _PIECE_FILES or sum(each.size for each in stamps if each) > _PIECE_BYTES:
             yield _file_piece(group, stamps)
             group, stamps = [], []
     if group:
         yield _file_piece(group, stamps)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        return {"content": file.read_bytes()}
+    except OSError as error:
+        return {"unreadable": f"it cannot be read: {error.strerror}"}
 
 
 def _file_piece(
@@ -120,7 +127,8 @@ def read_piece(files: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Read some files, in a worker.
 
     Args:
-        files: Each has `path`, `source`, and its `content` if the worker cannot read the path.
+        files: Each has `path`, `source`, and if the worker cannot read the path, its `content` or
+            why it is `unreadable`.
 
     Returns:
         For each file its `passages`, why something was `skipped`, and whether an extra is
@@ -131,6 +139,8 @@ def read_piece(files: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read_one(request: dict[str, Any], parser: Worker, folder: Path) -> dict[str, Any]:
+    if "unreadable" in request:
+        return {"passages": [], "skipped": [request["unreadable"]], "missing": False}
     file = Path(os.fsdecode(request["path"]))
     if "content" in request:
         file = folder / f"file{file.suffix}"

@@ -134,7 +134,7 @@ def _of_store(name: str) -> _Held:
             with explained(store):
                 rows = collection.read(every[start : start + BATCH])
             for row, _ in rows:
-                yield row.passage(), row.stamp
+                yield row.passage(), row.stamp.rpartition("/")[0]  # without the count of rows
 
     def vectors(ids: Sequence[str]) -> Vectors:
         with explained(store):

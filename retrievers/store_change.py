@@ -1,13 +1,14 @@
 """One change of a collection in an outside store: which rows come, stay and go.
 
 Rows are written in batches and removed last. A killed change leaves whole batches, and the next
-one goes on: a passage that the store has is not encoded again.
+one goes on: a passage that the store has is not encoded again. The stamp of a row also counts the
+rows of its document, so that half of one does not look like all of it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -97,6 +98,7 @@ class StoreChange:
         self._added: set[str] = set()
         self._put = self._encoded = self._duplicates = 0
         self._repeats: Counter[tuple[str, str]] = Counter()
+        self._sizes: Counter[str] = Counter()  # rows of each document that comes
 
     def close(self) -> None:
         """Delete the incoming passages."""
@@ -112,15 +114,19 @@ class StoreChange:
 
     @cached_property
     def _stamps(self) -> dict[str, str]:
-        """The stamp of each document."""
-        return {row.source: row.stamp for row in self._listed() if row.source}
+        """The stamp of each document; empty where it is not whole."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in self._listed():
+            if row.source:
+                found[row.source][row.stamp] += 1
+        return {source: _whole(stamps) for source, stamps in found.items()}
 
     def sources(self) -> Iterable[str]:
         """List the documents."""
         return self._stamps.keys()
 
     def stamp(self, source: str) -> str:
-        """Return the stamp of a document's file; empty if there is none."""
+        """Return the stamp of a document's file; empty if there is none, or only a part of it."""
         return self._stamps.get(source, "")
 
     def has(self, source: str) -> bool:
@@ -194,6 +200,7 @@ class StoreChange:
 
     def _describe(self, info: StoreInfo) -> None:
         """Store what is known now, with the folders that other writers added meanwhile."""
+        self._check_same()
         if not self._rebuild and (now := read_info(self._store, self._collection)):
             info["roots"] = sorted({*info["roots"], *now["roots"]})
         with explained(self._store):
@@ -204,7 +211,8 @@ class StoreChange:
         most = self._collection.max_text_bytes
         coming: set[str] = set()
         for key, stored in self.incoming:
-            row = _row(key, stored)
+            row = Row.of(stored.passage(key), "")
+            self._sizes[row.source] += row.key not in coming
             coming.add(row.key)
             longest = max(len(text.encode()) for text in (row.text, row.title, row.section))
             if longest > most or "\0" in row.text + row.title + row.section + row.source:
@@ -246,7 +254,7 @@ class StoreChange:
             mode_reason="",
             average_terms=max(float(np.mean(counts)), 1.0),
             roots=[],
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(),
             complete=False,
         )
 
@@ -285,7 +293,7 @@ class StoreChange:
         for batch in _chunks(self.incoming, BATCH):
             rows: dict[str, Row] = {}
             for key, stored in batch:
-                row = _row(key, stored)
+                row = self._row(key, stored)
                 self._duplicates += row.id in seen
                 first = seen.setdefault(row.id, row.source)
                 if row.source != first:
@@ -295,7 +303,21 @@ class StoreChange:
             done += len(batch)
             stage(done, total)
 
+    def _row(self, key: int, stored: Stored) -> Row:
+        passage, stamp = stored.passage(key), stored.places[0].stamp
+        return Row.of(passage, f"{stamp}/{self._sizes[passage['source']]}" if stamp else "")
+
+    def _check_same(self) -> None:
+        """Raise RuntimeError if another process has made the collection anew meanwhile."""
+        now = read_info(self._store, self._collection)
+        if now is None or (self._info and now["created"] != self._info["created"]):
+            raise RuntimeError(
+                f"{self._store} was deleted or built anew by another process meanwhile, so this "
+                "change was stopped: run it again"
+            )
+
     def _write(self, info: StoreInfo, rows: dict[str, Row]) -> None:
+        self._check_same()
         ids = sorted({row.id for row in rows.values()})
         held = {each.key: each for each in self._listed("id", ids)}
         for key in rows:
@@ -335,9 +357,15 @@ class StoreChange:
         return np.concatenate([each for _, each in encode_with(self.workers, encoder, shares)])
 
     def _remove(self) -> int:
-        """Remove the rows that leave; return how many passages no document has any more."""
+        """Remove the rows that leave; return how many passages no document has any more.
+
+        A row that another writer has put since it was listed stays.
+        """
         gone = {row.id for row in self._leaving.values()}
-        for keys in _chunks(self._leaving, BATCH):
+        if gone:
+            self._check_same()
+        now = (row for row in self._listed("id", sorted(gone)) if self._leaving.get(row.key) == row)
+        for keys in _chunks([row.key for row in now], BATCH):
             with explained(self._store):
                 self._collection.remove(keys)
         return len(gone - {row.id for row in self._listed("id", sorted(gone))}) if gone else 0
@@ -369,8 +397,11 @@ class StoreChange:
         )
 
 
-def _row(key: int, stored: Stored) -> Row:
-    return Row.of(stored.passage(key), stored.places[0].stamp)
+def _whole(stamps: Counter[str]) -> str:
+    """Return the stamp of a document, given those of its rows; empty if it is not whole."""
+    (marked, rows), *others = stamps.items()
+    stamp, _, size = marked.rpartition("/")
+    return stamp if not others and size == str(rows) else ""
 
 
 Item = TypeVar("Item")

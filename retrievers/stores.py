@@ -84,7 +84,7 @@ class Row(NamedTuple):
         source: The document.
         page: Its page, in digits.
         section: The headings above.
-        stamp: Size and time of the file, see `words.Place`.
+        stamp: Size and time of the file, see `words.Place`, and how many rows its document has.
     """
 
     key: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hopgate.classifiers.doubts import doubt, is_english, mostly_english
-from hopgate.classifiers.router import load_router
 from hopgate.classifiers.profiles import profile_for
+from hopgate.classifiers.router import load_router
 
 ALL = ("flan-t5-xl", "flan-t5-xxl", "gpt-4o-mini", "gpt-4o")
 

@@ -17,7 +17,7 @@ from hopgate.common.cache import Cache
 from hopgate.evaluation.runner import index_identity
 from hopgate.nodes.context import Context
 from hopgate.nodes.runtime import Resources
-from hopgate.retrievers import qdrant
+from hopgate.retrievers import qdrant, store_change
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import (
     add,
@@ -83,7 +83,7 @@ def content(name: Path | str) -> set[tuple[Any, ...]]:
     if ":" in str(name):
         collection = connect(str(name))
         rows = collection.read([row.key for row in collection.listed()])
-        return {tuple(row)[1:] for row, _ in rows}
+        return {(*row[1:-1], row.stamp.rpartition("/")[0]) for row, _ in rows}
     index = load_index(name)
     keys = index._words.keys().tolist()
     return {
@@ -181,6 +181,52 @@ def test_a_killed_build_resumes_without_encoding_again(
     report = build_from_passages(passages, store)
     assert (report.passages, report.encoded) == (40, 24)
     assert len(ids(store, "remark", "bm25", 99)) == 40
+
+
+def test_a_killed_sync_is_finished_by_the_next(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    text = "\n\n".join(f"## Part {n}\n\nRemark {n} about the ferry." for n in range(9))
+    (files / "long.md").write_text(f"# Long\n\n{text}")
+    build_from_passages(PASSAGES, store)
+    monkeypatch.setattr(store_change, "BATCH", 4)
+    real, calls = store_change.StoreChange._write, list[int]()
+
+    def write(self: store_change.StoreChange, *rest: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_change.StoreChange, "_write", write)
+        with pytest.raises(KeyboardInterrupt):
+            sync(files, store)
+    report = sync(files, store)
+    assert (report.unchanged, report.updated, report.encoded) == (0, 1, 5)
+    assert sum(row[3] == "long.md" for row in content(store)) == 9
+    assert sync(files, store).unchanged == 1
+
+
+def test_a_change_stops_when_another_process_builds_the_collection_anew(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_from_passages(PASSAGES, store, language="en")
+    real, calls = store_change.StoreChange._write, list[int]()
+
+    def write(self: store_change.StoreChange, *rest: Any) -> None:
+        if not calls:
+            calls.append(1)
+            build_from_passages(PASSAGES[:3], store, language="de", replace=True)
+        real(self, *rest)
+
+    monkeypatch.setattr(store_change.StoreChange, "_write", write)
+    with pytest.raises(RuntimeError, match=r"built anew by another process .* run it again"):
+        add_passages([make_passage("Other", "Text.", "other.md")], store)
+    assert describe_store(store)["language"] == "de"
+    assert len(content(store)) == 3
 
 
 def test_several_writers_add_at_once(store: str) -> None:

@@ -67,6 +67,33 @@ def test_given_vectors_make_the_index_that_encoding_makes(
     assert not build_from_vectors([file], out).changed
 
 
+def test_a_refused_file_leaves_nothing_for_the_corrected_one(
+    tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = vectors.copy()
+    wrong[1], wrong[2] = vectors[2], vectors[1]  # in a piece whose sample shows nothing
+    wrong[10] = np.roll(vectors[10], 1)
+    out = tmp_path / "index"
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="ferries"):
+        patch.setattr(vectorfiles, "_FIRST_CHECKED", 1)
+        build_from_vectors([parquet(tmp_path / "ferries.parquet", wrong)], out)
+    build_from_vectors([parquet(tmp_path / "ferries.parquet", vectors)], out)
+    assert verify(out).problems == []
+
+
+def test_a_vector_that_differs_from_the_index_s_is_refused(
+    tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "index"
+    build_from_vectors([parquet(tmp_path / "ferries.parquet", vectors)], out)
+    wrong = vectors.copy()
+    wrong[3] = vectors[4]
+    monkeypatch.setattr(vectorfiles, "_FIRST_CHECKED", 1)
+    with pytest.raises(ValueError, match=r"has another vector for the passage \w{16}, and one of"):
+        build_from_vectors([parquet(tmp_path / "ferries.parquet", wrong)], out)
+    assert verify(out).problems == []
+
+
 def test_a_store_is_filled_through_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="index push FOLDER qdrant:mine"):
         build_from_vectors([tmp_path / "x.npy"], "qdrant:mine")

@@ -239,6 +239,24 @@ def test_files_that_are_sent_give_what_shared_ones_give(
     assert equal(tmp_path / "alone", tmp_path / "sent")
 
 
+def test_a_file_that_vanishes_before_it_is_sent_is_skipped(
+    documents: Path, tmp_path: Path, two: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(two, "share_files", False)
+    gone, real = documents / "0-ferry.md", Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == gone.name:
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    report = build_index([documents], tmp_path / "index", workers=two)
+    assert [each.reason for each in report.skipped if each.path.endswith(gone.name)] == [
+        "it cannot be read: No such file or directory"
+    ]
+
+
 def test_bad_numbers_and_addresses_are_one_line(
     documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
