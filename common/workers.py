@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
+from tempfile import TemporaryFile
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from hopgate.common.errors import reason
@@ -26,6 +27,8 @@ from hopgate.common.onnx import threads
 TRIES = 3
 """How often a piece is tried whose worker does not survive."""
 _LENGTH_BYTES = 8
+_ENDING_SECONDS = 2.0
+"""Time for a worker to end by itself, once its output has ended."""
 About = TypeVar("About")
 
 
@@ -184,6 +187,7 @@ class _Process:
         self._cores = cores
         self._process: subprocess.Popen[bytes] | None = None
         self._closed, self._lock = False, threading.Lock()
+        self._errors = TemporaryFile()  # noqa: SIM115  # as long as the process may start again
 
     def send(self, request: bytes) -> bytes:
         process = self._running()
@@ -192,10 +196,21 @@ class _Process:
             _write(process.stdin, request)
             if (reply := _read(process.stdout)) is not None:
                 return reply
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_SECONDS)  # so that it can say why
         process.kill()
         process.communicate()
         code = process.returncode
-        raise WorkerLost(f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+        if code < 0:
+            raise WorkerLost(f"killed by signal {-code}")
+        raise WorkerLost(f"exit code {code}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        """Return the last line that the process wrote to stderr, and forget all of it."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        self._errors.truncate(0)
+        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "no message")
 
     def close(self) -> None:
         with self._lock:
@@ -203,23 +218,24 @@ class _Process:
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
+            self._errors.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the workers were ended")
             if self._process is None or self._process.poll() is not None:
-                self._process = _started(self._cores)
+                self._process = _started(self._cores, self._errors)
             return self._process
 
 
-def _started(cores: int) -> subprocess.Popen[bytes]:
+def _started(cores: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start a worker, which imports from where this process does; Ctrl-C does not reach it."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "hopgate.common.workers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),

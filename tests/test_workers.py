@@ -140,6 +140,16 @@ def test_what_ends_every_worker_is_named_and_the_others_go_on(two: Workers) -> N
     assert two.submit("math:sqrt", Piece("a root", 9, None)).result() == 3
 
 
+def test_a_worker_that_cannot_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise ImportError('this copy is broken')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with closing(LocalWorkers(1)) as one, pytest.raises(RuntimeError) as caught:
+        one.submit("math:sqrt", Piece("a root", 4, None)).result()
+    assert "a root ended its worker 3 times (exit code 1: ImportError: this" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("function", "kind", "text"),
     [
