@@ -91,7 +91,7 @@ class Context:
         default=0.4,
         ge=0,
         le=1,
-        description="The dial: 0 is cheapest, 1 most reliable (always retrieves).",
+        description="The dial: 0 is cheapest, 1 most reliable by what the router has learnt.",
     )
     gate: Gate = Field(
         default="auto",
