@@ -398,9 +398,7 @@ def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
             build_from_passages([make_passage("New", "Something new.")], index, replace=True)
         monkeypatch.undo()
         left = files(index)
-        assert {
-            name: left[name] for name in left if not name.startswith(".work/kept-")
-        } == before
+        assert {name: left[name] for name in left if not name.startswith(".work/kept-")} == before
         assert os.listdir(index.parent) == [index.name]
 
 

@@ -260,7 +260,7 @@ async def test_a_client_asks_searches_and_routes_over_http(
     assert [each["text"] for each in answer["sources"]] == [
         each["text"] for each in found["passages"]
     ]
-    assert route["alpha"] == 0.4
+    assert route["alpha"] == 0.7
     log = dev_server.log.read_text()
     assert "locking call" not in log and "BlockingError" not in log
 

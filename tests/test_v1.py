@@ -119,7 +119,7 @@ def test_models_are_the_graph_and_the_presets(served: Serving) -> None:
 
 @pytest.mark.parametrize(
     ("model", "alpha"),
-    [("hopgate", 0.4), ("hopgate-0.25", 0.25), ("hopgate-1", 1.0), ("cheapest", 0.0),
+    [("hopgate", 0.7), ("hopgate-0.25", 0.25), ("hopgate-1", 1.0), ("cheapest", 0.0),
      ("most-reliable", 1.0)],
 )  # fmt: skip
 def test_the_model_s_name_sets_alpha(
