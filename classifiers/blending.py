@@ -26,7 +26,7 @@ BLEND_BYTES = 512 * 2**20
 
 
 class BlendedBody:
-    """The networks of a router at the weights that were asked for last, on a GPU if there is one."""
+    """The networks of a router at the weights asked for last, on a GPU if there is one."""
 
     def __init__(self, checkpoint: Checkpoint, profile: str) -> None:
         """Keep the two sets of weights.

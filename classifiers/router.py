@@ -2,8 +2,9 @@
 
 θ = (1 − w)·θ_cost + w·θ_reliability over every parameter in which cost and reliability weights
 differ (Flare-Aug, section 3). The dial of the LLM gives the weight w for α (see
-`hopgate.classifiers.dial`); without one, w is α, as published. The probabilities are the softmax over the three label rows; no text
-is generated. If only the label heads differ, all α share one pass of the encoder.
+`hopgate.classifiers.dial`); without one, w is α, as published. The probabilities are the softmax
+over the three label rows; no text is generated. If only the label heads differ, all α share one
+pass of the encoder.
 """
 
 from __future__ import annotations

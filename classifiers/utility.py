@@ -16,6 +16,7 @@ LLM gets a dial from α to the blend's weight (`hopgate.classifiers.dial`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -235,7 +236,7 @@ def dials_of(features: Tensor, heads: Heads) -> dict[str, Dial]:
                 lead @ head["head.weight"].T.astype(float) + head["head.bias"]
                 for head in (heads[part], heads[f"{RELIABILITY}-{profile}"])
             )
-            dials[profile] = even_dial(lambda w, c=cost, r=reliability: _mean_steps(c, r, w))
+            dials[profile] = even_dial(partial(_mean_steps, cost, reliability))
     return dials
 
 

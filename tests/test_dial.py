@@ -116,7 +116,7 @@ def test_a_damaged_dial_is_refused(tmp_path: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["dials"]["gpt-4o"][3] = 2
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(RuntimeError, match="damaged.*dial"):
+    with pytest.raises(RuntimeError, match=r"damaged.*dial"):
         Router.load(folder)
 
 

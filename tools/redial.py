@@ -41,7 +41,6 @@ def main() -> None:
     made = {profile: dial.weights.tolist() for profile, dial in dials.items()}
     manifest["dials"] = manifest.get("dials", {}) | made
     write_atomic(options.router / MANIFEST, json_bytes(manifest))
-    print(f"{', '.join(made)}: dials made from {len(questions)} questions")
 
 
 if __name__ == "__main__":
