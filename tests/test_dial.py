@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import redial
 from test_onnx import QUESTIONS
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST
@@ -81,15 +82,17 @@ def test_a_shipped_dial_is_monotone_keeps_its_ends_and_reaches_every_old_point(
 
 
 @by_profile
-def test_no_tenth_of_the_dial_hides_most_of_the_steps(profile: str, tmp_path: Path) -> None:
+def test_no_tenth_of_the_dial_hides_most_of_the_steps(profile: str) -> None:
     """These questions are not those of the dial, so the shares are only about equal."""
     lines = sample_path().with_name("questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = QUESTIONS + [json.loads(line)["question"] for line in lines]
-    steps = mean_steps(load_router(profile=profile), questions, TENTHS)
+    router = load_router(profile=profile)
+    plain = [router.dial.alpha(weight) for weight in TENTHS]  # α as the weight
+    found = mean_steps(router, questions, TENTHS + plain)
+    steps, before = found[: len(TENTHS)], found[len(TENTHS) :]
     shares = np.diff(steps) / (steps[-1] - steps[0])
     assert (shares >= 0).all()
     assert shares.max() < LARGEST[profile]
-    before = mean_steps(Router.load(without_dials(tmp_path), profile), questions, TENTHS)
     assert before[0] == steps[0]
     assert before[-1] == steps[-1]
     assert (np.diff(before) / (before[-1] - before[0])).max() > shares.max()
@@ -132,3 +135,18 @@ def test_a_saved_alpha_is_refused_once_the_dial_has_changed(tmp_path: Path) -> N
 def test_alpha_1_does_not_force_a_retrieval() -> None:
     label, reason = choose({"A": 0.5, "B": 0.3, "C": 0.2}, 1, None)
     assert (label, reason) == ("A", "A is the likeliest at α = 1")
+
+
+def test_dials_can_be_made_again_without_touching_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, asked = without_dials(tmp_path), tmp_path / "questions.jsonl"
+    asked.write_text("".join(json.dumps({"question": each}) + "\n" for each in QUESTIONS[::6]))
+    monkeypatch.setattr("sys.argv", ["redial.py", str(folder), str(asked), "--profile", "gpt-4o"])
+    redial.main()
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert set(manifest["dials"]) == {"gpt-4o"}
+    assert manifest["sha256"] == json.loads((BUILTIN_FOLDER / MANIFEST).read_text())["sha256"]
+    steps = mean_steps(Router.load(folder, "gpt-4o"), QUESTIONS[::6], TENTHS)
+    shares = np.diff(steps) / (steps[-1] - steps[0])
+    assert shares.max() < 0.2  # 50 questions: a few flip at once
