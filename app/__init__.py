@@ -1,7 +1,7 @@
 """hopgate: adaptive retrieval as a LangGraph package.
 
 >>> from hopgate import Context, graph
->>> result = await graph.ainvoke({"question": "…"}, context=Context(alpha=0.4))
+>>> result = await graph.ainvoke({"question": "…"}, context=Context(alpha=0.7))
 """
 
 import sys

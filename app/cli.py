@@ -528,7 +528,7 @@ def serve(settings: dict[str, Any], host: str, port: int) -> None:
     """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries, and MCP.
 
     In a folder with a langgraph.json, its graph is served. The other options are the settings of
-    every request; a model's name may set α (hopgate-0.4).
+    every request; a model's name may set α (hopgate-0.7).
     """
     from hopgate.server import project, serving
 

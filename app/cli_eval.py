@@ -136,7 +136,7 @@ def retrievalqa(
     show_default=True,
     help="Which to run; adaptive: gate and router decide, and each α also runs with --escalate.",
 )
-@click.option("--alphas", metavar="A,…", help="adaptive: one run for each.  [default: 0,0.4,1]")
+@click.option("--alphas", metavar="A,…", help="adaptive: one run for each.  [default: 0,0.7,1]")
 @benchmark_options
 def qa(
     settings: dict[str, Any],

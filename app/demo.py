@@ -10,7 +10,7 @@ from rich.rule import Rule
 from hopgate import asking, live, render, terminal
 from hopgate.cli import INTERRUPTED, explain_error
 
-ALPHA = 0.4
+ALPHA = 0.7
 PROFILE = "flan-t5-xl"
 """The embedded model's own profile hardly ever loops, since the model gains nothing from it; this
 one shows all three paths."""

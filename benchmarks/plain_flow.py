@@ -33,7 +33,7 @@ from hopgate.retrievers.encoders import Encoder
 MODEL = "openai:fake"
 PROFILE = "flan-t5-xl"
 """The profile that `auto` selects for this model."""
-ALPHA = 0.4
+ALPHA = 0.7
 TOP_K, HOP_K, MAX_HOPS = 5, 3, 4
 MAX_TOKENS, THOUGHT_TOKENS = 100, 80
 
@@ -170,7 +170,8 @@ class PlainRouter:
 
         found = read("builtin")
         cost, reliability = map(found.state, found.blended_parts(PROFILE))
-        blended = {n: (1 - ALPHA) * cost[n] + ALPHA * reliability[n] for n in cost}
+        weight = found.dials[PROFILE].weight(ALPHA)
+        blended = {n: (1 - weight) * cost[n] + weight * reliability[n] for n in cost}
         self._network = network_from(found.architecture, found.config, blended)
         self._tokenizer = found.tokenizer
 

@@ -105,7 +105,7 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
     ids = [encoding.ids for encoding in tokenizer.encode_batch(QUESTIONS)]
     ours, theirs = cycle(QUESTIONS), cycle(ids)
     one_question: dict[str, Callable[[], object]] = {
-        "hopgate": lambda: router.route([next(ours)], 0.4),
+        "hopgate": lambda: router.route([next(ours)], 0.7),
         "t5_large": lambda: as_published(large, [next(theirs)]),
     }
     turns = side_by_side(rounds, **one_question)
@@ -114,13 +114,13 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
     many_ids = [encoding.ids for encoding in tokenizer.encode_batch(many)]
     batch = side_by_side(
         1,
-        hopgate=lambda: router.route(many, 0.4),
+        hopgate=lambda: router.route(many, 0.7),
         t5_large=lambda: as_published(large, many_ids),
     )
     alphas = count(1)
     change = side_by_side(
         rounds,
-        same=lambda: router.route([QUESTIONS[0]], 0.4),
+        same=lambda: router.route([QUESTIONS[0]], 0.7),
         new=lambda: router.route([QUESTIONS[0]], (next(alphas) * 0.618) % 1),
     )
     with ThreadPoolExecutor(16) as pool:

@@ -1,6 +1,6 @@
 """Share of the sample questions answered correctly under each strategy, and the cost.
 
-    python benchmarks/sample_strategies.py [--model local:smollm2] [--alpha 0.4] [--every 1]
+    python benchmarks/sample_strategies.py [--model local:smollm2] [--alpha 0.7] [--every 1]
 
 Prints a Markdown table: match accuracy for each kind of question (none, single, multi) and for all,
 and the mean retrieval steps, model calls and seconds per question.
@@ -53,7 +53,7 @@ async def measure(
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="local:smollm2")
-    parser.add_argument("--alpha", type=float, default=0.4)
+    parser.add_argument("--alpha", type=float, default=0.7)
     parser.add_argument("--every", type=int, default=1, help="use every n-th question only")
     arguments = parser.parse_args()
     questions = read_questions()[:: arguments.every]

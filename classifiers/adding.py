@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from hopgate.classifiers.dial import Dial
+
 RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Candidates for 1 / ridge penalty, in units of the features' variance; 0: no δ at all."""
 
@@ -62,7 +64,8 @@ def add_profiles(
 ) -> dict[str, Any]:
     """Write a copy of a router with additional LLMs.
 
-    Saved α settings are not copied: they were calibrated for the original router.
+    Each gets a dial, made from its questions; the other dials stay. Saved α settings are not
+    copied: they were calibrated for the original router.
 
     Args:
         router: `builtin`, or the folder of a router whose weights differ only in the label head.
@@ -91,8 +94,9 @@ def add_profiles(
     _check(checkpoint, router, others, labels)
     about: dict[str, Any] = {}
     for profile, rows in labels.items():
-        heads, figures = _fitted(checkpoint, others, profile, rows)
+        heads, dials, figures = _fitted(checkpoint, others, profile, rows)
         checkpoint.parts |= heads
+        checkpoint.dials |= dials
         files = [path.name for path in cost[profile]]
         about[profile] = {"files": files, "questions": len(rows), "fits": figures}
     checkpoint.training["added"] = checkpoint.training.get("added", {}) | about
@@ -123,13 +127,13 @@ def _check(
 
 def _fitted(
     checkpoint: Checkpoint, others: Sequence[str], profile: str, rows: Sequence[LabelRow]
-) -> tuple[dict[str, dict[str, NDArray[np.float32]]], dict[str, Any]]:
-    """Return the label heads of the new LLM, and the figures of its fits."""
+) -> tuple[dict[str, dict[str, NDArray[np.float32]]], dict[str, Dial], dict[str, Any]]:
+    """Return the label heads of the new LLM, its dial, and the figures of its fits."""
     import torch
 
     from hopgate.classifiers.fitting import all_features
     from hopgate.classifiers.networks import network_from
-    from hopgate.classifiers.utility import chances_of, heads_of
+    from hopgate.classifiers.utility import chances_of, dials_of, heads_of
 
     state = checkpoint.state(COST + others[0])
     network = network_from(checkpoint.architecture, checkpoint.config, state)
@@ -155,7 +159,8 @@ def _fitted(
         }
         for name, (target, _) in targets.items()
     }
-    return heads_of(profile, torch.stack([none, single, single + gain], 1).float()), about
+    heads = heads_of(profile, torch.stack([none, single, single + gain], 1).float())
+    return heads, dials_of(features, heads), about
 
 
 def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:

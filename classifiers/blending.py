@@ -1,4 +1,4 @@
-"""Routers whose whole body blends: a torch network for each α. Needs the extra `train`."""
+"""Routers whose whole body blends: a torch network for each weight. Needs the extra `train`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLEND_BYTES = 512 * 2**20
 
 
 class BlendedBody:
-    """The networks of a router at the α that were asked for last, on a GPU if there is one."""
+    """The networks of a router at the weights asked for last, on a GPU if there is one."""
 
     def __init__(self, checkpoint: Checkpoint, profile: str) -> None:
         """Keep the two sets of weights.
@@ -45,13 +45,17 @@ class BlendedBody:
         self._limit = min(BLENDS, max(1, BLEND_BYTES // size))
         self.at(0.0)  # raises if the weights do not fit
 
-    def at(self, alpha: float) -> Features:
-        """Return what computes the features at α; makes a network for a new one."""
-        alpha = 0.0 if self._one_pass else alpha
+    def at(self, weight: float) -> Features:
+        """Return what computes the features of a blend; makes a network for a new one.
+
+        Args:
+            weight: That of the reliability weights.
+        """
+        weight = 0.0 if self._one_pass else weight
         with self._lock:
-            network = self._networks.get(alpha) or self._network(alpha)
-            self._networks[alpha] = network
-            self._networks.move_to_end(alpha)
+            network = self._networks.get(weight) or self._network(weight)
+            self._networks[weight] = network
+            self._networks.move_to_end(weight)
             while len(self._networks) > self._limit:
                 self._networks.popitem(last=False)
 
@@ -64,11 +68,11 @@ class BlendedBody:
 
         return features
 
-    def _network(self, alpha: float) -> Network:
+    def _network(self, weight: float) -> Network:
         state = {
             name: cost
             if name in self._same
-            else (1 - alpha) * cost + alpha * self._reliability[name]
+            else (1 - weight) * cost + weight * self._reliability[name]
             for name, cost in self._cost.items()
         }
         network = network_from(self._architecture, self._config, state)

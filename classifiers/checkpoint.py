@@ -1,6 +1,6 @@
 """A router's folder: a manifest, a tokenizer and safetensors files.
 
-    manifest.json            the parts, and the SHA-256 of each file
+    manifest.json            the parts, the SHA-256 of each file, and the dial of each LLM
     tokenizer.json           for `tokenizers`
     features.onnx            the network without its weights and its label head, if cost and
                              reliability weights differ only there (see `hopgate.common.onnx`)
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hopgate.classifiers.dial import Dial
 from hopgate.common.cache import Cache
 from hopgate.common.files import json_bytes, sha256
 
@@ -82,6 +83,8 @@ class Checkpoint:
         training: Data, recipe and figures, as written in the manifest.
         graph: What computes the features on ONNX Runtime; None for a router whose body blends,
             and for one that was trained before routers had a graph.
+        dials: The dial of each LLM that has one, by profile; for the others, α itself is the
+            blend's weight.
     """
 
     architecture: str
@@ -90,6 +93,7 @@ class Checkpoint:
     parts: dict[str, dict[str, NDArray[np.float32]]]
     training: dict[str, Any] = field(default_factory=dict)
     graph: bytes | None = None
+    dials: dict[str, Dial] = field(default_factory=dict)
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -170,6 +174,7 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         parts=parts,
         training=manifest["training"],
         graph=(folder / manifest["graph"]).read_bytes() if manifest.get("graph") else None,
+        dials={name: Dial(each) for name, each in manifest.get("dials", {}).items()},
     )
 
 
@@ -252,6 +257,7 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "tensors": files,
             "graph": GRAPH if checkpoint.graph else None,
             "sha256": {name: sha256(folder / name) for name in hashed},
+            "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_bytes(json_bytes(manifest))
@@ -329,6 +335,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         unhashed = named - {None} - hashes.keys()
         if found == FORMAT and manifest["max_tokens"] != MAX_TOKENS:
             raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
+        for weights in manifest.get("dials", {}).values():
+            Dial(weights)  # raises if they are not those of a dial
     except (ValueError, TypeError, AttributeError) as error:
         raise RuntimeError(f"{path} is damaged ({error}); train or install it again") from error
     if found != FORMAT:

@@ -13,14 +13,12 @@ def choose(probs: Mapping[str, float], alpha: float, doubt: str | None) -> tuple
 
     Args:
         probs: The router's probabilities of A, B and C.
-        alpha: The request's α; 1 always retrieves.
+        alpha: The request's α, for the reason.
         doubt: Why the router's decision cannot be trusted, or None; then B replaces A.
     """
     label = likeliest(probs)
     if label == "A" and doubt:
         return "B", f"A is the likeliest, but {doubt}"
-    if label == "A" and alpha == 1:
-        return "B", "A is the likeliest, but α = 1 always retrieves"
     return label, f"{label} is the likeliest at α = {alpha:g}" + (f"; {doubt}" if doubt else "")
 
 

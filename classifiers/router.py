@@ -1,8 +1,10 @@
 """Routing: the probabilities of A, B and C for a question at any α.
 
-θ(α) = (1 − α)·θ_cost + α·θ_reliability over every parameter in which cost and reliability weights
-differ (Flare-Aug, section 3). The probabilities are the softmax over the three label rows; no text
-is generated. If only the label heads differ, all α share one pass of the encoder.
+θ = (1 − w)·θ_cost + w·θ_reliability over every parameter in which cost and reliability weights
+differ (Flare-Aug, section 3). The dial of the LLM gives the weight w for α (see
+`hopgate.classifiers.dial`); without one, w is α, as published. The probabilities are the softmax
+over the three label rows; no text is generated. If only the label heads differ, all α share one
+pass of the encoder.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from hopgate.classifiers.checkpoint import (
     read,
     router_folder,
 )
+from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.doubts import doubt
 from hopgate.common.cache import Cache
 from hopgate.common.extras import require
@@ -49,6 +52,7 @@ class Router:
         source: The architecture, `t5` or `minilm`; decisions carry it.
         profile: The LLM that the cost weights were trained for, e.g. `flan-t5-xl`.
         profiles: All LLMs that the folder has cost weights for.
+        dial: From α to the weight of the reliability weights, and back.
         one_pass: Whether all α share one pass of the encoder, so that many cost as much as one.
         training: Data, recipe and figures of the training.
     """
@@ -68,6 +72,7 @@ class Router:
         self.training = checkpoint.training
         self.profiles = checkpoint.profiles
         self.profile = _checked_profile(profile, self.profiles)
+        self.dial = checkpoint.dials.get(self.profile, Dial())
         self.one_pass = checkpoint.one_pass
         self._tokenizer = checkpoint.tokenizer
         cost, reliability = map(checkpoint.state, checkpoint.blended_parts(self.profile))
@@ -81,7 +86,7 @@ class Router:
                     f"the router's graph gives {width} features and its label head takes {head}; "
                     "train the router again"
                 )
-            self._features_at: Callable[[float], Features] = lambda alpha: network.run
+            self._features_at: Callable[[float], Features] = lambda weight: network.run
         else:
             self._features_at = _torch_body(checkpoint, self.profile)
 
@@ -115,17 +120,17 @@ class Router:
         self, questions: Sequence[str], alphas: Iterable[float]
     ) -> list[list[Probabilities]]:
         """Route at several α, as `route` does: one list for each α, in order."""
-        checked = [checked_alpha(alpha) for alpha in alphas]
+        weights = [self.dial.weight(checked_alpha(alpha)) for alpha in alphas]
         for at, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {at + 1} is empty; give a text to route")
-        if not questions or not checked:
-            return [[] for _ in checked]
+        if not questions or not weights:
+            return [[] for _ in weights]
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch(list(questions))]
         if self.one_pass:
-            features = self._features_at(checked[0])(ids)
-            return [self._probabilities(features, alpha) for alpha in checked]
-        return [self._probabilities(self._features_at(alpha)(ids), alpha) for alpha in checked]
+            features = self._features_at(weights[0])(ids)
+            return [self._probabilities(features, weight) for weight in weights]
+        return [self._probabilities(self._features_at(each)(ids), each) for each in weights]
 
     def doubts(self, questions: Sequence[str]) -> list[str | None]:
         """Return for each question why its decision is unreliable; None if it is not."""
@@ -133,16 +138,16 @@ class Router:
         found = zip(questions, self._tokenizer.encode_batch(list(questions)), strict=True)
         return [doubt(q, len(e.ids), MAX_TOKENS, english, _split(e)) for q, e in found]
 
-    def _probabilities(self, features: NDArray[np.float32], alpha: float) -> list[Probabilities]:
-        """Apply the label head at α: the softmax over its three rows."""
-        weight, bias = (
-            (1 - alpha) * self._cost[name] + alpha * self._reliability[name]
+    def _probabilities(self, features: NDArray[np.float32], weight: float) -> list[Probabilities]:
+        """Apply the label head that blends with `weight`: the softmax over its three rows."""
+        rows, bias = (
+            (1 - weight) * self._cost[name] + weight * self._reliability[name]
             for name in ("head.weight", "head.bias")
         )
-        scores = features @ weight.T + bias
+        scores = features @ rows.T + bias
         powers = np.exp(scores - scores.max(1, keepdims=True))
-        rows = powers / powers.sum(1, keepdims=True)
-        return [dict(zip(LABELS, map(float, row), strict=True)) for row in rows]
+        shares = powers / powers.sum(1, keepdims=True)
+        return [dict(zip(LABELS, map(float, row), strict=True)) for row in shares]
 
 
 def _split(encoding: Encoding) -> float:

@@ -1,7 +1,7 @@
 """Saved α settings: what `hopgate calibrate --save NAME` stores in a router's folder.
 
-A setting is the α that met a goal for one LLM (the profile) with one set of weights. It is refused
-for any other profile or weights.
+A setting is the α that met a goal for one LLM (the profile) with one manifest: one set of weights
+and dials. It is refused for any other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_writable(folder: Path | str) -> None:
 def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> None:
     """Save a setting in a router's folder.
 
-    A setting of the same name is replaced. Settings of earlier weights are dropped.
+    A setting of the same name is replaced. Settings of earlier weights or dials are dropped.
 
     Args:
         folder: The router's, or `builtin`.
@@ -82,7 +82,7 @@ def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> fl
 
     Raises:
         ValueError: There is no such setting (the message lists those there are), it is for
-            another profile, or the router has been trained again since.
+            another profile, or the router has been trained again or got another dial since.
         RuntimeError: The settings are damaged.
     """
     folder = router_folder(folder)
@@ -101,8 +101,8 @@ def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> fl
         )
     if setting["router_sha256"] != weights:
         raise ValueError(
-            f"--alpha {name!r} was calibrated before the router in {folder} was trained again; "
-            "calibrate again"
+            f"--alpha {name!r} was calibrated before the router in {folder} was trained again or "
+            "its dial changed; calibrate again"
         )
     return float(setting["alpha"])
 
@@ -131,7 +131,7 @@ def _is_setting(setting: Any) -> bool:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return the manifest's SHA-256, which covers the hashes of all weights."""
+    """Return the manifest's SHA-256, which covers the dials and the hashes of all weights."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder} is not a router's folder: it has no {MANIFEST}")
     return sha256(folder / MANIFEST)

@@ -46,16 +46,23 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor, nn
 
+    from hopgate.classifiers.dial import Dial
     from hopgate.classifiers.fitting import Advance, Unfinished
     from hopgate.classifiers.networks import Network
 
     Parts = dict[str, dict[str, NDArray[np.float32]]]
     Losses = dict[str, list[float]]
+    Dials = dict[str, Dial]
 
 Objective = Literal["flare", "utility"]
 OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
 RESERVED = ("auto", "base", "reliability", "shared")
 """Names that a profile cannot have."""
+DIALLED = (
+    "The dial of each LLM (`dials` in manifest.json) was made from the training questions: equal "
+    "turns of α buy about equal shares of the mean retrieval steps between α = 0 and α = 1."
+)
+"""For the card of a router with dials."""
 MINILM = "minilm"
 """The base of that name: the embedded all-MiniLM-L6-v2, frozen, under a small untrained layer."""
 
@@ -154,13 +161,15 @@ def train(
     }
     unfinished = _unfinished(out, training, start, labels, hops)
     run = _Training(start, labels, hops, recipe, seed, unfinished, advance)
-    parts, training["loss"] = run.utility(asked) if objective == "utility" else run.flare()
+    trained = run.utility(asked) if objective == "utility" else run.flare()
+    parts, training["loss"], dials = trained
     checkpoint = Checkpoint(
         architecture=start.architecture,
         config=start.config,
         tokenizer=start.tokenizer,
         parts=split(parts, state_of(start.network)),
         training=training,
+        dials=dials,
     )
     add_graph(checkpoint)
     write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
@@ -217,7 +226,11 @@ def _pretrained(base: str) -> Any:
 
 @dataclass(frozen=True)
 class _Training:
-    """One training, by either objective. Both return weights by part, and losses by stage."""
+    """One training, by either objective.
+
+    Both return weights by part, losses by stage, and the dials, which only `utility` has: along
+    the blend of `flare`, steps may fall as well as rise.
+    """
 
     start: Start
     cost: Mapping[str, Sequence[LabelRow]]
@@ -227,7 +240,7 @@ class _Training:
     unfinished: Unfinished
     advance: Advance
 
-    def flare(self) -> tuple[Parts, Losses]:
+    def flare(self) -> tuple[Parts, Losses, Dials]:
         """Train each set of weights on its own labels."""
         from hopgate.classifiers.networks import state_of
 
@@ -237,9 +250,9 @@ class _Training:
             network = self._network()
             losses[part] = self._fit_labels(network, rows, part)
             parts[part] = state_of(network)
-        return parts, losses
+        return parts, losses, {}
 
-    def utility(self, asked: int | None) -> tuple[Parts, Losses]:
+    def utility(self, asked: int | None) -> tuple[Parts, Losses, Dials]:
         """Train one network on all outcomes and derive the label heads from it."""
         import torch
 
@@ -256,8 +269,8 @@ class _Training:
         losses = self._fit(network, targets.questions, loss, "outcomes", readout)
         features = all_features(network, self._ids(targets.questions))
         heads = utility.label_heads(features, readout.cpu(), list(self.cost))
-        body = state_of(network)
-        return {part: body | head for part, head in heads.items()}, {"outcomes": losses}
+        body, dials = state_of(network), utility.dials_of(features, heads)
+        return {part: body | head for part, head in heads.items()}, {"outcomes": losses}, dials
 
     def _network(self) -> Network:
         import torch
@@ -388,6 +401,7 @@ def _card(checkpoint: Checkpoint, notes: str) -> str:
         f"{training['objective']}. Cost weights (α = 0) and reliability weights (α = 1) are "
         "blended per request. Labels: A (no retrieval), B (one retrieval), C (several).",
         "",
+        *([DIALLED, ""] if checkpoint.dials else []),
         "## Data",
         "",
         *(

@@ -9,28 +9,33 @@ weights are then fitted to its features by least squares, so that A, B and C sco
     reliability weights  RELIABILITY_SCALE · (P(right) − RELIABILITY_PENALTY · steps)
 
 A blend of the two is the same utility with a penalty in between: the penalty falls as α grows, so
-a greater α never routes a question to a cheaper strategy.
+a greater α never routes a question to a cheaper strategy. The steps jump along the blend, so each
+LLM gets a dial from α to the blend's weight (`hopgate.classifiers.dial`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hopgate.classifiers.checkpoint import COST, RELIABILITY
+from hopgate.classifiers.dial import Dial, even_dial
 from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.networks import DROPOUT
 from hopgate.common.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from hopgate.classifiers.checkpoint import Weights
+
+    Heads = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 STEPS = (0.0, 1.0, 4.69)
 """Retrieval steps of A, B and C; C: multi-step's mean over six datasets (Adaptive-RAG)."""
@@ -39,8 +44,9 @@ COST_PENALTY, RELIABILITY_PENALTY = 0.5, 0.008
 steps are nearly free, but a second retrieval that adds nothing is still avoided."""
 COST_SCALE, RELIABILITY_SCALE = 0.9, 66.0
 """Weight of differences in utility. The penalty at α is the mean of both penalties, weighted by
-(1 − α) and α times these scales. At α = 0.4 it is 0.018, so that the router reaches multi-step's
-accuracy at the same α as Flare-Aug's (table 1)."""
+(1 − w) and w times these scales, where w is the blend's weight at α (see `dials_of`). At w = 0.4 it
+is 0.018, so that the router reaches multi-step's accuracy at the same weight as Flare-Aug's
+(table 1)."""
 SHARED = 0.75
 """Share of C's gain over B that is the mean over all LLMs: their questions are the same, and
 each LLM has few that only C answers."""
@@ -212,6 +218,34 @@ def heads_of(profile: str, scores: Tensor) -> dict[str, dict[str, NDArray[np.flo
         rows *= scale
         heads[part] = {"head.weight": rows[:-1].T.numpy().copy(), "head.bias": rows[-1].numpy()}
     return heads
+
+
+def dials_of(features: Tensor, heads: Heads) -> dict[str, Dial]:
+    """Return the dial of each LLM: equal turns of α buy about equal shares of its steps.
+
+    Args:
+        features: Of the questions that the steps are counted on: [questions, width].
+        heads: As `label_heads`, of all LLMs that need a dial.
+    """
+    lead = features.double().numpy()
+    dials = {}
+    for part in heads:
+        if part.startswith(COST):
+            profile = part.removeprefix(COST)
+            cost, reliability = (
+                lead @ head["head.weight"].T.astype(float) + head["head.bias"]
+                for head in (heads[part], heads[f"{RELIABILITY}-{profile}"])
+            )
+            dials[profile] = even_dial(partial(_mean_steps, cost, reliability))
+    return dials
+
+
+def _mean_steps(
+    cost: NDArray[np.float64], reliability: NDArray[np.float64], weight: float
+) -> float:
+    """Return the mean steps of the likeliest labels where the scores blend with `weight`."""
+    chosen = ((1 - weight) * cost + weight * reliability).argmax(1)
+    return float(np.take(STEPS, chosen).mean())
 
 
 def chances_of(cost: Weights) -> Tensor:

@@ -13,7 +13,7 @@ from hopgate.evaluation.scores import Price, interval, latency, mean, money, tok
 from hopgate.evaluation.specs import PROMPTED
 
 ADAPTIVE = "adaptive"
-ALPHAS = "0,0.4,1"
+ALPHAS = "0,0.7,1"
 """Default α values of the adaptive strategy."""
 DECIDING = (
     "gate", "gate_threshold", "gate_invalid", "gate_demos", "gate_date", "demos", "router",
@@ -26,7 +26,7 @@ class System(NamedTuple):
     """One way to answer all questions.
 
     Attributes:
-        name: `none`, `single`, `multi`, `adaptive:alpha=0.4` or `adaptive:alpha=0.4,escalate=4`.
+        name: `none`, `single`, `multi`, `adaptive:alpha=0.7` or `adaptive:alpha=0.7,escalate=4`.
         settings: Its own fields of `Context`.
     """
 

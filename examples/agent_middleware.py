@@ -31,7 +31,7 @@ def my_model() -> BaseChatModel:
 
 def build_agent(checkpointer: Any = None) -> Any:
     """Build the agent; give it tools of your own, and a checkpointer to remember conversations."""
-    passages = AdaptiveMiddleware(context=Context(alpha=0.4, top_k=3))
+    passages = AdaptiveMiddleware(context=Context(alpha=0.7, top_k=3))
     prompt = "Answer in one sentence."
     return create_agent(
         my_model(), system_prompt=prompt, middleware=[passages], checkpointer=checkpointer

@@ -73,7 +73,7 @@ if __name__ == "__main__":
     parser.add_argument("questions", type=Path)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--concurrency", type=int, default=2)
-    parser.add_argument("--alpha", type=float, default=0.4)
+    parser.add_argument("--alpha", type=float, default=0.7)
     args = parser.parse_args()
     context = Context(alpha=args.alpha)
     sys.exit(asyncio.run(run(args.questions, args.answers, args.concurrency, context)) > 0)

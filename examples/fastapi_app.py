@@ -46,7 +46,7 @@ class Question(BaseModel):
 
     question: Annotated[str, AfterValidator(check_question)]
     thread: UUID
-    alpha: float = Field(default=0.4, ge=0, le=1)
+    alpha: float = Field(default=0.7, ge=0, le=1)
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ def shown(documents: list[Document]) -> str:
 
 def build_chain() -> Runnable[Any, Any]:
     """Build the chain: it returns the documents too, so that the answer can be traced."""
-    retriever = AdaptiveRetriever(context=Context(alpha=0.4), k=3)
+    retriever = AdaptiveRetriever(context=Context(alpha=0.7), k=3)
     answer = PROMPT | my_model() | StrOutputParser()
     return (
         {"found": retriever, "question": RunnablePassthrough()}

@@ -88,10 +88,10 @@ class Context:
     """
 
     alpha: float = Field(
-        default=0.4,
+        default=0.7,
         ge=0,
         le=1,
-        description="The dial: 0 is cheapest, 1 most reliable (always retrieves).",
+        description="The dial: 0 is cheapest, 1 most reliable by what the router has learnt.",
     )
     gate: Gate = Field(
         default="auto",

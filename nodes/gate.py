@@ -102,8 +102,6 @@ def _without_model(context: Context) -> GateDecision | None:
     if strategy != "auto":
         reason = f"the request sets strategy {strategy!r}"
         return _decision(mode, "skipped", strategy != "none", reason)
-    if context.alpha == 1:
-        return _decision(mode, "skipped", True, "α = 1 always retrieves")
     if mode == "off":
         return _decision(mode, "skipped", True, "no gate: the router decides alone")
     if mode == "always":

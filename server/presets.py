@@ -40,7 +40,7 @@ class Preset(NamedTuple):
 
 PRESETS = (
     Preset("cheapest", 0.0, "α = 0: retrieves only if the gate asks for it."),
-    Preset("most-reliable", 1.0, "α = 1: always retrieves, several times if in doubt."),
+    Preset("most-reliable", 1.0, "α = 1: retrieves wherever it helps, by what was learnt."),
     Preset("balanced", Context().alpha, "The default α: retrieves several times if it pays off."),
 )  # lists start with the newest: clients that take the first get the default
 

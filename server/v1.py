@@ -138,7 +138,7 @@ class Endpoint:
         else:
             raise HTTPException(
                 404,
-                f"there is no model {model!r}; use {name}, {name}-0.4 (α from 0 to 1), or "
+                f"there is no model {model!r}; use {name}, {name}-0.7 (α from 0 to 1), or "
                 f"{', '.join(alphas)}",
             )
         return Context(**{**self._settings, "alpha": alpha})

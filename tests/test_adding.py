@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_an_added_llm_decides_by_its_own_outcomes(added: Path) -> None:
     assert "C" not in likeliest(load_router(added, "short"), questions, 1)
     assert likeliest(load_router(added, "long"), FILMS, 1) == "C" * len(FILMS)
     assert likeliest(load_router(added, "long"), CAPITALS, 0.4) == "A" * len(CAPITALS)
+
+
+def test_an_added_llm_gets_a_dial_and_the_others_keep_theirs(added: Path) -> None:
+    before, after = read(BUILTIN_FOLDER).dials, read(added).dials
+    assert set(after) - set(before) == {"short", "long", "each"}
+    for profile, dial in before.items():
+        assert after[profile].weights.tolist() == dial.weights.tolist()
+    router, questions = load_router(added, "each"), [*CAPITALS, *FILMS, *DATES]
+    alphas = [step / 4 for step in range(5)]
+    labels = [likeliest(router, questions, alpha) for alpha in alphas]
+    steps = [found.count("B") + 4.69 * found.count("C") for found in labels]
+    assert router.dial.weight(0.5) != pytest.approx(0.5, abs=0.05)
+    assert max(b - a for a, b in pairwise(steps)) < 0.5 * (steps[-1] - steps[0])
 
 
 def test_the_other_llms_decide_as_before(added: Path) -> None:

@@ -742,7 +742,7 @@ def test_the_server_s_log_has_a_line_for_every_run(server: Server) -> None:
     turns = [line for line in lines if line.get("logger") == "hopgate"]
     assert len(turns) > 10
     answered = next(turn for turn in turns if turn["outcome"] == "answered")
-    assert (answered["model"], answered["alpha"]) == ("openai:fake", 0.4)
+    assert (answered["model"], answered["alpha"]) == ("openai:fake", 0.7)
     assert (answered["llm_calls"], answered["prompt_tokens"]) == (1, 11)
     assert answered["ms"] > 0
     failed = next(turn for turn in turns if turn["error"] == "ModelError")

@@ -100,11 +100,13 @@ def test_alpha_0_is_the_cost_weights_and_alpha_1_the_reliability_weights(
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def test_half_alpha_is_the_average_of_all_weights(router: Router, shipped: Checkpoint) -> None:
+def test_halfway_along_the_blend_is_the_average_of_all_weights(
+    router: Router, shipped: Checkpoint
+) -> None:
     cost, reliability = map(shipped.state, shipped.blended_parts("flan-t5-xl"))
     assert cost.keys() == reliability.keys()
     average = {name: (cost[name] + reliability[name]) / 2 for name in cost}
-    found = as_rows(router.route(QUESTIONS, 0.5))
+    found = as_rows(router.route(QUESTIONS, router.dial.alpha(0.5)))
     expected = transformers_forward(shipped, average, QUESTIONS)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert not torch.allclose(found, as_rows(router.route(QUESTIONS, 0.0)), atol=1e-3)
@@ -362,7 +364,7 @@ def test_routing_imports_only_what_it_needs() -> None:
             del sys.modules[name]
         importlib.import_module(f"{room}.router").load_router().route(["Who?"], 0.5)
         imported = {name for name in sys.modules if name.startswith(f"{room}.")}
-    needed = {"checkpoint", "doubts", "router"}
+    needed = {"checkpoint", "dial", "doubts", "router"}
     assert imported == {f"{room}.{name}" for name in needed}
 
 

@@ -327,7 +327,7 @@ GATE_CALLS: list[tuple[dict[str, Any], int]] = [
     ({"gate": "never"}, 0),
     ({"gate": "off"}, 0),
     ({"gate": "draft"}, 0),
-    ({"gate": "ta-are", "alpha": 1}, 0),
+    ({"gate": "ta-are", "alpha": 1}, 1),
     ({"gate": "never", "alpha": 1}, 0),
     ({"strategy": "none"}, 0),
     ({"strategy": "single"}, 0),

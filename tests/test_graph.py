@@ -193,10 +193,10 @@ ROUTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("A", {"gate": "always"}, "B", "single"),
     ("A", {"gate": "off"}, "A", "none"),  # Flare-Aug: the router alone
     ("B", {"gate": "off"}, "B", "single"),
-    ("A", {"gate": "off", "alpha": 1}, "B", "single"),
+    ("A", {"gate": "off", "alpha": 1}, "A", "none"),  # α = 1 forces nothing
     ("A", {"alpha": 1}, "B", "single"),
     ("C", {"alpha": 1}, "C", "multi"),
-    ("A", {"gate": "never", "alpha": 1}, "B", "single"),
+    ("A", {"gate": "always", "alpha": 1}, "B", "single"),
 ]
 
 
@@ -227,9 +227,11 @@ async def test_a_forced_strategy_skips_gate_and_router(
     assert result["usage"]["retrieval_steps"] == steps
 
 
-async def test_gate_never_answers_directly(fake: FakeOpenAI) -> None:
+@pytest.mark.parametrize("alpha", [0, 1])
+async def test_gate_never_answers_directly(fake: FakeOpenAI, alpha: float) -> None:
     fake.answers(by_task(direct="x"))
-    result = await build("C").ainvoke({"question": QUESTION}, context=Context(gate="never"))
+    context = Context(gate="never", alpha=alpha)
+    result = await build("C").ainvoke({"question": QUESTION}, context=context)
     assert result["decision"]["strategy"] == "none"
     assert len(fake.requests) == 1
 

@@ -101,7 +101,8 @@ async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI, mo
     assert len(found["passages"]) == 2
     assert found["passages"][0]["text"] == source["text"]
     assert (route["alpha"], sorted(route["probs"])) == (1, ["A", "B", "C"])
-    assert route["strategy"] in ("single", "multi")
+    likeliest = max(route["probs"], key=route["probs"].__getitem__)
+    assert route["label"] == likeliest  # α = 1 forces nothing
 
 
 async def test_the_options_of_the_command_are_the_settings_of_its_questions(
@@ -260,7 +261,7 @@ async def test_a_client_asks_searches_and_routes_over_http(
     assert [each["text"] for each in answer["sources"]] == [
         each["text"] for each in found["passages"]
     ]
-    assert route["alpha"] == 0.4
+    assert route["alpha"] == 0.7
     log = dev_server.log.read_text()
     assert "locking call" not in log and "BlockingError" not in log
 

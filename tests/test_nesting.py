@@ -17,7 +17,7 @@ from hopgate import Context, build_graph
 from hopgate.graphs.compiled import AdaptiveGraph
 
 QUESTION = "Who designed Skerrane Light?"
-OWN = Context(alpha=0.7, gate="never", model="openai:own")
+OWN = Context(alpha=0.9, gate="never", model="openai:own")
 
 
 def build(**options: Any) -> AdaptiveGraph:
@@ -38,11 +38,11 @@ async def settings(graph: AdaptiveGraph, fake: FakeOpenAI, context: Any = None) 
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        (None, (0.7, "never", "openai:own")),
-        (Context(), (0.7, "never", "openai:own")),
+        (None, (0.9, "never", "openai:own")),
+        (Context(), (0.9, "never", "openai:own")),
         (Context(alpha=0.2), (0.2, "never", "openai:own")),
-        (Context(alpha=0.4), (0.4, "never", "openai:own")),  # given, though it is the default
-        ({"gate": "always"}, (0.7, "always", "openai:own")),
+        (Context(alpha=0.7), (0.7, "never", "openai:own")),  # given, though it is the default
+        ({"gate": "always"}, (0.9, "always", "openai:own")),
     ],
 )
 async def test_a_request_replaces_only_the_settings_that_it_gives(
@@ -53,13 +53,13 @@ async def test_a_request_replaces_only_the_settings_that_it_gives(
 
 async def test_a_copy_of_the_graph_keeps_its_settings(fake: FakeOpenAI) -> None:
     graph = build(context=OWN).with_config(tags=["mine"])
-    assert await settings(graph, fake) == (0.7, "never", "openai:own")
-    assert graph.get_context_jsonschema()["properties"]["alpha"]["default"] == 0.7
+    assert await settings(graph, fake) == (0.9, "never", "openai:own")
+    assert graph.get_context_jsonschema()["properties"]["alpha"]["default"] == 0.9
 
 
 def test_the_schema_shows_the_graph_s_own_settings_as_defaults() -> None:
     fields = build(context=OWN).get_context_jsonschema()["properties"]
-    assert fields["alpha"]["default"] == 0.7
+    assert fields["alpha"]["default"] == 0.9
     assert fields["gate"]["default"] == "never"
     assert fields["top_k"]["default"] == Context().top_k
     assert build().get_context_jsonschema()["properties"]["alpha"]["default"] == Context().alpha

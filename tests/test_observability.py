@@ -439,11 +439,11 @@ async def test_a_turn_in_two_runs_counts_each_decision_once() -> None:
     await watched.ask(interrupt_after=["route"])
     await watched.ask(None)
     more = grown(before)
-    assert more["hopgate_gates_total", "0.4", "yes"] == 1
-    assert more["hopgate_routes_total", "0.4", "B"] == 1
-    assert more["hopgate_model_calls_total", "0.4"] == 2
-    assert more["hopgate_turns_total", "0.4", "paused", "single"] == 1
-    assert more["hopgate_turns_total", "0.4", "answered", "single"] == 1
+    assert more["hopgate_gates_total", "0.7", "yes"] == 1
+    assert more["hopgate_routes_total", "0.7", "B"] == 1
+    assert more["hopgate_model_calls_total", "0.7"] == 2
+    assert more["hopgate_turns_total", "0.7", "paused", "single"] == 1
+    assert more["hopgate_turns_total", "0.7", "answered", "single"] == 1
 
 
 async def test_failures_and_escalations_are_counted() -> None:
@@ -455,7 +455,7 @@ async def test_failures_and_escalations_are_counted() -> None:
     more = grown(before)
     assert more["hopgate_errors_total", "input", "start"] == 1
     assert more["hopgate_turns_total", "undecided", "error", "undecided"] == 1
-    assert more["hopgate_turns_total", "0.4", "unknown", "single"] == 1
+    assert more["hopgate_turns_total", "0.7", "unknown", "single"] == 1
     assert more["hopgate_escalations_total",] == 1
 
 
@@ -578,4 +578,4 @@ async def test_the_server_s_watcher_has_logs_metrics_and_spans(
     graph = build_graph(router=FixedRouter("B"), **given)  # type: ignore[arg-type]
     await graph.with_config(callbacks=[watcher()]).ainvoke({"question": "x"})
     assert "turn outcome=answered" in caplog.text
-    assert grown(before)["hopgate_turns_total", "0.4", "answered", "single"] == 1
+    assert grown(before)["hopgate_turns_total", "0.7", "answered", "single"] == 1

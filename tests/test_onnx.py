@@ -163,10 +163,11 @@ def test_the_shipped_router_decides_as_torch_does() -> None:
     alphas, labels = [step / 10 for step in range(11)], set()
     for profile in shipped.profiles:
         cost, reliability = map(shipped.state, shipped.blended_parts(profile))
-        routed = Router(shipped, profile).route_alphas(questions, alphas)
-        for alpha, rows in zip(alphas, routed, strict=True):
+        router = Router(shipped, profile)
+        routed = router.route_alphas(questions, alphas)
+        for share, rows in zip(map(router.dial.weight, alphas), routed, strict=True):
             weight, bias = (
-                (1 - alpha) * cost[name] + alpha * reliability[name]
+                (1 - share) * cost[name] + share * reliability[name]
                 for name in ("head.weight", "head.bias")
             )
             wanted = (expected @ weight.T + bias).argmax(1).tolist()

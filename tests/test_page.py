@@ -161,7 +161,7 @@ def test_a_preset_sets_its_settings(shown: Shown) -> None:
     expect(shown.page.locator("[name=alpha]")).to_have_value("1")
     expect(shown.page.locator("#settings .chosen")).to_have_text("1 change")
     shown.page.get_by_role("button", name="Back to defaults").click()
-    expect(shown.page.locator("[name=alpha]")).to_have_value("0.4")
+    expect(shown.page.locator("[name=alpha]")).to_have_value("0.7")
 
 
 def test_an_empty_setting_has_its_default(shown: Shown) -> None:

@@ -107,6 +107,7 @@ def test_flare_objective_learns_cost_and_reliability_labels(
     assert labels_of(router, KNOWN + MULTI, 1) == ["B", "B", "C", "C"]
     assert report["loss"]["cost-custom"][-1] < report["loss"]["cost-custom"][0]
     assert router.training == read(out).training == report
+    assert (read(out).dials, router.dial.weight(0.3)) == ({}, 0.3)  # α is the weight, as published
     assert "cost.jsonl" in (out / "README.md").read_text()
     assert steps == [
         (stage, done, 60) for stage in ("cost-custom", "reliability") for done in range(61)
@@ -160,9 +161,12 @@ def test_utility_objective_gives_each_llm_its_own_heads_on_one_network(
     weak_router, strong_router = (Router.load(out, name) for name in ("weak", "strong"))
     assert weak_router.profiles == ("weak", "strong")
     assert weak_router.source == start
-    assert labels_of(weak_router, KNOWN + MULTI, 0.2) == ["B", "B", "C", "C"]
-    assert labels_of(strong_router, KNOWN + SINGLE, 0.1) == ["A"] * 2 + ["B"] * 4
-    assert labels_of(weak_router, SINGLE + MULTI, 0.9) == ["B"] * 4 + ["C"] * 2
+    weak_alpha, strong_alpha = weak_router.dial.alpha, strong_router.dial.alpha
+    assert labels_of(weak_router, KNOWN + MULTI, weak_alpha(0.2)) == ["B", "B", "C", "C"]
+    assert labels_of(strong_router, KNOWN + SINGLE, strong_alpha(0.1)) == ["A"] * 2 + ["B"] * 4
+    assert labels_of(weak_router, SINGLE + MULTI, weak_alpha(0.9)) == ["B"] * 4 + ["C"] * 2
+    assert set(read(out).dials) == {"weak", "strong"}
+    assert "`dials` in manifest.json" in (out / "README.md").read_text()
     at_0, at_1 = (read(out).state(part) for part in ("cost-weak", "reliability-weak"))
     differing = {name for name, values in at_0.items() if not np.array_equal(values, at_1[name])}
     assert differing == {"head.weight", "head.bias"}

@@ -69,7 +69,7 @@ def served(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
 def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A server with one user, ada, and limits that name her."""
     limits = {
-        "alpha": 0.5,
+        "alpha": 0.75,
         "question_chars": 60,
         "body_bytes": 4_000,
         "where": {"source": "users/{user}/*"},
@@ -119,7 +119,7 @@ def test_models_are_the_graph_and_the_presets(served: Serving) -> None:
 
 @pytest.mark.parametrize(
     ("model", "alpha"),
-    [("hopgate", 0.4), ("hopgate-0.25", 0.25), ("hopgate-1", 1.0), ("cheapest", 0.0),
+    [("hopgate", 0.7), ("hopgate-0.25", 0.25), ("hopgate-1", 1.0), ("cheapest", 0.0),
      ("most-reliable", 1.0)],
 )  # fmt: skip
 def test_the_model_s_name_sets_alpha(
@@ -133,7 +133,7 @@ def test_the_model_s_name_sets_alpha(
 
 @pytest.mark.parametrize("model", ["gpt-4o", "hopgate-", "hopgate-nan", "hopgate-1e-1", ""])
 def test_an_unknown_model_is_named_with_those_there_are(served: Serving, model: str) -> None:
-    with pytest.raises(openai.NotFoundError, match=r"there is no model .*hopgate-0\.4") as caught:
+    with pytest.raises(openai.NotFoundError, match=r"there is no model .*hopgate-0\.7") as caught:
         served.client().chat.completions.create(model=model, messages=[user(QUESTION)])
     assert caught.value.code == "model_not_found"
 

@@ -18,7 +18,7 @@ INSTRUCTIONS = "Answer in one or two short sentences."
 SETTINGS = Context(
     index=str(INDEX),
     model="auto",  # the model that .env names; without one, the embedded model
-    alpha=0.4,  # 0 is cheapest, 1 most reliable
+    alpha=0.7,  # 0 is cheapest, 1 most reliable
 )
 
 

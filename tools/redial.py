@@ -1,0 +1,47 @@
+"""Make the dials of a trained router again, without training: only manifest.json changes.
+
+    python tools/redial.py classifiers/weights QUESTIONS.jsonl … [--profile NAME …]
+
+The questions are those that the steps are counted on: the ones that the profile was trained on,
+never those that its figures are measured on. Saved α settings must be calibrated again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from hopgate.classifiers.checkpoint import MANIFEST, read, verify
+from hopgate.classifiers.fitting import all_features
+from hopgate.classifiers.networks import network_from
+from hopgate.classifiers.utility import dials_of
+from hopgate.common.files import json_bytes, write_atomic
+
+
+def main() -> None:
+    """Write the manifest with the new dials."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("router", type=Path)
+    parser.add_argument("questions", type=Path, nargs="+")
+    parser.add_argument("--profile", action="append", help="default: all")
+    options = parser.parse_args()
+    checkpoint, manifest = read(options.router), verify(options.router)
+    profiles = options.profile or checkpoint.profiles
+    parts = {part for profile in profiles for part in checkpoint.blended_parts(profile)}
+    if manifest["training"]["objective"] != "utility" or parts - checkpoint.parts.keys():
+        parser.error(f"{options.router} has no such profile of the utility objective")
+    lines = [line for path in options.questions for line in path.read_text("utf-8").splitlines()]
+    questions = list(dict.fromkeys(json.loads(line)["question"] for line in lines))
+    state = checkpoint.state(sorted(parts)[0])
+    network = network_from(checkpoint.architecture, checkpoint.config, state)
+    encoded = sorted((each.ids for each in checkpoint.tokenizer.encode_batch(questions)), key=len)
+    features = all_features(network, encoded)
+    dials = dials_of(features, {part: checkpoint.parts[part] for part in sorted(parts)})
+    made = {profile: dial.weights.tolist() for profile, dial in dials.items()}
+    manifest["dials"] = manifest.get("dials", {}) | made
+    write_atomic(options.router / MANIFEST, json_bytes(manifest))
+
+
+if __name__ == "__main__":
+    main()
