@@ -273,8 +273,12 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb") as replies:
         os.dup2(2, 1)  # what a library prints is no reply
         threading.Thread(target=listen, daemon=True).start()
-        while True:
-            _write(replies, answer(requests.get()))
+        try:
+            while True:
+                _write(replies, answer(requests.get()))
+        except Exception as error:
+            print(f"{type(error).__name__}: {reason(error)}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(1)  # while `listen` waits for input, an ordinary end would abort
 
 
 if __name__ == "__main__":
