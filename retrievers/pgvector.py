@@ -24,6 +24,8 @@ _PAGE = 4_096
 _MAX_HNSW_DIMENSIONS = 2_000
 _MAX_SEEN = 1_000
 """Largest number of candidates that pgvector keeps during a search (`hnsw.ef_search`)."""
+_SEARCH_S = 30
+"""Seconds that a search may take, waiting for locks included."""
 _MAX_POSITIONS = 255
 _MAX_TERMS = 20_000
 """Words of a passage that are indexed: PostgreSQL takes at most 1 MB of them."""
@@ -43,6 +45,10 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::vector, %s::tsvector, %s)
 ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
 = (excluded.stamp, excluded.vector, excluded.words, excluded.norm)
 """
+_SET: LiteralString = """
+SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS s (name, value)
+"""
+"""Changes settings until the transaction ends."""
 _DENSE: LiteralString = """
 SELECT {columns}, -(vector <#> %(vector)s::vector) FROM {table} WHERE {where}
 ORDER BY vector <#> %(vector)s::vector LIMIT %(k)s
@@ -223,8 +229,14 @@ class PgCollection:
         return [(rows[keys[position]], score) for position, score in fused]
 
     def _dense(self, vector: Sequence[float], k: int, wanted: Filter) -> list[tuple[Row, float]]:
+        """Search the graph; where its scan ends early, as with a rare filter, compare every row."""
+        given = {"vector": str(list(vector)), "k": k}
         seen = min(max(2 * k, CANDIDATES), _MAX_SEEN)
-        return self._found(_DENSE, {"vector": str(list(vector)), "k": k}, wanted, seen)
+        approximate = {"hnsw.ef_search": str(seen), "hnsw.iterative_scan": "strict_order"}
+        found = self._found(_DENSE, given, wanted, approximate)
+        if len(found) == k:
+            return found
+        return self._found(_DENSE, given, wanted, {"enable_indexscan": "off"})
 
     def _bm25(self, terms: Sequence[str], k: int, wanted: Filter) -> list[tuple[Row, float]]:
         counts = Counter(terms)
@@ -241,10 +253,15 @@ class PgCollection:
         return self._found(_BM25, given, wanted)
 
     def _found(
-        self, query: LiteralString, given: dict[str, Any], wanted: Filter, seen: int = 0
+        self,
+        query: LiteralString,
+        given: dict[str, Any],
+        wanted: Filter,
+        settings: dict[str, str] | None = None,
     ) -> list[tuple[Row, float]]:
         where, values = native(wanted)
-        rows = self._run(query, given | values, where, seen)
+        limited = {"statement_timeout": f"{_SEARCH_S}s"} | (settings or {})
+        rows = self._run(query, given | values, where, limited)
         return [(Row(*row[:-1]), float(row[-1])) for row in rows]
 
     def _run(
@@ -252,9 +269,9 @@ class PgCollection:
         query: LiteralString,
         given: dict[str, Any] | None = None,
         where: sql.Composable | None = None,
-        seen: int = 0,
+        settings: dict[str, str] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement; `seen` are the candidates that an approximate search looks at."""
+        """Run a statement with some of the server's settings changed for it."""
         from psycopg import sql
 
         composed = sql.SQL(query).format(
@@ -263,9 +280,8 @@ class PgCollection:
             where=where or sql.SQL("true"),
         )
         with self._pool.connection() as connection:
-            if seen:
-                connection.execute(f"SET LOCAL hnsw.ef_search = {seen:d}")
-                connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+            if settings:
+                connection.execute(_SET, [list(settings), list(settings.values())])
             done = connection.execute(composed, given)
             return done.fetchall() if done.description else []
 

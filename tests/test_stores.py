@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from commands import Ran
@@ -33,7 +34,7 @@ from hopgate.retrievers.index import load_index
 from hopgate.retrievers.manifest import info
 from hopgate.retrievers.push import push
 from hopgate.retrievers.sources import MODES, check_source, open_source
-from hopgate.retrievers.stores import connect, describe_store, parse
+from hopgate.retrievers.stores import Row, connect, describe_store, parse
 from hopgate.retrievers.verifying import verify
 
 ENGINES = ("milvus", "qdrant", "pgvector")
@@ -390,3 +391,66 @@ def test_a_file_of_milvus_that_another_process_has_open_is_named(
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "MILVUS_URI cannot be opened" in done.stderr
+
+
+def rows_of(sources: list[str]) -> list[Row]:
+    """One row for each source."""
+    return [
+        Row.of(make_passage(f"Row {n}", f"Text {n}.", source), "")
+        for n, source in enumerate(sources)
+    ]
+
+
+def test_a_rare_filter_finds_what_the_graph_misses(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = "hnsw.max_scan_tuples=100", "enable_seqscan=off", "enable_bitmapscan=off"
+    options = "%20".join(f"-c%20{each.replace('=', '%3D')}" for each in settings)
+    monkeypatch.setenv("PGVECTOR_URL", f"{postgres}&options={options}")
+    sources = ["near.md"] * 995 + ["far.md"] * 5
+    vectors = np.random.default_rng(0).normal(0, 0.1, (len(sources), 8)).astype(np.float32)
+    vectors[:, 0] = [1 if source == "near.md" else -1 for source in sources]
+    collection = connect("pgvector:rare")
+    collection.create("{}", 8)
+    collection.put(rows_of(sources), vectors, [["word"]] * len(sources), 1.0)
+    collection.finish()
+    query = [1.0, *[0.0] * 7]
+    for source, count in (("far.md", 5), ("near.md", 10)):
+        found = collection.search("dense", query, [], 10, (("source", (source,)),))
+        assert [row.source for row, _ in found] == [source] * count
+        exact = sorted(vectors[[each == source for each in sources], 0], reverse=True)
+        if count < 10:  # then the graph has not answered
+            assert [score for _, score in found] == pytest.approx(exact)
+
+
+UNREADABLE = "cannot be read as an address: use "
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value", "said"),
+    [
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db", "check that it runs"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:[{}@127.0.0.1:9/db", "check that it runs"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} long word", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} long", UNREADABLE),
+        ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
+        ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9", UNREADABLE),
+        ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
+        ("milvus:a", "MILVUS_URI", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
+        ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
+    ],
+)
+def test_no_part_of_an_odd_password_is_printed(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setattr(qdrant, "_clients", Cache())
+    monkeypatch.setenv(variable, value.format(SECRET))
+    with pytest.raises(RuntimeError) as failure:
+        open_source(name)
+    assert said in str(failure.value)
+    assert variable in str(failure.value)
+    for part in (SECRET, "long", "word", "℀", "zz"):
+        assert part not in str(failure.value)
