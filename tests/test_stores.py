@@ -5,7 +5,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from hopgate.common.cache import Cache
 from hopgate.evaluation.runner import index_identity
 from hopgate.nodes.context import Context
 from hopgate.nodes.runtime import Resources
-from hopgate.retrievers import qdrant
+from hopgate.retrievers import pgvector, qdrant, stores
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import (
     add,
@@ -434,8 +437,8 @@ UNREADABLE = "cannot be read as an address: use "
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db", UNREADABLE),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db", UNREADABLE),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db", UNREADABLE),
-        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} long word", UNREADABLE),
-        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} long", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht", UNREADABLE),
         ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
         ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9", UNREADABLE),
         ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
@@ -452,5 +455,111 @@ def test_no_part_of_an_odd_password_is_printed(
         open_source(name)
     assert said in str(failure.value)
     assert variable in str(failure.value)
-    for part in (SECRET, "long", "word", "℀", "zz"):
+    for part in (SECRET, "yacht", "zebra", "℀", "zz"):
         assert part not in str(failure.value)
+
+
+def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    collection = connect("pgvector:together")
+    collection.create("{}", 8)
+    with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres) as other:
+        other.execute("LOCK TABLE together IN ROW EXCLUSIVE MODE")  # so that both must wait
+        both = [pool.submit(collection.finish) for _ in range(2)]
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while other.execute(waiting).fetchone() != (2,):
+            assert not any(each.done() for each in both)
+            time.sleep(0.02)
+        other.rollback()
+        for each in both:
+            each.result()
+        found = other.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'together'")
+        assert sum("hnsw" in definition for (definition,) in found) == 1
+
+
+def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector, "_pools", Cache())
+    monkeypatch.setattr(pgvector, "_SEARCH_S", 1)
+    monkeypatch.setattr(pgvector, "TIMEOUT_S", 1)
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    build_from_passages(PASSAGES, "pgvector:locked")
+    index = open_source("pgvector:locked", "hybrid")
+    with psycopg.connect(postgres) as other:
+        other.execute("LOCK TABLE locked")
+        with pytest.raises(RuntimeError, match="statement timeout; a search may take 1 s") as told:
+            index.search(["bread"], 1)
+        assert "check that it runs" not in str(told.value)
+    assert index.search(["bread"], 1)
+    with ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(pgvector._pool().connection())
+        with pytest.raises(RuntimeError, match="all 8 .* were busy for 1 s") as told:
+            index.search(["bread"], 1)
+        assert "check that it runs" not in str(told.value)
+    assert index.search(["bread"], 1)
+
+
+@pytest.mark.parametrize("engine", ["qdrant", "milvus"])
+def test_no_request_is_larger_than_the_bound(
+    engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(engine, request, monkeypatch)
+    monkeypatch.setattr(stores, "MAX_REQUEST_BYTES", 5_000)
+    collection: Any = connect(f"{engine}:requests")
+    collection.create("{}", 8)
+    sent: list[int] = []
+    upsert = collection._client.upsert
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+        def upsert(self, name: str, data: list[Any], **named: Any) -> None:
+            points = [each if isinstance(each, dict) else each.model_dump() for each in data]
+            sent.append(len(json.dumps(points)))
+            upsert(name, data, **named)
+
+    client, collection._client = collection._client, Counting()
+    rows = rows_of([f"{n}.md" for n in range(60)])
+    rows[30] = Row.of(make_passage("Long", "x" * 20_000, "long.md"), "")
+    vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    collection.put(rows, vectors, [["word"]] * 60, 1.0)
+    if engine == "qdrant":
+        client.close()
+    assert len(sent) > 5
+    assert sorted(sent)[-2] <= 5_000 < sorted(sent)[-1]
+
+
+def test_pgvector_takes_a_passage_with_very_many_long_words(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    collection = connect("pgvector:wordy")
+    collection.create("{}", 1)
+    words = [f"{n:0>39}" for n in range(60_000)]
+    long = ["é" * 100 + str(n) for n in range(16_000)]
+    often = [str(n) for n in range(900)] * 1_000
+    rows = rows_of(["a.md", "b.md", "c.md"])
+    collection.put(rows, np.ones((3, 1), np.float32), [words, long, often], 1.0)
+    for position, query in enumerate((words[20_000], long[4_000], "899")):
+        ((row, _),) = collection.search("bm25", [], [query], 5, ())
+        assert row == rows[position]
+
+
+def test_an_account_that_does_not_own_the_table_is_told(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    build_from_passages(PASSAGES, "pgvector:owned")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE ROLE writer LOGIN")
+        connection.execute("GRANT ALL ON owned TO writer")
+    monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "writer@"))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.md").write_text("# A\n\nA page.\n")
+    with pytest.raises(RuntimeError, match="must be owner of table owned; .* ALTER TABLE .* OWNER"):
+        add([tmp_path / "files"], "pgvector:owned")
