@@ -40,6 +40,8 @@ TIMEOUT_S = 10
 """Seconds to wait for an engine to connect."""
 BATCH = 512
 """Rows written at a time; a build that is killed loses at most one such batch."""
+MAX_REQUEST_BYTES = 8 << 20
+"""Size of a request that `request_slices` aims at; Qdrant takes 32 MB, Milvus 64 MB."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 
@@ -237,6 +239,28 @@ class Collection(Protocol):
                 others through.
         """
         ...
+
+
+def request_slices(
+    rows: Sequence[Row], dimension: int, terms: Sequence[Sequence[str]]
+) -> Iterator[slice]:
+    """Cut rows into requests of at most `MAX_REQUEST_BYTES`; a larger row has one of its own.
+
+    Args:
+        rows: Rows to send.
+        dimension: That of their vectors; a number takes up to 24 bytes as JSON.
+        terms: The words of each row; one takes up to 48 bytes as a weight in JSON.
+    """
+    start = size = 0
+    for number, (row, words) in enumerate(zip(rows, terms, strict=True)):
+        texts = 2 * sum(len(text.encode()) for text in row)  # JSON escapes, and Milvus' words
+        row_size = 512 + texts + 24 * dimension + 48 * len(words)
+        if number > start and size + row_size > MAX_REQUEST_BYTES:
+            yield slice(start, number)
+            start, size = number, 0
+        size += row_size
+    if rows:
+        yield slice(start, len(rows))
 
 
 def is_store(name: object) -> bool:
@@ -459,6 +483,10 @@ _UNREADABLE = (
 def _remedy(error: Exception, variable: str) -> str:
     """Return what to do about an error of a client, as far as its kind says it."""
     text = f"{type(error).__name__} {error}".lower()
+    if "must be owner" in text:
+        return "; an account that changes a table must own it: ALTER TABLE … OWNER TO …"
+    if "statement timeout" in text:
+        return "; the table is locked or the server is busy: try again later"
     if re.search(r"permission denied|forbidden|unauthori[sz]ed|unauthenticated|40[13]\b", text):
         return "; the account needs the right to do this"
     unreachable = r"connect|refused|timed? ?out|timeout|unavailable|resolve|getting a connection"

@@ -490,14 +490,14 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
     index = open_source("pgvector:locked", "hybrid")
     with psycopg.connect(postgres) as other:
         other.execute("LOCK TABLE locked")
-        with pytest.raises(RuntimeError, match="statement timeout; a search may take 1 s") as told:
+        with pytest.raises(RuntimeError, match="statement timeout; the table is locked") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
     with ExitStack() as held:
         for _ in range(8):
             held.enter_context(pgvector._pool().connection())
-        with pytest.raises(RuntimeError, match="all 8 .* were busy for 1 s") as told:
+        with pytest.raises(RuntimeError, match=r"all 8 .* were busy for 1 s") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
@@ -561,5 +561,5 @@ def test_an_account_that_does_not_own_the_table_is_told(
     monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "writer@"))
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.md").write_text("# A\n\nA page.\n")
-    with pytest.raises(RuntimeError, match="must be owner of table owned; .* ALTER TABLE .* OWNER"):
+    with pytest.raises(RuntimeError, match=r"must be owner of table owned; .* ALTER TABLE"):
         add([tmp_path / "files"], "pgvector:owned")
