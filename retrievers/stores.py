@@ -485,7 +485,7 @@ def _remedy(error: Exception, variable: str) -> str:
     text = f"{type(error).__name__} {error}".lower()
     if "must be owner" in text:
         return "; an account that changes a table must own it: ALTER TABLE … OWNER TO …"
-    if "statement timeout" in text:
+    if re.search(r"statement timeout|too many clients|too many connections|connection slots", text):
         return "; the table is locked or the server is busy: try again later"
     if re.search(r"permission denied|forbidden|unauthori[sz]ed|unauthenticated|40[13]\b", text):
         return "; the account needs the right to do this"
