@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from hopgate.common.cache import Cache
 from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
 from hopgate.retrievers.hybrid import CANDIDATES, K0, K1, B, Mode
-from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row, address, without
+from hopgate.retrievers.stores import (
+    TIMEOUT_S,
+    ForeignError,
+    Listed,
+    Row,
+    address,
+    request_slices,
+    without,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +150,8 @@ class MilvusCollection:
             {**row._asdict(), "vector": vector, "words": _text(words)}
             for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
         ]
-        self._client.upsert(self._name, data)
+        for part in request_slices(rows, vectors.shape[1], terms):
+            self._client.upsert(self._name, data[part])
 
     def remove(self, keys: Sequence[str]) -> None:
         """Delete rows."""

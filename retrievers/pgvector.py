@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from hopgate.common.cache import Cache
@@ -15,7 +16,7 @@ from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row, addr
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from psycopg import sql
+    from psycopg import Connection, sql
     from psycopg_pool import ConnectionPool
 
 _MARK = "hopgate "
@@ -24,9 +25,15 @@ _PAGE = 4_096
 _MAX_HNSW_DIMENSIONS = 2_000
 _MAX_SEEN = 1_000
 """Largest number of candidates that pgvector keeps during a search (`hnsw.ef_search`)."""
+_SEARCH_S = 30
+"""Seconds that a search may take, waiting for locks included."""
+_CONNECTIONS = 8
+"""Connections of this process at most."""
+_KEEPALIVE_S = 10
+"""Seconds without an answer after which a connection asks whether its server is there."""
 _MAX_POSITIONS = 255
-_MAX_TERMS = 20_000
-"""Words of a passage that are indexed: PostgreSQL takes at most 1 MB of them."""
+_MAX_WORDS_BYTES = 1_000_000
+"""Bytes of a passage's words that are indexed: PostgreSQL takes 1,048,575, positions included."""
 
 _CREATE: LiteralString = """
 CREATE TABLE {table} (key text PRIMARY KEY, id text NOT NULL, title text NOT NULL,
@@ -43,6 +50,19 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::vector, %s::tsvector, %s)
 ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
 = (excluded.stamp, excluded.vector, excluded.words, excluded.norm)
 """
+_GRAPH: LiteralString = """
+SELECT atttypmod, EXISTS (SELECT FROM pg_index JOIN pg_class c ON c.oid = indexrelid
+JOIN pg_am a ON a.oid = c.relam WHERE indrelid = attrelid AND amname = 'hnsw')
+FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'vector'
+"""
+"""The dimension of a table's vectors, and whether there is a graph of them."""
+_LOCK: LiteralString = """
+SELECT pg_advisory_xact_lock(hashtextextended('hopgate', %s::regclass::oid::bigint))
+"""
+_SET: LiteralString = """
+SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS s (name, value)
+"""
+"""Changes settings until the transaction ends."""
 _DENSE: LiteralString = """
 SELECT {columns}, -(vector <#> %(vector)s::vector) FROM {table} WHERE {where}
 ORDER BY vector <#> %(vector)s::vector LIMIT %(k)s
@@ -86,9 +106,24 @@ class PgCollection:
         self._table = sql.Identifier(name)
         self._quoted = '"' + name + '"'
 
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """Take a connection for one transaction."""
+        from psycopg_pool import PoolTimeout
+
+        try:
+            with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout:
+            _direct()  # if the server cannot be reached, this error says why
+            raise RuntimeError(
+                f"all {_CONNECTIONS} sessions of this process were busy for {TIMEOUT_S} s: run "
+                "fewer searches and changes at once"
+            ) from None
+
     def info(self) -> str | None:
         """Return what was stored with the table."""
-        with self._pool.connection() as connection:
+        with self._connection() as connection:
             found = connection.execute(
                 "SELECT obj_description(c.oid, 'pg_class') FROM pg_class c WHERE c.oid = "
                 "to_regclass(%s)",
@@ -104,7 +139,7 @@ class PgCollection:
         """Create the table, and the extension if it is missing."""
         from psycopg import sql
 
-        with self._pool.connection() as connection:
+        with self._connection() as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             self._check_version(connection)
             create = sql.SQL(_CREATE).format(table=self._table, dimension=sql.Literal(dimension))
@@ -126,7 +161,7 @@ class PgCollection:
 
     def describe(self, info: str) -> None:
         """Store other JSON with it."""
-        with self._pool.connection() as connection:
+        with self._connection() as connection:
             connection.execute(self._comment(info))
 
     def drop(self) -> None:
@@ -137,24 +172,14 @@ class PgCollection:
         """Make the HNSW graph, which takes less time after the rows than before them."""
         from psycopg import sql
 
-        with self._pool.connection() as connection:
-            query = (
-                "SELECT atttypmod FROM pg_attribute WHERE attrelid = %s::regclass "
-                "AND attname = 'vector'"
-            )
-            (dimension,) = connection.execute(query, [self._quoted]).fetchone() or (0,)
-            if dimension > _MAX_HNSW_DIMENSIONS:  # pgvector indexes no more; a search is exact
-                return
-            indexes = connection.execute(
-                "SELECT 1 FROM pg_indexes WHERE indexdef LIKE '%%hnsw%%' AND "
-                "(quote_ident(schemaname) || '.' || quote_ident(tablename))::regclass "
-                "= %s::regclass",
-                [self._quoted],
-            )
-            if indexes.fetchone() is None:
+        with self._connection() as connection:
+            # Two builds that end together would each make a graph, and wait for each other.
+            connection.execute(_LOCK, [self._quoted])
+            dimension, indexed = connection.execute(_GRAPH, [self._quoted]).fetchone() or (0, True)
+            if dimension <= _MAX_HNSW_DIMENSIONS and not indexed:  # else every search is exact
                 create = "CREATE INDEX ON {} USING hnsw (vector vector_ip_ops)"
                 connection.execute(sql.SQL(create).format(self._table))
-            connection.execute(sql.SQL("ANALYZE {}").format(self._table))
+        self._run("ANALYZE {table}")  # apart, since it waits while another change has its lock
 
     def listed(self, field: str = "", values: Sequence[str] = ()) -> Iterator[Listed]:
         """List rows."""
@@ -169,7 +194,7 @@ class PgCollection:
         after = ""
         while True:
             given = {"after": after, "values": list(values), "page": _PAGE}
-            with self._pool.connection() as connection:
+            with self._connection() as connection:
                 rows = connection.execute(query, given).fetchall()
             yield from (Listed(*row) for row in rows)
             if len(rows) < _PAGE:
@@ -199,7 +224,7 @@ class PgCollection:
             for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
         ]
         values.sort()  # so that two writers never wait for each other's rows
-        with self._pool.connection() as connection, connection.cursor() as cursor:
+        with self._connection() as connection, connection.cursor() as cursor:
             cursor.executemany(sql.SQL(_PUT).format(table=self._table), values)
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -223,8 +248,14 @@ class PgCollection:
         return [(rows[keys[position]], score) for position, score in fused]
 
     def _dense(self, vector: Sequence[float], k: int, wanted: Filter) -> list[tuple[Row, float]]:
+        """Search the graph; where its scan ends early, as with a rare filter, compare every row."""
+        given = {"vector": str(list(vector)), "k": k}
         seen = min(max(2 * k, CANDIDATES), _MAX_SEEN)
-        return self._found(_DENSE, {"vector": str(list(vector)), "k": k}, wanted, seen)
+        approximate = {"hnsw.ef_search": str(seen), "hnsw.iterative_scan": "strict_order"}
+        found = self._found(_DENSE, given, wanted, approximate)
+        if len(found) == k:
+            return found
+        return self._found(_DENSE, given, wanted, {"enable_indexscan": "off"})
 
     def _bm25(self, terms: Sequence[str], k: int, wanted: Filter) -> list[tuple[Row, float]]:
         counts = Counter(terms)
@@ -241,10 +272,15 @@ class PgCollection:
         return self._found(_BM25, given, wanted)
 
     def _found(
-        self, query: LiteralString, given: dict[str, Any], wanted: Filter, seen: int = 0
+        self,
+        query: LiteralString,
+        given: dict[str, Any],
+        wanted: Filter,
+        settings: dict[str, str] | None = None,
     ) -> list[tuple[Row, float]]:
         where, values = native(wanted)
-        rows = self._run(query, given | values, where, seen)
+        limited = {"statement_timeout": f"{_SEARCH_S}s"} | (settings or {})
+        rows = self._run(query, given | values, where, limited)
         return [(Row(*row[:-1]), float(row[-1])) for row in rows]
 
     def _run(
@@ -252,9 +288,9 @@ class PgCollection:
         query: LiteralString,
         given: dict[str, Any] | None = None,
         where: sql.Composable | None = None,
-        seen: int = 0,
+        settings: dict[str, str] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement; `seen` are the candidates that an approximate search looks at."""
+        """Run a statement with some of the server's settings changed for it."""
         from psycopg import sql
 
         composed = sql.SQL(query).format(
@@ -262,28 +298,26 @@ class PgCollection:
             columns=sql.SQL(", ").join(map(sql.Identifier, Row._fields)),
             where=where or sql.SQL("true"),
         )
-        with self._pool.connection() as connection:
-            if seen:
-                connection.execute(f"SET LOCAL hnsw.ef_search = {seen:d}")
-                connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+        with self._connection() as connection:
+            if settings:
+                connection.execute(_SET, [list(settings), list(settings.values())])
             done = connection.execute(composed, given)
             return done.fetchall() if done.description else []
 
 
 def _pool() -> ConnectionPool:
     """Return the connection pool of this address."""
-    import psycopg
     from psycopg_pool import ConnectionPool
 
     url = address("pgvector")
 
     def connect() -> ConnectionPool:
-        psycopg.connect(url, connect_timeout=TIMEOUT_S).close()  # its error says what is wrong
+        _direct()  # its error says what is wrong
         pool = ConnectionPool(
             url,
-            kwargs={"connect_timeout": TIMEOUT_S},
+            kwargs=_reaching(),
             min_size=0,
-            max_size=8,
+            max_size=_CONNECTIONS,
             timeout=TIMEOUT_S,
             open=True,
             check=ConnectionPool.check_connection,
@@ -294,6 +328,24 @@ def _pool() -> ConnectionPool:
     return _pools.get(url, connect)
 
 
+def _direct() -> None:
+    """Connect outside the pool, whose own errors do not say why it cannot."""
+    import psycopg
+
+    psycopg.connect(address("pgvector"), **_reaching()).close()
+
+
+def _reaching() -> dict[str, Any]:
+    """Return settings of a connection that notices when its server is gone."""
+    return {
+        "connect_timeout": TIMEOUT_S,
+        "keepalives_idle": _KEEPALIVE_S,
+        "keepalives_interval": _KEEPALIVE_S,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 4 * _KEEPALIVE_S * 1_000,
+    }
+
+
 def _quote(term: str) -> str:
     escaped = term.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
@@ -301,7 +353,12 @@ def _quote(term: str) -> str:
 
 def _tsvector(terms: Sequence[str]) -> str:
     """Write words as PostgreSQL's `tsvector`, whose positions stand for how often each occurs."""
-    counts = Counter(terms[:_MAX_TERMS])
+    counts, size = Counter[str](), 0
+    for term in terms:
+        size += 2 if term in counts else len(term.encode()) + 5  # a position takes 2 bytes
+        if size > _MAX_WORDS_BYTES:
+            break
+        counts[term] += 1
     positions = [",".join(map(str, range(1, min(n, _MAX_POSITIONS) + 1))) for n in counts.values()]
     return " ".join(f"{_quote(term)}:{n}" for term, n in zip(counts, positions, strict=True))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hopgate.common.cache import Cache
 from hopgate.retrievers.filters import Filter, literal, pieces
 from hopgate.retrievers.hybrid import CANDIDATES, K0, K1, Mode, length_norm
-from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row
+from hopgate.retrievers.stores import TIMEOUT_S, ForeignError, Listed, Row, request_slices
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +117,8 @@ class QdrantCollection:
             )
             for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
         ]
-        self._client.upsert(self._name, points, wait=True)
+        for part in request_slices(rows, vectors.shape[1], terms):
+            self._client.upsert(self._name, points[part], wait=True)
 
     def remove(self, keys: Sequence[str]) -> None:
         """Delete rows."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -40,6 +40,8 @@ TIMEOUT_S = 10
 """Seconds to wait for an engine to connect."""
 BATCH = 512
 """Rows written at a time; a build that is killed loses at most one such batch."""
+MAX_REQUEST_BYTES = 8 << 20
+"""Size of a request that `request_slices` aims at; Qdrant takes 32 MB, Milvus 64 MB."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 
@@ -237,6 +239,28 @@ class Collection(Protocol):
                 others through.
         """
         ...
+
+
+def request_slices(
+    rows: Sequence[Row], dimension: int, terms: Sequence[Sequence[str]]
+) -> Iterator[slice]:
+    """Cut rows into requests of at most `MAX_REQUEST_BYTES`; a larger row has one of its own.
+
+    Args:
+        rows: Rows to send.
+        dimension: That of their vectors; a number takes up to 24 bytes as JSON.
+        terms: The words of each row; one takes up to 48 bytes as a weight in JSON.
+    """
+    start = size = 0
+    for number, (row, words) in enumerate(zip(rows, terms, strict=True)):
+        texts = 2 * sum(len(text.encode()) for text in row)  # JSON escapes, and Milvus' words
+        row_size = 512 + texts + 24 * dimension + 48 * len(words)
+        if number > start and size + row_size > MAX_REQUEST_BYTES:
+            yield slice(start, number)
+            start, size = number, 0
+        size += row_size
+    if rows:
+        yield slice(start, len(rows))
 
 
 def is_store(name: object) -> bool:
@@ -444,14 +468,25 @@ def explained(store: Store) -> Iterator[None]:
     except Exception as error:  # the clients' errors have no common base class
         engine = ENGINES[store.engine]
         variable = " or ".join(each for each in engine.addresses if os.environ.get(each))
-        raise RuntimeError(
-            f"{store} failed: {_scrubbed(error, engine)}{_remedy(error, variable)}"
-        ) from None
+        said = _scrubbed(error, engine)
+        remedy = _remedy(error, variable) if said else f"{variable} {_UNREADABLE}"
+        raise RuntimeError(f"{store} failed: {said}{remedy}") from None
+
+
+_UNREADABLE = (
+    "cannot be read as an address: use SCHEME://USER:PASSWORD@HOST:PORT, with every character of "
+    "the password except letters, digits, - and _ percent-encoded (/ is %2F); PostgreSQL also "
+    "takes password='…' in quotes"
+)
 
 
 def _remedy(error: Exception, variable: str) -> str:
     """Return what to do about an error of a client, as far as its kind says it."""
     text = f"{type(error).__name__} {error}".lower()
+    if "must be owner" in text:
+        return "; an account that changes a table must own it: ALTER TABLE … OWNER TO …"
+    if re.search(r"statement timeout|too many clients|too many connections|connection slots", text):
+        return "; the table is locked or the server is busy: try again later"
     if re.search(r"permission denied|forbidden|unauthori[sz]ed|unauthenticated|40[13]\b", text):
         return "; the account needs the right to do this"
     unreachable = r"connect|refused|timed? ?out|timeout|unavailable|resolve|getting a connection"
@@ -461,10 +496,49 @@ def _remedy(error: Exception, variable: str) -> str:
 
 
 def _scrubbed(error: Exception, engine: Engine) -> str:
+    """Return an error's first line without addresses and secrets.
+
+    It is empty if an address cannot be parsed: then any part of it may be a part of a password.
+    """
     text = first_line(error)
     for name in (*engine.addresses, *engine.secrets):
-        if value := os.environ.get(name, "").strip():
-            text = text.replace(value, f"${name}")
-            if password := urlsplit(value).password if "://" in value else None:
-                text = text.replace(password, "…")
+        if not (value := os.environ.get(name, "").strip()):
+            continue
+        text = text.replace(value, f"${name}")
+        try:
+            hidden = _passwords(name, value) if name in engine.addresses else []
+        except ValueError:
+            return ""
+        for password in hidden:
+            text = text.replace(password, "…")
     return text[:300]
+
+
+def _passwords(name: str, value: str) -> list[str]:
+    """Return the passwords in an address, as they are written and as they are sent.
+
+    Raises:
+        ValueError: The address cannot be parsed, or an `@` or a port shows that a character of the
+            password is taken for the password's end.
+    """
+    if name == "PGVECTOR_URL":
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+
+        try:
+            given = {key: str(each) for key, each in conninfo_to_dict(value).items()}
+        except psycopg.Error:
+            raise ValueError from None
+        rest = given.get("host", "") + given.get("dbname", "")
+        ports = given.get("port", "").replace(",", "")
+        found = [given.get("password", ""), given.get("sslpassword", "")]
+    elif "://" in value:
+        parts = urlsplit(value)
+        rest = parts.netloc.partition("@")[2] + parts.path + parts.query + parts.fragment
+        ports = str(parts.port or "")
+        found = [parts.password or ""]
+    else:
+        return []
+    if "@" in rest or not (ports.isdecimal() or not ports):
+        raise ValueError
+    return [form for each in found if each for form in (each, quote(each, safe=""), unquote(each))]

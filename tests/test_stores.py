@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from commands import Ran
@@ -17,7 +21,7 @@ from hopgate.common.cache import Cache
 from hopgate.evaluation.runner import index_identity
 from hopgate.nodes.context import Context
 from hopgate.nodes.runtime import Resources
-from hopgate.retrievers import qdrant, store_change
+from hopgate.retrievers import pgvector, qdrant, store_change, stores
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import (
     add,
@@ -33,7 +37,7 @@ from hopgate.retrievers.index import load_index
 from hopgate.retrievers.manifest import info
 from hopgate.retrievers.push import push
 from hopgate.retrievers.sources import MODES, check_source, open_source
-from hopgate.retrievers.stores import connect, describe_store, parse
+from hopgate.retrievers.stores import Row, connect, describe_store, parse
 from hopgate.retrievers.verifying import verify
 
 ENGINES = ("milvus", "qdrant", "pgvector")
@@ -436,3 +440,172 @@ def test_a_file_of_milvus_that_another_process_has_open_is_named(
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "MILVUS_URI cannot be opened" in done.stderr
+
+
+def rows_of(sources: list[str]) -> list[Row]:
+    """One row for each source."""
+    return [
+        Row.of(make_passage(f"Row {n}", f"Text {n}.", source), "")
+        for n, source in enumerate(sources)
+    ]
+
+
+def test_a_rare_filter_finds_what_the_graph_misses(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = "hnsw.max_scan_tuples=100", "enable_seqscan=off", "enable_bitmapscan=off"
+    options = "%20".join(f"-c%20{each.replace('=', '%3D')}" for each in settings)
+    monkeypatch.setenv("PGVECTOR_URL", f"{postgres}&options={options}")
+    sources = ["near.md"] * 995 + ["far.md"] * 5
+    vectors = np.random.default_rng(0).normal(0, 0.1, (len(sources), 8)).astype(np.float32)
+    vectors[:, 0] = [1 if source == "near.md" else -1 for source in sources]
+    collection = connect("pgvector:rare")
+    collection.create("{}", 8)
+    collection.put(rows_of(sources), vectors, [["word"]] * len(sources), 1.0)
+    collection.finish()
+    query = [1.0, *[0.0] * 7]
+    for source, count in (("far.md", 5), ("near.md", 10)):
+        found = collection.search("dense", query, [], 10, (("source", (source,)),))
+        assert [row.source for row, _ in found] == [source] * count
+        exact = sorted(vectors[[each == source for each in sources], 0], reverse=True)
+        if count < 10:  # then the graph has not answered
+            assert [score for _, score in found] == pytest.approx(exact)
+
+
+UNREADABLE = "cannot be read as an address: use "
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value", "said"),
+    [
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db", "check that it runs"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:[{}@127.0.0.1:9/db", "check that it runs"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht", UNREADABLE),
+        ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
+        ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9", UNREADABLE),
+        ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
+        ("milvus:a", "MILVUS_URI", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
+        ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
+    ],
+)
+def test_no_part_of_an_odd_password_is_printed(
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setattr(qdrant, "_clients", Cache())
+    monkeypatch.setenv(variable, value.format(SECRET))
+    with pytest.raises(RuntimeError) as failure:
+        open_source(name)
+    assert said in str(failure.value)
+    assert variable in str(failure.value)
+    for part in (SECRET, "yacht", "zebra", "℀", "zz"):
+        assert part not in str(failure.value)
+
+
+def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    collection = connect("pgvector:together")
+    collection.create("{}", 8)
+    with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres) as other:
+        other.execute("LOCK TABLE together IN ROW EXCLUSIVE MODE")  # so that both must wait
+        both = [pool.submit(collection.finish) for _ in range(2)]
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while other.execute(waiting).fetchone() != (2,):
+            assert not any(each.done() for each in both)
+            time.sleep(0.02)
+        other.rollback()
+        for each in both:
+            each.result()
+        found = other.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'together'")
+        assert sum("hnsw" in definition for (definition,) in found) == 1
+
+
+def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector, "_pools", Cache())
+    monkeypatch.setattr(pgvector, "_SEARCH_S", 1)
+    monkeypatch.setattr(pgvector, "TIMEOUT_S", 1)
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    build_from_passages(PASSAGES, "pgvector:locked")
+    index = open_source("pgvector:locked", "hybrid")
+    with psycopg.connect(postgres) as other:
+        other.execute("LOCK TABLE locked")
+        with pytest.raises(RuntimeError, match="statement timeout; the table is locked") as told:
+            index.search(["bread"], 1)
+        assert "check that it runs" not in str(told.value)
+    assert index.search(["bread"], 1)
+    with ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(pgvector._pool().connection())
+        with pytest.raises(RuntimeError, match=r"all 8 .* were busy for 1 s") as told:
+            index.search(["bread"], 1)
+        assert "check that it runs" not in str(told.value)
+    assert index.search(["bread"], 1)
+
+
+@pytest.mark.parametrize("engine", ["qdrant", "milvus"])
+def test_no_request_is_larger_than_the_bound(
+    engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(engine, request, monkeypatch)
+    monkeypatch.setattr(stores, "MAX_REQUEST_BYTES", 5_000)
+    collection: Any = connect(f"{engine}:requests")
+    collection.create("{}", 8)
+    sent: list[int] = []
+    upsert = collection._client.upsert
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+        def upsert(self, name: str, data: list[Any], **named: Any) -> None:
+            points = [each if isinstance(each, dict) else each.model_dump() for each in data]
+            sent.append(len(json.dumps(points)))
+            upsert(name, data, **named)
+
+    client, collection._client = collection._client, Counting()
+    rows = rows_of([f"{n}.md" for n in range(60)])
+    rows[30] = Row.of(make_passage("Long", "x" * 20_000, "long.md"), "")
+    vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    collection.put(rows, vectors, [["word"]] * 60, 1.0)
+    if engine == "qdrant":
+        client.close()
+    assert len(sent) > 5
+    assert sorted(sent)[-2] <= 5_000 < sorted(sent)[-1]
+
+
+def test_pgvector_takes_a_passage_with_very_many_long_words(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    collection = connect("pgvector:wordy")
+    collection.create("{}", 1)
+    words = [f"{n:0>39}" for n in range(60_000)]
+    long = ["é" * 100 + str(n) for n in range(16_000)]
+    often = [str(n) for n in range(900)] * 1_000
+    rows = rows_of(["a.md", "b.md", "c.md"])
+    collection.put(rows, np.ones((3, 1), np.float32), [words, long, often], 1.0)
+    for position, query in enumerate((words[20_000], long[4_000], "899")):
+        ((row, _),) = collection.search("bm25", [], [query], 5, ())
+        assert row == rows[position]
+
+
+def test_an_account_that_does_not_own_the_table_is_told(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PGVECTOR_URL", postgres)
+    build_from_passages(PASSAGES, "pgvector:owned")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE ROLE writer LOGIN")
+        connection.execute("GRANT ALL ON owned TO writer")
+    monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "writer@"))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.md").write_text("# A\n\nA page.\n")
+    with pytest.raises(RuntimeError, match=r"must be owner of table owned; .* ALTER TABLE"):
+        add([tmp_path / "files"], "pgvector:owned")
