@@ -35,8 +35,8 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev
-	$(BIN)/mypy
-	$(BIN)/mypy examples tools
+	$(BIN)/mypy -n 2
+	$(BIN)/mypy -n 2 examples tools
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -215,8 +215,6 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"where.{name} is empty: give a value, or leave it out")
     if len(value) > MAX_CHARS:
         raise ValueError(f"where.{name} has {len(value):,} characters: use at most {MAX_CHARS:,}")
-    if "\0" in value:
-        raise ValueError(f"where.{name} is {shown(value)}: remove the NUL character")
     if has_surrogate(value):
         raise ValueError(f"where.{name} is {shown(value)}: remove the lone surrogate")
     wildcards = sum(literal(piece) is None for piece in pieces(value)) if name in PATTERNS else 0

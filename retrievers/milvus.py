@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hopgate.common.cache import Cache
@@ -39,6 +40,8 @@ _MAX_BYTES = 65_535
 _PAGE = 1_000
 
 _clients: Cache[MilvusClient] = Cache()
+_writing = Lock()
+"""Held while rows change: milvus-lite 3.2 fails now and then when two threads write at once."""
 
 
 class MilvusCollection:
@@ -115,7 +118,8 @@ class MilvusCollection:
 
     def finish(self) -> None:
         """Flush, so that the engine can index what came last."""
-        self._client.flush(self._name)
+        with _writing:
+            self._client.flush(self._name)
 
     def listed(self, field: str = "", values: Sequence[str] = ()) -> Iterator[Listed]:
         """List rows."""
@@ -151,11 +155,13 @@ class MilvusCollection:
             for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
         ]
         for part in request_slices(rows, vectors.shape[1], terms):
-            self._client.upsert(self._name, data[part])
+            with _writing:
+                self._client.upsert(self._name, data[part])
 
     def remove(self, keys: Sequence[str]) -> None:
         """Delete rows."""
-        self._client.delete(self._name, ids=list(keys))
+        with _writing:
+            self._client.delete(self._name, ids=list(keys))
 
     def search(
         self, mode: Mode, vector: Sequence[float], terms: Sequence[str], k: int, wanted: Filter
@@ -191,6 +197,7 @@ def _client() -> MilvusClient:
     uri = address("milvus")
 
     def connect() -> MilvusClient:
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it writes notes to stderr
         with without("MILVUS_URI"):  # pymilvus reads it too, and knows no files there
             from pymilvus import MilvusClient
 

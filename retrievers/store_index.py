@@ -77,6 +77,9 @@ class StoreIndex:
         if mode not in get_args(Mode):
             raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
         queries = [encodable(query) for query in queries]
+        wanted = tuple((n, tuple(v for v in values if "\0" not in v)) for n, values in wanted)
+        if not all(values for _, values in wanted):  # no store takes a passage with a NUL character
+            return [[] for _ in queries]
         vectors = [[] for _ in queries] if mode == "bm25" else _vectors(encoder, queries)
         found = []
         for query, vector in zip(queries, vectors, strict=True):

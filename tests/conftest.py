@@ -15,6 +15,7 @@ from postgres import server
 
 # Read when langgraph, transformers and torch are imported, which no import above does.
 os.environ |= {
+    "GRPC_VERBOSITY": "ERROR",  # of milvus-lite, Ray and others in one process
     "HF_HUB_OFFLINE": "1",
     "LANGGRAPH_STRICT_MSGPACK": "true",
     "LANGSMITH_TRACING": "false",

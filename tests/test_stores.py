@@ -37,6 +37,7 @@ from hopgate.retrievers.index import load_index
 from hopgate.retrievers.manifest import info
 from hopgate.retrievers.push import push
 from hopgate.retrievers.sources import MODES, check_source, open_source
+from hopgate.retrievers.store_index import load_store
 from hopgate.retrievers.stores import Row, connect, describe_store, parse
 from hopgate.retrievers.verifying import verify
 
@@ -231,6 +232,15 @@ def test_a_change_stops_when_another_process_builds_the_collection_anew(
         add_passages([make_passage("Other", "Text.", "other.md")], store)
     assert describe_store(store)["language"] == "de"
     assert len(content(store)) == 3
+
+
+def test_a_value_with_a_nul_character_matches_nothing(store: str) -> None:
+    build_from_passages(PASSAGES, store)
+    index = load_store(store)
+    for mode in MODES:
+        assert index.search(["bread"], 3, mode, {"source": "a\0b"}) == [[]]
+        found = index.search(["bread"], 3, mode, {"source": ["a\0b", "bakery.md"]})
+        assert [hit["source"] for hit in found[0]] == ["bakery.md"]
 
 
 def test_several_writers_add_at_once(store: str) -> None:
