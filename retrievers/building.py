@@ -30,10 +30,11 @@ from hopgate.retrievers.loaders import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.manifest import changed_files, checked_info, describe, info
+from hopgate.retrievers.manifest import Manifest, changed_files, checked_info, describe, info
 from hopgate.retrievers.parallel import read_with
 from hopgate.retrievers.store_change import StoreChange
 from hopgate.retrievers.stores import (
+    StoreInfo,
     check_folder,
     connect,
     is_store,
@@ -374,12 +375,7 @@ def _building(
             if not changed_files(folder, info(folder)):
                 current = Parts.open(folder, checked_info(folder))
         load_faiss()
-        if isinstance(encoder, Encoder):
-            loaded = encoder
-        elif encoder is None and current:
-            loaded = matching_encoder(folder, current.manifest, None)
-        else:
-            loaded = load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
+        loaded = _encoder_of(folder, encoder, current.manifest if current else None)
         if factory:
             given(factory, 1, loaded.dimension)  # before anything is encoded
         described = describe(loaded)
@@ -451,13 +447,7 @@ def _building_store(
     if factory:
         raise ValueError(f"--factory is for folders: leave it out, {store} indexes its own vectors")
     current = read_info(store, collection)
-    encoder = encoder or store.encoder or None
-    if isinstance(encoder, Encoder):
-        loaded = encoder
-    elif encoder is None and current:
-        loaded = matching_encoder(Path(str(store)), current, None)
-    else:
-        loaded = load_encoder(encoder or DEFAULT_ENCODER)
+    loaded = _encoder_of(Path(str(store)), encoder or store.encoder or None, current)
     described = describe(loaded)
     other = current and current["encoder"] | {"name": ""} != described | {"name": ""}
     renew = bool(replace and current and (other or language not in ("", current["language"])))
@@ -473,6 +463,17 @@ def _building_store(
         change.replace_all(may_shrink=replace)
         change.language, change.roots, change.renew = language, [], renew
         yield change
+
+
+def _encoder_of(
+    index: Path, encoder: str | Encoder | None, current: Manifest | StoreInfo | None
+) -> Encoder:
+    """Load the encoder of a build: the one that is given, or the index's own, or the default."""
+    if isinstance(encoder, Encoder):
+        return encoder
+    if encoder is None and current:
+        return matching_encoder(index, current, None)
+    return load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
 
 
 @contextmanager

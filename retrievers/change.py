@@ -431,7 +431,7 @@ class Change:
         if not (worn or self.rewrite or self._new_language):
             return WordsWriter(folder, self.language, current.words, expected)
         writer = WordsWriter(folder, self.language, expected=len(self._held) + expected)
-        for keys in _chunks(self._held.tolist(), _AT_A_TIME):
+        for keys in chunks(self._held.tolist(), _AT_A_TIME):
             writer.put(zip(keys, current.words.read(keys, checked=True), strict=True))
         return writer
 
@@ -442,7 +442,7 @@ class Change:
         repeated = set(unique[counts > 1].tolist())
         gathered: dict[int, tuple[Stored, list[Place]]] = {}
         done = 0
-        for batch in _chunks(incoming, _AT_A_TIME):
+        for batch in chunks(incoming, _AT_A_TIME):
             for key, stored in batch:
                 if key in repeated:
                     gathered.setdefault(key, (stored, []))[1].extend(stored.places)
@@ -453,9 +453,9 @@ class Change:
             (key, structs.replace(stored, places=tuple(dict.fromkeys(places))))
             for key, (stored, places) in gathered.items()
         )
-        for batch in _chunks(shared, _AT_A_TIME):
+        for batch in chunks(shared, _AT_A_TIME):
             self._put(batch)
-        for keys in _chunks(self._leaving[~is_in(self._leaving, unique)].tolist(), _AT_A_TIME):
+        for keys in chunks(self._leaving[~is_in(self._leaving, unique)].tolist(), _AT_A_TIME):
             self._remove(keys)
 
     def _put(self, batch: Sequence[tuple[int, Stored]]) -> None:
@@ -602,8 +602,8 @@ class Change:
         if len(waiting):
             stage, done = self.stage("encoding passages"), len(fresh) - len(waiting)
             stage(done, len(fresh))
-            chunks = _chunks(self.incoming.only(waiting), _BATCH)
-            batches = ([stored.passage(key) for key, stored in chunk] for chunk in chunks)
+            parts = chunks(self.incoming.only(waiting), _BATCH)
+            batches = ([stored.passage(key) for key, stored in part] for part in parts)
             for passages, vectors in self._encoded_batches(batches, done, len(fresh)):
                 saved.keep([key_of(each["id"]) for each in passages], vectors)
                 done += len(passages)
@@ -685,7 +685,8 @@ class _Encoded:
 Item = TypeVar("Item")
 
 
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items; the last may be shorter."""
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk

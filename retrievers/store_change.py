@@ -15,14 +15,14 @@ from functools import cached_property, partial
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.base import Passage
-from hopgate.retrievers.change import BuildProgress, BuildReport, Repeat
+from hopgate.retrievers.change import BuildProgress, BuildReport, Repeat, chunks
 from hopgate.retrievers.encoders import Encoder, first_line
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.incoming import Incoming
@@ -143,7 +143,7 @@ class StoreChange:
         with explained(self._store):
             if not field:
                 yield from self._collection.listed()
-            for some in _chunks(values, BATCH):
+            for some in chunks(values, BATCH):
                 yield from self._collection.listed(field, some)
 
     # What is to change
@@ -290,7 +290,7 @@ class StoreChange:
         """Write the rows that the store does not have, a batch at a time."""
         stage, done, total = self.stage("filling the store"), 0, len(self.incoming)
         seen: dict[str, str] = {}
-        for batch in _chunks(self.incoming, BATCH):
+        for batch in chunks(self.incoming, BATCH):
             rows: dict[str, Row] = {}
             for key, stored in batch:
                 row = self._row(key, stored)
@@ -353,7 +353,7 @@ class StoreChange:
         encoder = self._encoder()
         if not self.workers:
             return encoder.encode_passages(passages)
-        shares = _chunks(passages, ceil(len(passages) / self.workers.count))
+        shares = chunks(passages, ceil(len(passages) / self.workers.count))
         return np.concatenate([each for _, each in encode_with(self.workers, encoder, shares)])
 
     def _remove(self) -> int:
@@ -365,7 +365,7 @@ class StoreChange:
         if gone:
             self._check_same()
         now = (row for row in self._listed("id", sorted(gone)) if self._leaving.get(row.key) == row)
-        for keys in _chunks([row.key for row in now], BATCH):
+        for keys in chunks([row.key for row in now], BATCH):
             with explained(self._store):
                 self._collection.remove(keys)
         return len(gone - {row.id for row in self._listed("id", sorted(gone))}) if gone else 0
@@ -402,12 +402,3 @@ def _whole(stamps: Counter[str]) -> str:
     (marked, rows), *others = stamps.items()
     stamp, _, size = marked.rpartition("/")
     return stamp if not others and size == str(rows) else ""
-
-
-Item = TypeVar("Item")
-
-
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
