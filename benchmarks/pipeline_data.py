@@ -1,9 +1,9 @@
 """Passages and questions for the whole pipeline: label, train-router, eval qa.
 
-Writes three files into --out: `passages.jsonl`, every passage of the three sets in --data;
-`train.jsonl` and `valid.jsonl`, samples of their questions and of `questions/common.jsonl`. No
-question is in both, and no paragraph of XQuAD either. The hash of the id selects the questions, so
-the same data gives the same files.
+Writes four files into --out: `passages.jsonl`, every passage of the three sets in --data;
+`train.jsonl`, `valid.jsonl` and `fresh.jsonl`, samples of their questions and of
+`questions/common.jsonl`. No question is in two of them, and no paragraph of XQuAD either. The hash
+of the id selects the questions, so the same data gives the same files.
 
     python benchmarks/pipeline_data.py --data ../shared/data --out build/pipeline
 """
@@ -15,8 +15,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-SIZES = {"multihop": (34, 20), "retrievalqa": (60, 25), "xquad": (60, 25), "common": (40, 10)}
-"""Number of training and validation questions of each set."""
+SIZES = {
+    "train": {"multihop": 34, "retrievalqa": 60, "xquad": 60, "common": 40},
+    "valid": {"multihop": 20, "retrievalqa": 25, "xquad": 25, "common": 10},
+    "fresh": {"multihop": 0, "retrievalqa": 65, "xquad": 75, "common": 70},
+}
+"""Number of questions of each set in each part; `train` and `valid` leave no multi-hop question."""
 COMMON = Path(__file__).parent / "questions" / "common.jsonl"
 
 Row = dict[str, Any]
@@ -29,14 +33,15 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     write(options.out / "passages.jsonl", passages(options.data))
-    parts: dict[str, list[Row]] = {"train": [], "valid": []}
+    parts: dict[str, list[Row]] = {part: [] for part in SIZES}
     for name, rows in questions(options.data).items():
-        train_size, valid_size = SIZES[name]
         ordered = sorted(rows, key=lambda row: hashlib.sha256(row["id"].encode()).digest())
-        parts["train"] += ordered[:train_size]
-        used = {row["group"] for row in parts["train"]}
-        unused = [row for row in reversed(ordered) if row["group"] not in used]
-        parts["valid"] += unused[:valid_size]
+        for part, sizes in SIZES.items():
+            parts[part] += ordered[: sizes[name]]
+            used = {row["group"] for rows in parts.values() for row in rows}
+            ordered = [row for row in ordered if row["group"] not in used]
+            if part == "train":
+                ordered.reverse()  # so that `valid` is the sample that earlier figures are of
     for name, rows in parts.items():
         fields = ("id", "dataset", "question", "answers")
         write(options.out / f"{name}.jsonl", ({key: row[key] for key in fields} for row in rows))

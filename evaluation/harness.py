@@ -43,6 +43,10 @@ class Answered(Prediction):
     """The path that was taken."""
     stop_reason: str | None
     """Why the loop ended; None without a loop."""
+    cited: int
+    """Number of passages that the answer rests on."""
+    doubt: str | None
+    """Why the answer may not be good enough; see `hopgate.nodes.state.Decision`."""
 
 
 class GateReply(TypedDict):
@@ -128,7 +132,11 @@ class WholeGraph(_GraphPart):
         prediction = _scored(item, result)
         prediction["retrieve"] = decision["strategy"] != "none"
         return Answered(
-            **prediction, strategy=decision["strategy"], stop_reason=decision["stop_reason"]
+            **prediction,
+            strategy=decision["strategy"],
+            stop_reason=decision["stop_reason"],
+            cited=len(result["citations"]),
+            doubt=decision["doubt"],
         )
 
 
