@@ -21,6 +21,7 @@ import click
 from click.core import ParameterSource
 
 from hopgate import cli_eval, cli_index
+from hopgate.common.ending import end_process
 from hopgate.common.errors import reason
 from hopgate.options import (
     ANSWERING,
@@ -594,7 +595,7 @@ def main() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    sys.exit(_run(arguments, debug))
+    end_process(_run(arguments, debug))
 
 
 def _run(arguments: list[str], debug: bool) -> int:

@@ -12,6 +12,8 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from hopgate.common.ending import busy
+
 AT_ONCE = 64
 """Threads of one kind of call in an event loop; more wait, so that a store that hangs cannot use up
 memory."""
@@ -67,10 +69,12 @@ def start(work: Callable[[], None]) -> None:
     except IndexError:
         wanted = SimpleQueue()
         threading.Thread(target=_serve, args=(wanted,), name="hopgate-call", daemon=True).start()
+    busy.add(wanted)
     wanted.put(work)
 
 
 def _serve(wanted: "SimpleQueue[Callable[[], None]]") -> None:
     while True:
         wanted.get()()
+        busy.discard(wanted)
         _free.append(wanted)
