@@ -32,8 +32,10 @@ from hopgate.options import (
     hired,
     job_options,
     json_option,
+    judge_options,
     limit_option,
     make_job,
+    make_judging,
     out_folder_option,
     output,
     print_json,
@@ -147,13 +149,7 @@ def search(query: str, settings: dict[str, Any], k: int, as_json: bool) -> None:
     help="JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.",
 )
 @click.option("--out", required=True, type=FILE, help="JSONL of labels to write.")
-@click.option(
-    "--judge",
-    type=click.Choice(["em", "match"]),
-    default="em",
-    show_default=True,
-    help="Correct answers: those that equal an accepted one, or (match) contain one.",
-)
+@judge_options
 @limit_option
 @skip_bad_option
 @job_options
@@ -163,6 +159,8 @@ def label(
     questions: Path,
     out: Path,
     judge: "Judge",
+    min_confidence: float | None,
+    judge_model: str | None,
     limit: int | None,
     skip_bad_rows: bool,
     concurrency: int,
@@ -180,11 +178,12 @@ def label(
     from hopgate.evaluation import labelling
     from hopgate.retrievers.sources import index_path
 
+    judging = make_judging(judge, min_confidence, judge_model)
     index = index_path(request_context(settings).index)
     with hired(workers, ray) as hands, render.stages() as progress:
         job = make_job(settings, concurrency, overwrite, progress, hands)
         report = labelling.label(
-            questions, index, out, judge, job, limit=limit, skip_bad_rows=skip_bad_rows
+            questions, index, out, judging, job, limit=limit, skip_bad_rows=skip_bad_rows
         )
     output(report, as_json, render.labelled)
 

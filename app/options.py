@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from hopgate import Context
     from hopgate.common.workers import Workers
+    from hopgate.evaluation.labelling import Judge, Judging
     from hopgate.evaluation.runner import Job, Progress
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -70,6 +71,46 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
         workers_options,
         click.option("--overwrite", is_flag=True, help="Discard saved answers and start again."),
     )(command)
+
+
+def judge_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which answers are correct, see `make_judging`."""
+    return combined(
+        click.option(
+            "--judge",
+            type=click.Choice(["em", "match", "silver"]),
+            default="em",
+            show_default=True,
+            help="Correct answers: those that equal an accepted one, contain one (match), or agree "
+            "with the best-supported one (silver), which needs no accepted answers.",
+        ),
+        click.option(
+            "--min-confidence",
+            type=click.FloatRange(0, 1),
+            help="silver: leave out rows of less confidence. Default: 0.5.",
+        ),
+        click.option(
+            "--judge-model", help="silver: a model that is asked which answers are right."
+        ),
+    )(command)
+
+
+def make_judging(
+    judge: "Judge", min_confidence: float | None, judge_model: str | None
+) -> "Judging":
+    """Return what the options of `judge_options` ask for.
+
+    Raises:
+        UsageError: An option that only applies to `silver` was given without it.
+    """
+    from hopgate.evaluation.labelling import Judging
+    from hopgate.evaluation.silver import MIN_CONFIDENCE
+
+    for name, value in (("--min-confidence", min_confidence), ("--judge-model", judge_model)):
+        if value is not None and judge != "silver":
+            raise click.UsageError(f"{name} applies to --judge silver; leave it out.")
+    least = MIN_CONFIDENCE if min_confidence is None else min_confidence
+    return Judging(judge, least, judge_model)
 
 
 def workers_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -665,6 +665,8 @@ def labelled(report: dict[str, Any]) -> None:
         )
     _out.print(table)
     _out.print(f"{report['cheapest']['unanswered']} questions that no strategy answered")
+    if report["unclear"]:
+        _out.print(f"{report['unclear']} questions left out: not clear which answer is right")
     if report["bad_rows"]:
         _out.print(f"[yellow]![/] {report['bad_rows']} bad rows left out")
     _out.print(f"→ {escape(report['out'])}", soft_wrap=True)

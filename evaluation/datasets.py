@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ class Example(NamedTuple):
     Attributes:
         id: Unique within its file.
         question: The question.
-        golds: Accepted answers; at least one is more than articles and punctuation.
+        golds: Accepted answers; at least one is more than articles and punctuation. None, if the
+            file was read for a judge that needs none.
         source: The dataset that it comes from; empty if unknown.
         passages: Passages that come with it, best first; `score` is 1/rank. None is empty or
             repeated.
@@ -71,7 +73,9 @@ def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example],
     return _read(path, _retrievalqa_example, "RetrievalQA's JSONL", skip_bad)
 
 
-def read_examples(path: Path, skip_bad: bool = False) -> tuple[list[Example], list[BadRow]]:
+def read_examples(
+    path: Path, skip_bad: bool = False, *, answers_needed: bool = True
+) -> tuple[list[Example], list[BadRow]]:
     """Read JSONL rows of `question`, one of `ANSWERS`, and optionally `id` and `dataset`.
 
     The answers are a list, a list as JSON in a string, or one text. Other fields are ignored. A
@@ -80,12 +84,14 @@ def read_examples(path: Path, skip_bad: bool = False) -> tuple[list[Example], li
     Args:
         path: The file.
         skip_bad: Leave out and return bad rows instead of refusing the file.
+        answers_needed: Refuse rows without accepted answers.
 
     Raises:
         ValueError: As `read_retrievalqa`.
     """
     expected = 'JSONL with rows such as {"question": "…", "answers": ["…"]}'
-    return _read(path, _question_example, expected, skip_bad)
+    parse = partial(_question_example, answers_needed=answers_needed)
+    return _read(path, parse, expected, skip_bad)
 
 
 def data_summary(path: Path, rows: int, bad_rows: int) -> dict[str, Any]:
@@ -130,16 +136,16 @@ def _retrievalqa_example(fields: dict[str, Any], line: int) -> Example:
     )
 
 
-def _question_example(fields: dict[str, Any], line: int) -> Example:
+def _question_example(fields: dict[str, Any], line: int, *, answers_needed: bool) -> Example:
     question = check_question(required_text(fields, "question"))
     accepted = next((name for name in ANSWERS if fields.get(name) is not None), None)
-    if accepted is None:
+    if accepted is None and answers_needed:
         raise ValueError(f"the accepted answers are missing; give {' or '.join(ANSWERS)}")
     dataset = required_text(fields, "dataset") if fields.get("dataset") is not None else ""
     return Example(
         id=_row_id(fields, "id", f"{dataset}_{line}" if dataset else str(line)),
         question=question,
-        golds=_golds(fields, accepted),
+        golds=_golds(fields, accepted) if accepted else (),
         source=dataset,
         passages=(),
         answerable=None,

@@ -6,32 +6,54 @@ each strategy answered and used.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
-from hopgate.common.files import json_line
+from hopgate.common.files import json_bytes, json_line
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
+from hopgate.evaluation import silver
 from hopgate.evaluation.datasets import Example, data_summary, read_examples
 from hopgate.evaluation.harness import Answered, WholeGraph
 from hopgate.evaluation.journal import settings_path
+from hopgate.evaluation.judging import JudgeModel, candidates
 from hopgate.evaluation.output import append_lines, check_folder, write_files
 from hopgate.evaluation.remote import Remote
 from hopgate.evaluation.runner import Job, Row, execute, index_identity, make_run
 from hopgate.evaluation.scores import mean
+from hopgate.evaluation.silver import MIN_CONFIDENCE
 from hopgate.nodes.context import Context
 
-Judge = Literal["em", "match"]
+Judge = Literal["em", "match", "silver"]
 UNANSWERED = "unanswered"
+
+
+class Judging(NamedTuple):
+    """Which answers are correct.
+
+    Attributes:
+        judge: `em`: those that equal an accepted one, both normalised, as in Flare-Aug; `match`:
+            those that contain one; `silver`: those that agree with the best-supported one
+            (`hopgate.evaluation.silver`), or contain an accepted one if the question has any.
+            "I don't know" is never correct.
+        min_confidence: With `silver`, rows of less confidence are left out.
+        model: With `silver`, a judge model that is asked too; None for none.
+    """
+
+    judge: Judge
+    min_confidence: float = MIN_CONFIDENCE
+    model: str | None = None
 
 
 def label(
     questions: Path,
     index: Path,
     out: Path,
-    judge: Judge,
+    judging: Judging,
     job: Job,
     *,
     limit: int | None = None,
@@ -40,65 +62,130 @@ def label(
     """Answer each question with every strategy and write a label row for it.
 
     A row is written as soon as its question and all before it are finished. Each answer is saved
-    beside `out`, in `NAME.answers.jsonl`, so that nothing is asked twice; with another `judge`
-    the same answers are judged again.
+    beside `out`, in `NAME.answers.jsonl`, and what a judge model says in `NAME.judged.jsonl`, so
+    that nothing is asked twice; with another judge the same answers are judged again.
 
     Args:
-        questions: See `hopgate.evaluation.datasets.read_examples`.
+        questions: See `hopgate.evaluation.datasets.read_examples`; `silver` needs no answers.
         index: The index to search.
         out: JSONL to write; see `label_row`.
-        judge: Which answers are correct.
+        judging: Which answers are correct.
         job: The command's options.
         limit: Use only the first so many questions.
         skip_bad_rows: Leave out rows that cannot be used.
 
     Returns:
-        `out`, `model`, `judge`, `bad_rows`, and the `summary` of the rows.
+        `out`, `model`, `judge`, `bad_rows`, `unclear` (rows left out for their confidence), and
+        the `summary` of the rows.
 
     Raises:
-        ValueError: An input is wrong, or earlier answers were made with other settings.
+        ValueError: An input is wrong, earlier answers were made with other settings, or `silver`
+            has nothing to go by: one strategy alone gave answers, or no row is clear enough.
         RuntimeError: The model failed; the message says what is saved where.
     """
     _check_out(out, questions, job.overwrite)
-    examples, bad = read_examples(questions, skip_bad_rows)
+    needed = judging.judge != "silver"
+    examples, bad = read_examples(questions, skip_bad_rows, answers_needed=needed)
     examples = examples[:limit]
-    data = {
-        "data": data_summary(questions, len(examples), len(bad))["sha256"],
-        "passages": index_identity(index),
-    }
+    about = data_summary(questions, len(examples), len(bad))
+    data = {"data": about["sha256"], "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
-    run = make_run("answers", _answers_path(out), job, data)
-    file = LabelFile(out, examples, judge)
+    run = make_run("answers", _beside(out, "answers"), job, data)
+    file = LabelFile(out, examples, judging)
     items = {answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
-    execute([run], items, _EachStrategy(), job, run.path, file.update)
-    about = {"out": str(out), "model": job.model, "judge": judge, "bad_rows": len(bad)}
-    return about | summary(file.rows)
+    update = file.update if judging.model is None else _nothing
+    (rows,) = execute([run], items, _EachStrategy(), job, run.path, update)
+    if judging.model is not None:
+        _ask_judge(judging.model, out, dict(zip(items, rows, strict=True)), examples, file, job)
+    if judging.judge == "silver":
+        _check_silver(rows, file, judging)
+    return {
+        "out": str(out),
+        "model": job.model,
+        "judge": judging.judge,
+        "bad_rows": len(bad),
+        "unclear": file.unclear,
+        **summary(file.rows),
+    }
+
+
+def _ask_judge(
+    model: str,
+    out: Path,
+    answers: dict[str, Any],
+    examples: Sequence[Example],
+    file: LabelFile,
+    job: Job,
+) -> None:
+    """Ask the judge model about each question that has an answer, and write the rows."""
+    by_question = {each.id: _of_question(each, answers) for each in examples}
+    found = {key: candidates(key, each) for key, each in by_question.items()}
+    items = {key: each for key, each in found.items() if each["answers"]}
+    job = replace(job, settings={"model": model})
+    data = {"answers": hashlib.sha256(json_bytes(found)).hexdigest()}
+    run = make_run("judge", _beside(out, "judged"), job, data)
+    (judged,) = execute([run], items, JudgeModel(), job, run.path)
+    file.update(answers, {each["id"]: each["right"] for each in judged})
+
+
+def _check_silver(answers: Sequence[Answered], file: LabelFile, judging: Judging) -> None:
+    """Refuse labels that rest on nothing.
+
+    Raises:
+        ValueError: One strategy alone gave answers, or no row is clear enough.
+    """
+    saying = {each["id"].partition(":")[0] for each in answers if each["known"]}
+    if len(saying) == 1:
+        raise ValueError(
+            f"only the strategy {saying.pop()} gave any answer, so there is nothing for it to "
+            "agree with; use another model, or questions with accepted answers and --judge match"
+        )
+    if not file.rows:
+        raise ValueError(
+            f"none of {file.unclear} questions has a label of confidence "
+            f"{judging.min_confidence:g} or more; lower --min-confidence, or give more questions"
+        )
 
 
 def label_row(
-    example: Example, answers: Mapping[Strategy, Answered], judge: Judge
+    example: Example,
+    answers: Mapping[Strategy, Answered],
+    judging: Judging,
+    called_right: Sequence[Strategy] | None = None,
 ) -> dict[str, Any]:
     """Return a question's label row.
 
     Args:
         example: The question.
         answers: The answer of each strategy.
-        judge: Which answers are correct. `em`: those that equal an accepted one, both normalised,
-            as in Flare-Aug; `match`: those that contain one. "I don't know" is never correct.
+        judging: Which answers are correct.
+        called_right: The strategies whose answer the judge model calls right; None without one.
 
     Returns:
         `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
-        if no strategy was correct), and by the same names: `answers`, `steps` (retrievals),
-        `calls` (of the model), `tokens` (`prompt` and `completion`) and `ms`.
+        if no strategy was correct), with `silver` also `confidence` (see
+        `hopgate.evaluation.silver.Verdict`; 1 if the question has accepted answers), `answered`
+        (the strategies that did not say "I don't know"), and by the same names: `answers`, `steps`
+        (retrievals), `calls` (of the model), `tokens` (`prompt` and `completion`) and `ms`.
     """
     by_name = {FLARE_NAME_OF[strategy]: answers[strategy] for strategy in STRATEGIES}
-    correct = [name for name in STRATEGIES if answers[name]["known"] and answers[name][judge]]
+    known = [name for name in STRATEGIES if answers[name]["known"]]
+    confidence = {}
+    if judging.judge == "silver" and not example.golds:
+        correct, sure = silver.judge(example.question, answers, called_right)
+        confidence = {"confidence": round(sure, 3)}
+    else:
+        rule = "match" if judging.judge == "silver" else judging.judge
+        correct = tuple(name for name in known if answers[name][rule])
+        confidence = {"confidence": 1.0} if judging.judge == "silver" else {}
     return {
         "id": example.id,
         "question": example.question,
         **({"dataset": example.source} if example.source else {}),
         "correct": [FLARE_NAME_OF[name] for name in correct],
         "label": LABEL_OF[correct[0]] if correct else None,
+        **confidence,
+        "answered": [FLARE_NAME_OF[name] for name in known],
         "answers": {name: answer["prediction"] for name, answer in by_name.items()},
         "steps": {name: answer["retrieval_steps"] for name, answer in by_name.items()},
         "calls": {name: answer["llm_calls"] for name, answer in by_name.items()},
@@ -165,29 +252,38 @@ class LabelFile:
 
     Attributes:
         rows: Those written so far.
+        unclear: Number of questions whose row was left out for its confidence.
 
     Args:
         path: The file; it is replaced by the first update.
         examples: The questions.
-        judge: Which answers are correct.
+        judging: Which answers are correct.
     """
 
-    def __init__(self, path: Path, examples: Sequence[Example], judge: Judge) -> None:
+    def __init__(self, path: Path, examples: Sequence[Example], judging: Judging) -> None:
         """Touch no file yet."""
         self.rows: list[dict[str, Any]] = []
-        self._path, self._examples, self._judge = path, examples, judge
+        self.unclear = 0
+        self._path, self._examples, self._judging = path, examples, judging
         self._started = False
 
-    def update(self, answers: Mapping[str, Any]) -> None:
+    def update(
+        self,
+        answers: Mapping[str, Any],
+        called_right: Mapping[str, Sequence[Strategy] | None] = MappingProxyType({}),
+    ) -> None:
         """Write the rows of the questions that are finished now.
 
         Args:
             answers: What is finished so far, by `answer_id`.
+            called_right: What the judge model said, by question.
 
         Raises:
             RuntimeError: They cannot be written.
         """
-        rows = self._finished(answers)
+        finished = self._finished(answers, called_right)
+        least = self._judging.min_confidence
+        rows = [row for row in finished if row.get("confidence", 1.0) >= least]
         lines = b"".join(map(json_line, rows))
         if not self._started:
             write_files(self._path.parent, {self._path.name: lines})
@@ -199,20 +295,34 @@ class LabelFile:
             except OSError as error:
                 raise RuntimeError(f"{self._path} cannot be written to: {error}") from error
         self.rows += rows
+        self.unclear += len(finished) - len(rows)
 
-    def _finished(self, answers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _finished(
+        self,
+        answers: Mapping[str, Any],
+        called_right: Mapping[str, Sequence[Strategy] | None],
+    ) -> list[dict[str, Any]]:
         rows = []
-        for example in self._examples[len(self.rows) :]:
-            ids = {strategy: answer_id(example, strategy) for strategy in STRATEGIES}
-            if not set(ids.values()) <= answers.keys():
+        for example in self._examples[len(self.rows) + self.unclear :]:
+            found = _of_question(example, answers)
+            if len(found) < len(STRATEGIES):
                 break
-            found = {strategy: answers[each] for strategy, each in ids.items()}
-            rows.append(label_row(example, found, self._judge))
+            rows.append(label_row(example, found, self._judging, called_right.get(example.id)))
         return rows
 
 
-def _answers_path(out: Path) -> Path:
-    return out.with_name(f"{out.stem}.answers.jsonl")
+def _of_question(example: Example, answers: Mapping[str, Any]) -> dict[Strategy, Answered]:
+    """Return the answers to one question that are there, by strategy."""
+    ids = {strategy: answer_id(example, strategy) for strategy in STRATEGIES}
+    return {strategy: answers[key] for strategy, key in ids.items() if key in answers}
+
+
+def _nothing(_: Mapping[str, Any]) -> None:
+    """Write no row yet: the judge model comes first."""
+
+
+def _beside(out: Path, what: str) -> Path:
+    return out.with_name(f"{out.stem}.{what}.jsonl")
 
 
 def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
@@ -225,7 +335,7 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     check_folder(out.parent)
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
-    answers = _answers_path(out)
+    answers = _beside(out, "answers")
     for file in (out, answers):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")

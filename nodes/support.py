@@ -61,7 +61,16 @@ def support(answer: str, question: str, texts: Sequence[str]) -> Support:
         return Support(language, frozenset())
     words = terms(answer[:MAX_TRACED_CHARS], language)
     rest = words - terms(question, language)
-    return Support(language, frozenset(filter(_is_content, rest)) or rest or words)
+    return Support(language, _content(rest) or rest or words)
+
+
+def content(answer: str, question: str, language: str) -> frozenset[str]:
+    """Return the terms of an answer that are neither the question's nor function words."""
+    return _content(terms(answer[:MAX_TRACED_CHARS], language) - terms(question, language))
+
+
+def _content(words: Collection[str]) -> frozenset[str]:
+    return frozenset(filter(_is_content, words))
 
 
 def _is_content(word: str) -> bool:

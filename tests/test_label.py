@@ -17,7 +17,7 @@ from ships import CORRECT, answers_some, count_rows, prompted, read_rows, ship, 
 from hopgate.classifiers.labels import read_labels
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.datasets import read_examples
-from hopgate.evaluation.labelling import LabelFile, answer_id
+from hopgate.evaluation.labelling import Judging, LabelFile, answer_id
 from hopgate.nodes.demonstrations import read_pool
 
 
@@ -67,6 +67,7 @@ def test_each_question_gets_a_row_of_the_strategies_that_answered_it(
         "dataset": "even",
         "correct": ["multiple"],
         "label": "C",
+        "answered": ["multiple"],
         "answers": {"zero": "I don't know", "one": "I don't know", "multiple": "word2x"},
         "steps": {"zero": 0, "one": 1, "multiple": 1},
         "calls": {"zero": 1, "one": 1, "multiple": 2},
@@ -335,7 +336,7 @@ def test_a_damaged_answer_is_named(label: Callable[..., Ran], fake: FakeOpenAI, 
 
 def test_a_full_disk_leaves_no_part_of_a_row(out: Path, data: Path) -> None:
     examples, _ = read_examples(data)
-    labels = LabelFile(out, examples, "em")
+    labels = LabelFile(out, examples, Judging("em"))
     labels.update({})
     answers = {answer_id(examples[0], each): answered() for each in STRATEGIES}
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
