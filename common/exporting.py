@@ -35,6 +35,12 @@ def export(module: nn.Module, names: dict[str, str], vocabulary: int, longest: i
     Raises:
         RuntimeError: The graph does not give what the module gives, for some size of a batch.
     """
+    graph = _exported(module, names, longest)
+    _check(module, graph, names, vocabulary, longest)
+    return graph
+
+
+def _exported(module: nn.Module, names: dict[str, str], longest: int) -> bytes:
     import torch
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
@@ -55,9 +61,7 @@ def export(module: nn.Module, names: dict[str, str], vocabulary: int, longest: i
             verbose=False,
         )
         assert program
-        graph = _without_weights(program.model, _by_every_name(module, names))
-    _check(module, graph, names, vocabulary, longest)
-    return graph
+        return _without_weights(program.model, _by_every_name(module, names))
 
 
 def _with_plain_attention(module: nn.Module) -> None:

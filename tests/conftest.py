@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -12,6 +13,9 @@ from fake_openai import FakeOpenAI
 from langgraph_dev import Server, start
 from otlp import Collector
 from postgres import server
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Read when langgraph, transformers and torch are imported, which no import above does.
 os.environ |= {
@@ -66,6 +70,29 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
     """Run a `hopgate` command in this process, without progress however slow the machine is."""
     monkeypatch.setattr("hopgate.render.FIRST_SECONDS", 3600)
     return in_process(capfd)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _exports_each_shape_once() -> Iterator[None]:
+    """Take about ten seconds from each training: graphs have no weights, so shapes share one.
+
+    Each is still checked against its own network.
+    """
+    from hopgate.common import exporting
+
+    real, graphs = exporting._exported, dict[str, bytes]()
+
+    def once(module: "nn.Module", names: dict[str, str], longest: int) -> bytes:
+        configs = [str(getattr(part, "config", "")) for part in module.modules()]
+        shapes = [(name, *values.shape) for name, values in module.named_parameters()]
+        key = repr((module, configs, shapes, sorted(names.items()), longest))
+        if key not in graphs:
+            graphs[key] = real(module, names, longest)
+        return graphs[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting, "_exported", once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,250 @@
+r"""How good silver labels are: against gold, and as what a router learns from.
+
+`answers` judges the answers that `hopgate label` saved for questions with accepted answers, trains
+a router on the silver and on the gold labels of the same questions (`--add-to builtin`), and
+replays both on other questions:
+
+    python benchmarks/silver.py answers --train labels-train.jsonl --test labels-fresh.jsonl
+
+`recorded` uses published outcomes, which have no answers: it assumes that silver labels are right
+except that two strategies which are both wrong agree with a given probability, and that a lone
+right answer is believed only if its citations hold, with another.
+
+    python benchmarks/silver.py recorded --train flan_t5_xl.train.jsonl \
+        --test flan_t5_xl.valid.jsonl --questions questions.valid.jsonl
+
+Prints Markdown tables; intervals are 95% bootstrap intervals over the questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopgate.classifiers.adding import add_profiles
+from hopgate.classifiers.labels import LabelRow, read_labels, read_questions
+from hopgate.classifiers.router import load_router
+from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
+from hopgate.evaluation import silver
+from hopgate.evaluation.replay import Recorded, join, multi_steps, route_all
+from hopgate.evaluation.sweep import area, evenly
+
+RESAMPLES = 1000
+LEAST = (0.0, 0.3, 0.5, 0.6)
+Correct = tuple[Strategy, ...]
+
+
+class Judged(NamedTuple):
+    """One question's gold and silver labels."""
+
+    row: LabelRow
+    gold: Correct
+    silver: Correct
+    confidence: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    ways = parser.add_subparsers(required=True)
+    for name, act in (("answers", answers), ("recorded", recorded)):
+        way = ways.add_parser(name)
+        way.set_defaults(act=act)
+        way.add_argument("--train", type=Path, required=True)
+        way.add_argument("--test", type=Path, required=True)
+        way.add_argument("--questions", type=Path)
+        way.add_argument(
+            "--profile", default="local-smollm2" if name == "answers" else "flan-t5-xl"
+        )
+    options = parser.parse_args()
+    options.act(options)
+
+
+def answers(options: argparse.Namespace) -> None:
+    judged = {path: judge(path) for path in (options.train, options.test)}
+    agreement([*judged[options.train], *judged[options.test]])
+    steps = [json.loads(line)["steps"]["multiple"] for line in options.test.open(encoding="utf-8")]
+    rows = read_labels(options.test)
+    every = dict.fromkeys({row.dataset for row in rows}, float(np.mean(steps)))
+    sets = {"gold": [(each.row, each.gold) for each in judged[options.train]]} | {
+        f"silver, confidence {least:g} or more": [
+            (each.row, each.silver)
+            for each in judged[options.train]
+            if each.confidence >= least - 1e-3
+        ]
+        for least in LEAST
+    }
+    compare(sets, join(rows, rows, every), options.profile)
+
+
+def judge(path: Path) -> list[Judged]:
+    """Read label rows and judge the answers that are saved beside them."""
+    gold = {row.id: row for row in read_labels(path)}
+    found: dict[str, dict[Strategy, Any]] = {}
+    with path.with_name(f"{path.stem}.answers.jsonl").open(encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            strategy, _, key = row.get("id", "").partition(":")
+            if strategy in STRATEGIES:
+                found.setdefault(key, {})[strategy] = row
+    judged = []
+    for key, row in gold.items():
+        verdict = silver.judge(row.question, found[key], None)
+        right = tuple(name for name in STRATEGIES if name in (row.correct or ()))
+        judged.append(Judged(row, right, *verdict))
+    return judged
+
+
+def agreement(judged: Sequence[Judged]) -> None:
+    """Print how often silver and gold agree, by the least confidence."""
+    print(f"{len(judged)} questions\n")
+    print(
+        "| confidence | questions | same label | same, of those that gold says some strategy "
+        "answered | right by silver: right by gold | right by gold: right by silver |"
+    )
+    print("|---|---|---|---|---|---|")
+    for least in LEAST:
+        kept = [each for each in judged if each.confidence >= least - 1e-3]
+        same = [each.gold[:1] == each.silver[:1] for each in kept]
+        answered = [each.gold[:1] == each.silver[:1] for each in kept if each.gold]
+        cells = [(name in each.gold, name in each.silver) for each in kept for name in STRATEGIES]
+        print(
+            f"| {least:g} | {len(kept)} | {share(same)} | {share(answered)} | "
+            f"{share(gold for gold, ours in cells if ours)} | "
+            f"{share(ours for gold, ours in cells if gold)} |"
+        )
+    print()
+    by: dict[tuple[str, str], int] = {}
+    for each in judged:
+        pair = (label(each.gold), label(each.silver))
+        by[pair] = by.get(pair, 0) + 1
+    names = [*STRATEGIES, "unanswered"]
+    print("| gold \\ silver | " + " | ".join(names) + " |")
+    print("|---" * (len(names) + 1) + "|")
+    for name in names:
+        print(f"| {name} | " + " | ".join(str(by.get((name, ours), 0)) for ours in names) + " |")
+    print()
+
+
+def recorded(options: argparse.Namespace) -> None:
+    rows = read_labels(options.train)
+    asked = read_questions(options.questions)
+    test = join(asked, read_labels(options.test), multi_steps(None, {r.dataset for r in asked}))
+    sets = {"gold": [(row, ordered(row)) for row in rows]}
+    for shared in (0.0, 0.25, 0.5):
+        for held in (1.0, 0.5):
+            name = f"silver: the wrong agree {shared:.0%}, lone right answers believed {held:.0%}"
+            sets[name] = simulated(rows, shared, held)
+    compare(sets, test, options.profile)
+
+
+def simulated(
+    rows: Sequence[LabelRow], shared: float, held: float
+) -> list[tuple[LabelRow, Correct]]:
+    """Return what consensus would say; rows of which it would not be sure are left out."""
+    draw = np.random.default_rng(0)
+    kept: list[tuple[LabelRow, Correct]] = []
+    for row in rows:
+        right = ordered(row)
+        wrong = tuple(name for name in STRATEGIES if name not in right)
+        if len(right) > 1:
+            kept.append((row, right))
+        elif draw.random() < shared:
+            kept.append((row, wrong))
+        elif draw.random() < held:
+            kept.append((row, right))
+    return kept
+
+
+def compare(
+    sets: Mapping[str, Sequence[tuple[LabelRow, Correct]]], test: Recorded, profile: str
+) -> None:
+    """Train a router on each set of labels and print their areas on the same questions."""
+    alphas = evenly(201)
+    draws = np.random.default_rng(0).multinomial(
+        len(test.questions), [1 / len(test.questions)] * len(test.questions), size=RESAMPLES
+    )
+    static = {name: np.full((1, len(test.questions)), at) for at, name in enumerate(STRATEGIES)}
+    budget = float(test.steps[:, -1].mean())
+    print(f"Replayed on {len(test.questions)} questions with gold labels.\n")
+    print("| trained on | rows | area | difference from gold | at the steps of single |")
+    print("|---|---|---|---|---|")
+    first: NDArray[np.float64] | None = None
+    for name, labels in sets.items():
+        choices = route_all(trained(labels, profile), test.questions, alphas, lambda done: None)
+        points = [curve(test, choices.choices, weights) for weights in (ones(test), *draws)]
+        areas = np.array([area(each, budget) for each in points])
+        first = areas if first is None else first
+        best = max(each["accuracy"] for each in points[0] if each["steps"] <= 1 + 1e-9)
+        print(
+            f"| {name} | {len(labels)} | {between(areas)} | {between(areas - first)} | {best:.3f} |"
+        )
+    for name, chosen in static.items():
+        (point,) = curve(test, chosen.astype(np.int8), ones(test))
+        print(f"| always {name} | | {point['accuracy']:.3f} at {point['steps']:.2f} steps | | |")
+    print()
+
+
+def trained(labels: Sequence[tuple[LabelRow, Correct]], profile: str) -> Any:
+    """Return the router that ships with a profile fitted to these labels."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "labels.jsonl")
+        lines = [
+            {
+                "id": row.id,
+                "question": row.question,
+                "correct": [FLARE_NAME_OF[name] for name in correct],
+                "label": label_of(correct),
+            }
+            for row, correct in labels
+        ]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        add_profiles("builtin", {profile: [file]}, Path(folder, "router"))
+        return load_router(f"{folder}/router", profile)
+
+
+def curve(
+    test: Recorded, choices: NDArray[np.int8], weights: NDArray[np.float64]
+) -> list[dict[str, float]]:
+    """Return accuracy and steps at each α, with a weight for each question."""
+    total = weights.sum()
+    right, steps = test.correct_for(choices) @ weights / total, test.steps_for(choices) @ weights
+    return [
+        {"accuracy": float(each), "steps": float(cost)}
+        for each, cost in zip(right, steps / total, strict=True)
+    ]
+
+
+def ones(test: Recorded) -> NDArray[np.float64]:
+    return np.ones(len(test.questions))
+
+
+def between(values: NDArray[np.float64]) -> str:
+    low, high = np.quantile(values[1:], [0.025, 0.975])
+    return f"{values[0]:.3f} ({low:.3f} to {high:.3f})"
+
+
+def share(hits: Iterable[bool]) -> str:
+    found = list(hits)
+    return f"{np.mean(found):.0%}" if found else "–"
+
+
+def ordered(row: LabelRow) -> Correct:
+    return tuple(name for name in STRATEGIES if name in (row.correct or ()))
+
+
+def label(correct: Correct) -> str:
+    return correct[0] if correct else "unanswered"
+
+
+def label_of(correct: Correct) -> str | None:
+    return LABEL_OF[correct[0]] if correct else None
+
+
+if __name__ == "__main__":
+    main()
