@@ -2,9 +2,9 @@ r"""How good silver labels are: against gold, and as what a router learns from.
 
 `answers` judges the answers that `hopgate label` saved for questions with accepted answers, trains
 a router on the silver and on the gold labels of the same questions (`--add-to builtin`), and
-replays both on other questions:
+replays both on other questions (five folds, each held out once):
 
-    python benchmarks/silver.py answers --train labels-train.jsonl --test labels-fresh.jsonl
+    python benchmarks/silver.py answers --labels labels-train.jsonl labels-fresh.jsonl
 
 `recorded` uses published outcomes, which have no answers: it assumes that silver labels are right
 except that two strategies which are both wrong agree with a given probability, and that a lone
@@ -21,7 +21,8 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,11 +34,13 @@ from hopgate.classifiers.labels import LabelRow, read_labels, read_questions
 from hopgate.classifiers.router import load_router
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
 from hopgate.evaluation import silver
-from hopgate.evaluation.replay import Recorded, join, multi_steps, route_all
+from hopgate.evaluation.replay import Choices, Recorded, join, multi_steps, route_all
 from hopgate.evaluation.sweep import area, evenly
 
 RESAMPLES = 1000
 LEAST = (0.0, 0.3, 0.5, 0.6)
+FOLDS = 5
+ALPHAS = evenly(201)
 Correct = tuple[Strategy, ...]
 
 
@@ -53,34 +56,54 @@ class Judged(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     ways = parser.add_subparsers(required=True)
-    for name, act in (("answers", answers), ("recorded", recorded)):
-        way = ways.add_parser(name)
-        way.set_defaults(act=act)
-        way.add_argument("--train", type=Path, required=True)
-        way.add_argument("--test", type=Path, required=True)
-        way.add_argument("--questions", type=Path)
-        way.add_argument(
-            "--profile", default="local-smollm2" if name == "answers" else "flan-t5-xl"
-        )
+    way = ways.add_parser("answers")
+    way.set_defaults(act=answers, profile="local-smollm2")
+    way.add_argument("--labels", type=Path, nargs="+", required=True)
+    way = ways.add_parser("recorded")
+    way.set_defaults(act=recorded, profile="flan-t5-xl")
+    for name in ("--train", "--test", "--questions"):
+        way.add_argument(name, type=Path, required=True)
     options = parser.parse_args()
     options.act(options)
 
 
 def answers(options: argparse.Namespace) -> None:
-    judged = {path: judge(path) for path in (options.train, options.test)}
-    agreement([*judged[options.train], *judged[options.test]])
-    steps = [json.loads(line)["steps"]["multiple"] for line in options.test.open(encoding="utf-8")]
-    rows = read_labels(options.test)
-    every = dict.fromkeys({row.dataset for row in rows}, float(np.mean(steps)))
-    sets = {"gold": [(each.row, each.gold) for each in judged[options.train]]} | {
-        f"silver, confidence {least:g} or more": [
-            (each.row, each.silver)
-            for each in judged[options.train]
-            if each.confidence >= least - 1e-3
-        ]
-        for least in LEAST
-    }
-    compare(sets, join(rows, rows, every), options.profile)
+    judged = [each for path in options.labels for each in judge(path)]
+    agreement(judged)
+    fold = np.random.default_rng(0).permutation(len(judged)) % FOLDS
+    rows = [each.row for each in judged]
+    test = join(
+        rows, rows, dict.fromkeys({row.dataset for row in rows}, multi_cost(options.labels))
+    )
+
+    def routed(sure: Callable[[Judged], Correct | None]) -> tuple[int, Choices]:
+        choices = np.zeros((len(ALPHAS), len(judged)), np.int8)
+        for held in range(FOLDS):
+            kept = [
+                (each.row, correct)
+                for each, at in zip(judged, fold, strict=True)
+                if at != held and (correct := sure(each)) is not None
+            ]
+            out = np.flatnonzero(fold == held)
+            questions = [test.questions[at] for at in out]
+            choices[:, out] = choose(trained(kept, options.profile), questions)
+        return sum(sure(each) is not None for each in judged), choices
+
+    sets = {"gold": routed(lambda each: each.gold)}
+    for least in LEAST:
+        sets[f"silver, confidence {least:g} or more"] = routed(partial(sure_silver, least))
+    compare(sets, test)
+
+
+def sure_silver(least: float, each: Judged) -> Correct | None:
+    """Return a question's silver label; None if it is not clear enough."""
+    return each.silver if each.confidence >= least - 1e-3 else None
+
+
+def multi_cost(labels: Sequence[Path]) -> float:
+    """Return the mean steps of the multi-step strategy."""
+    lines = [line for path in labels for line in path.read_text("utf-8").splitlines()]
+    return float(np.mean([json.loads(line)["steps"]["multiple"] for line in lines]))
 
 
 def judge(path: Path) -> list[Judged]:
@@ -135,12 +158,18 @@ def recorded(options: argparse.Namespace) -> None:
     rows = read_labels(options.train)
     asked = read_questions(options.questions)
     test = join(asked, read_labels(options.test), multi_steps(None, {r.dataset for r in asked}))
-    sets = {"gold": [(row, ordered(row)) for row in rows]}
+    labels = {"gold": [(row, ordered(row)) for row in rows]}
     for shared in (0.0, 0.25, 0.5):
         for held in (1.0, 0.5):
             name = f"silver: the wrong agree {shared:.0%}, lone right answers believed {held:.0%}"
-            sets[name] = simulated(rows, shared, held)
-    compare(sets, test, options.profile)
+            labels[name] = simulated(rows, shared, held)
+    compare(
+        {
+            name: (len(each), choose(trained(each, options.profile), test.questions))
+            for name, each in labels.items()
+        },
+        test,
+    )
 
 
 def simulated(
@@ -161,33 +190,34 @@ def simulated(
     return kept
 
 
-def compare(
-    sets: Mapping[str, Sequence[tuple[LabelRow, Correct]]], test: Recorded, profile: str
-) -> None:
-    """Train a router on each set of labels and print their areas on the same questions."""
-    alphas = evenly(201)
-    draws = np.random.default_rng(0).multinomial(
-        len(test.questions), [1 / len(test.questions)] * len(test.questions), size=RESAMPLES
-    )
-    static = {name: np.full((1, len(test.questions)), at) for at, name in enumerate(STRATEGIES)}
+def compare(sets: Mapping[str, tuple[int, Choices]], test: Recorded) -> None:
+    """Print the areas of routers on the same questions, each beside the first one's.
+
+    Args:
+        sets: By name, the number of labels that a router was trained on, and its choices.
+        test: The questions, with gold outcomes.
+    """
+    count = len(test.questions)
+    draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=RESAMPLES)
     budget = float(test.steps[:, -1].mean())
-    print(f"Replayed on {len(test.questions)} questions with gold labels.\n")
+    print(f"Replayed on {count} questions with gold labels.\n")
     print("| trained on | rows | area | difference from gold | at the steps of single |")
     print("|---|---|---|---|---|")
     first: NDArray[np.float64] | None = None
-    for name, labels in sets.items():
-        choices = route_all(trained(labels, profile), test.questions, alphas, lambda done: None)
-        points = [curve(test, choices.choices, weights) for weights in (ones(test), *draws)]
+    for name, (rows, choices) in sets.items():
+        points = [curve(test, choices, weights) for weights in (np.ones(count), *draws)]
         areas = np.array([area(each, budget) for each in points])
         first = areas if first is None else first
         best = max(each["accuracy"] for each in points[0] if each["steps"] <= 1 + 1e-9)
-        print(
-            f"| {name} | {len(labels)} | {between(areas)} | {between(areas - first)} | {best:.3f} |"
-        )
-    for name, chosen in static.items():
-        (point,) = curve(test, chosen.astype(np.int8), ones(test))
+        print(f"| {name} | {rows} | {between(areas)} | {between(areas - first)} | {best:.3f} |")
+    for at, name in enumerate(STRATEGIES):
+        (point,) = curve(test, np.full((1, count), at, np.int8), np.ones(count))
         print(f"| always {name} | | {point['accuracy']:.3f} at {point['steps']:.2f} steps | | |")
     print()
+
+
+def choose(router: Any, questions: Sequence[str]) -> Choices:
+    return route_all(router, questions, ALPHAS, lambda done: None).choices
 
 
 def trained(labels: Sequence[tuple[LabelRow, Correct]], profile: str) -> Any:
@@ -218,10 +248,6 @@ def curve(
         {"accuracy": float(each), "steps": float(cost)}
         for each, cost in zip(right, steps / total, strict=True)
     ]
-
-
-def ones(test: Recorded) -> NDArray[np.float64]:
-    return np.ones(len(test.questions))
 
 
 def between(values: NDArray[np.float64]) -> str:
