@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hopgate import cli_eval, cli_index
+from hopgate import cli_eval, cli_improve, cli_index
 from hopgate.common.ending import end_process
 from hopgate.common.errors import reason
 from hopgate.options import (
@@ -580,6 +580,8 @@ def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
 
 cli.add_command(cli_eval.eval_group)
 cli.add_command(cli_index.index_group)
+cli.add_command(cli_improve.improve)
+cli.add_command(cli_improve.promote)
 
 
 def main() -> None:

@@ -21,17 +21,17 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hopgate.classifiers.dial import Dial
-from hopgate.common.cache import Cache
+from hopgate.common.cache import Cache, file_stamp
 from hopgate.common.files import json_bytes, sha256
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, NDArray[np.float32]]
     """Parameters by name."""
+
+Found = TypeVar("Found")
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -62,6 +64,7 @@ _OWN_FILE = re.compile(
 )
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
+_TRIES = 5
 BUILTIN_FOLDER = Path(__file__).parent / "weights"
 
 
@@ -154,9 +157,13 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         ValueError: The folder is not a router's, or its parts do not fit each other.
         RuntimeError: A file is missing or was altered.
     """
+    folder = router_folder(folder)
+    return _while_it_changes(folder, lambda: _read(folder, base))
+
+
+def _read(folder: Path, base: bool) -> Checkpoint:
     from tokenizers import Tokenizer
 
-    folder = router_folder(folder)
     manifest = verify(folder)
     parts = {
         part: _read_weights(folder / name)
@@ -203,9 +210,28 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
         RuntimeError: A file is missing or was altered.
     """
     folder = router_folder(folder)
-    place = folder.resolve()
-    files = [path for path in place.iterdir() if _is_weights(path)] if place.is_dir() else []
-    return deepcopy(_manifests.get(place, lambda: _verify(folder), sorted(files)))
+
+    def look() -> dict[str, Any]:
+        place = folder.resolve()
+        files = [path for path in place.iterdir() if _is_weights(path)] if place.is_dir() else []
+        return _manifests.get(place, lambda: _verify(place), sorted(files))
+
+    return deepcopy(_while_it_changes(folder, look))
+
+
+def _while_it_changes(folder: Path, look: Callable[[], Found]) -> Found:
+    """Look at a router, and again if another one has taken its place meanwhile."""
+    for _ in range(_TRIES):
+        before = file_stamp(folder / MANIFEST)
+        try:
+            found = look()
+        except (ValueError, RuntimeError, OSError):
+            if file_stamp(folder / MANIFEST) == before:
+                raise
+        else:
+            if file_stamp(folder / MANIFEST) == before:
+                return found
+    raise RuntimeError(f"{folder} is being replaced again and again; try again later")
 
 
 def _is_weights(path: Path) -> bool:
@@ -280,7 +306,7 @@ def check_free(out: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{out} exists; choose another folder, or give --overwrite")
     names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    if names and not _is_router(out):
+    if names and not is_router(out):
         raise ValueError(
             f"{out} is not a router's folder, so it is not overwritten; choose another"
         )
@@ -291,7 +317,8 @@ def check_free(out: Path, overwrite: bool) -> None:
         )
 
 
-def _is_router(folder: Path) -> bool:
+def is_router(folder: Path) -> bool:
+    """Return whether a folder has a router's manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):

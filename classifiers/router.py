@@ -9,6 +9,7 @@ pass of the encoder.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -184,7 +185,7 @@ def load_router(path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -
 
     Takes the arguments of `Router.load` and raises its errors.
     """
-    folder = router_folder(path).resolve()
+    folder = Path(os.path.abspath(router_folder(path)))  # of a link, only the target in use is kept
     chosen = _checked_profile(profile, profiles_in(folder))
     return _routers.get((folder, chosen), lambda: Router.load(folder, chosen), [folder / MANIFEST])
 

@@ -317,6 +317,19 @@ class _Training:
         )
 
 
+def check_profile(name: str) -> None:
+    """Check the name of a profile.
+
+    Raises:
+        ValueError: It is invalid.
+    """
+    if not PROFILE.fullmatch(name) or name in RESERVED:
+        raise ValueError(
+            f"invalid profile name {name!r}; use up to 64 of a-z, 0-9, dot, hyphen and "
+            f"underscore, starting with a letter or digit, and none of {', '.join(RESERVED)}"
+        )
+
+
 def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
     """Read all label files of one LLM.
 
@@ -324,11 +337,7 @@ def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
         ValueError: The profile's name is invalid, an id is in two files, or all rows have the
             same label.
     """
-    if not PROFILE.fullmatch(profile) or profile in RESERVED:
-        raise ValueError(
-            f"invalid profile name {profile!r}; use up to 64 of a-z, 0-9, dot, hyphen and "
-            f"underscore, starting with a letter or digit, and none of {', '.join(RESERVED)}"
-        )
+    check_profile(profile)
     rows: dict[str, LabelRow] = {}
     for path in paths:
         for row in read_labels(path):
