@@ -556,13 +556,30 @@ def new(folder: Path, as_json: bool) -> None:
 
 
 @cli.command()
+@click.option(
+    "--questions",
+    type=FILE,
+    help="JSONL, rows: question. Are they like those that the router was trained on?",
+)
+@click.option(
+    "--router",
+    default="builtin",
+    show_default=True,
+    help="The router for --questions: a folder, or builtin.",
+)
+@click.option(
+    "--profile",
+    default="auto",
+    show_default=True,
+    help="Its profile. auto: the one for the configured model.",
+)
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(questions: Path | None, router: str, profile: str, as_json: bool) -> None:
     """Show what is installed and usable, what is missing, and how to get it."""
     from hopgate import diagnosis, render
 
     with render.status("checking", quiet=as_json):
-        checks = diagnosis.run()
+        checks = diagnosis.run(questions, router, profile)
     output(checks, as_json, render.checks)
     if any(check.needed and not check.ok for check in checks):
         raise SystemExit(1)

@@ -24,7 +24,9 @@ from hopgate.classifiers.checkpoint import (
     router_folder,
     write,
 )
+from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.labels import LabelRow
+from hopgate.classifiers.router import Router
 from hopgate.classifiers.training import read_cost
 from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import STRATEGIES
@@ -64,7 +66,8 @@ def add_profiles(
 ) -> dict[str, Any]:
     """Write a copy of a router with additional LLMs.
 
-    Each gets a dial, made from its questions; the other dials stay. Saved α settings are not
+    Each gets a dial and a summary of its questions, for `hopgate doctor --questions`; what the
+    others have stays. Saved α settings are not
     copied: they were calibrated for the original router.
 
     Args:
@@ -104,6 +107,9 @@ def add_profiles(
     int8 = bool(checkpoint.training["recipe"]["int8"])
     if checkpoint.graph is None:
         add_graph(checkpoint)
+    for profile, rows in labels.items():
+        questions = [row.question for row in rows]
+        checkpoint.known[profile] = summarise(Router(checkpoint, profile), questions)
     write(checkpoint, out, card, int8=int8, overwrite=overwrite)
     return about
 

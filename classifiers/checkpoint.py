@@ -1,6 +1,7 @@
 """A router's folder: a manifest, a tokenizer and safetensors files.
 
-    manifest.json            the parts, the SHA-256 of each file, and the dial of each LLM
+    manifest.json            the parts, the SHA-256 of each file, and for each LLM its dial and a
+                             summary of its training questions
     tokenizer.json           for `tokenizers`
     features.onnx            the network without its weights and its label head, if cost and
                              reliability weights differ only there (see `hopgate.common.onnx`)
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from hopgate.classifiers.dial import Dial
+from hopgate.classifiers.drift import Summary
 from hopgate.common.cache import Cache, file_stamp
 from hopgate.common.files import json_bytes, sha256
 
@@ -88,6 +90,7 @@ class Checkpoint:
             and for one that was trained before routers had a graph.
         dials: The dial of each LLM that has one, by profile; for the others, α itself is the
             blend's weight.
+        known: For the LLMs that have one, by profile: the summary of its training questions.
     """
 
     architecture: str
@@ -97,6 +100,7 @@ class Checkpoint:
     training: dict[str, Any] = field(default_factory=dict)
     graph: bytes | None = None
     dials: dict[str, Dial] = field(default_factory=dict)
+    known: dict[str, Summary] = field(default_factory=dict)
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -182,6 +186,7 @@ def _read(folder: Path, base: bool) -> Checkpoint:
         training=manifest["training"],
         graph=(folder / manifest["graph"]).read_bytes() if manifest.get("graph") else None,
         dials={name: Dial(each) for name, each in manifest.get("dials", {}).items()},
+        known={name: Summary(**each) for name, each in manifest.get("known", {}).items()},
     )
 
 
@@ -284,6 +289,7 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "graph": GRAPH if checkpoint.graph else None,
             "sha256": {name: sha256(folder / name) for name in hashed},
             "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
+            "known": {name: each.as_json() for name, each in checkpoint.known.items()},
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_bytes(json_bytes(manifest))
@@ -364,7 +370,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
         for weights in manifest.get("dials", {}).values():
             Dial(weights)  # raises if they are not those of a dial
-    except (ValueError, TypeError, AttributeError) as error:
+        for summary in manifest.get("known", {}).values():
+            Summary(**summary)  # raises if it is none
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise RuntimeError(f"{path} is damaged ({error}); train or install it again") from error
     if found != FORMAT:
         raise ValueError(f"{path} has format {found!r}; this version of hopgate reads {FORMAT}")

@@ -56,6 +56,7 @@ class Router:
         dial: From α to the weight of the reliability weights, and back.
         one_pass: Whether all α share one pass of the encoder, so that many cost as much as one.
         training: Data, recipe and figures of the training.
+        known: The summary of the LLM's training questions; None if the router has none.
     """
 
     def __init__(self, checkpoint: Checkpoint, profile: str | None = None) -> None:
@@ -74,6 +75,7 @@ class Router:
         self.profiles = checkpoint.profiles
         self.profile = _checked_profile(profile, self.profiles)
         self.dial = checkpoint.dials.get(self.profile, Dial())
+        self.known = checkpoint.known.get(self.profile)
         self.one_pass = checkpoint.one_pass
         self._tokenizer = checkpoint.tokenizer
         cost, reliability = map(checkpoint.state, checkpoint.blended_parts(self.profile))

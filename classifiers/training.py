@@ -35,8 +35,10 @@ from hopgate.classifiers.checkpoint import (
     write,
 )
 from hopgate.classifiers.doubts import mostly_english
+from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.labels import LabelRow, read_labels
 from hopgate.classifiers.recipes import HEAD_ONLY, PUBLISHED, SMALL, Recipe
+from hopgate.classifiers.router import Router
 from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import LABELS
 
@@ -172,6 +174,10 @@ def train(
         dials=dials,
     )
     add_graph(checkpoint)
+    if checkpoint.graph:  # else each pass would need torch, and every α a pass of its own
+        questions = [row.question for rows in (*labels.values(), hops) for row in rows]
+        for profile in checkpoint.profiles:
+            checkpoint.known[profile] = summarise(Router(checkpoint, profile), questions)
     write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
     unfinished.discard()
     return training
