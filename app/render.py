@@ -691,7 +691,8 @@ def improved(verdict: dict[str, Any], out: Path) -> None:
     if verdict["promote"]:
         name = verdict["router"]["name"]
         to = "ROUTER" if name == "builtin" else escape(shlex.quote(name))
-        _out.print(f"Use it: hopgate promote {escape(shlex.quote(str(out)))} --to {to}")
+        done = escape(shlex.quote(str(out)))
+        _out.print(f"Use it: hopgate promote {done} --to {to}", soft_wrap=True)
 
 
 def promoted(in_use: dict[str, Any]) -> None:

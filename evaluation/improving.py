@@ -172,7 +172,7 @@ def _trained(
     """Train the candidate; return the router in use and the candidate."""
     if not train:
         raise ValueError(
-            f"all labelled questions are held out; label more than in {out / LABELLED}"
+            f"no question of {out / LABELLED} is left to train on: all are held out; label more"
         )
     write_files(out, {TRAIN: b"".join(json_line(row.as_label()) for row in train)})
     add_profiles(rule.router, {profile: [out / TRAIN]}, out / CANDIDATE, overwrite=True)

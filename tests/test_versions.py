@@ -141,7 +141,7 @@ def test_an_altered_candidate_is_refused(router: Path, candidate: Path) -> None:
 
 def test_the_version_in_use_is_not_put_in_use_again(router: Path, candidate: Path) -> None:
     versions.put(candidate, router)
-    with pytest.raises(ValueError, match="version 2 of .* is in use already"):
+    with pytest.raises(ValueError, match=r"version 2 of .* is in use already"):
         versions.put(router, router)
 
 
