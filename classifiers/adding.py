@@ -11,7 +11,7 @@ by least squares with a ridge penalty on δ, chosen by leave-one-out cross-valid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,9 +92,8 @@ def add_profiles(
 
     check_free(out, overwrite)
     labels = {profile: read_cost(profile, files) for profile, files in cost.items()}
-    checkpoint = read(router)
-    others = [each for each in checkpoint.profiles if each not in cost]
-    _check(checkpoint, router, others, labels)
+    checkpoint, others = extendable(router, cost)
+    _check(labels)
     about: dict[str, Any] = {}
     for profile, rows in labels.items():
         heads, dials, figures = _fitted(checkpoint, others, profile, rows)
@@ -114,17 +113,25 @@ def add_profiles(
     return about
 
 
-def _check(
-    checkpoint: Checkpoint,
-    router: Path | str,
-    others: Sequence[str],
-    labels: Mapping[str, Sequence[LabelRow]],
-) -> None:
+def extendable(router: Path | str, profiles: Iterable[str]) -> tuple[Checkpoint, list[str]]:
+    """Return a router that LLMs can be added to, and the profiles that it has besides these.
+
+    Raises:
+        ValueError: It is not such a router.
+        RuntimeError: A file of the router was altered.
+    """
+    checkpoint = read(router)
+    new = set(profiles)
+    others = [each for each in checkpoint.profiles if each not in new]
     if not others or not checkpoint.one_pass or checkpoint.training.get("objective") != "utility":
         raise ValueError(
             f"router {router} has no other LLM trained with the utility objective, which adding an "
             "LLM needs; train a new router with --reliability instead"
         )
+    return checkpoint, others
+
+
+def _check(labels: Mapping[str, Sequence[LabelRow]]) -> None:
     for profile, rows in labels.items():
         for row in rows:
             if row.correct is None:

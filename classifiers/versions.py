@@ -117,6 +117,10 @@ def replaceable(router: Path) -> Path:
             f"{router} ships with hopgate and is not replaced; name a folder of your own, which is "
             "created if there is none"
         )
+    if path.is_mount():
+        raise ValueError(
+            f"{router} is a mount point; mount the folder above it, and it is replaced"
+        )
     if path.exists() and not is_router(path):
         raise ValueError(f"{router} is not a router's folder, so it is not replaced; name another")
     return path
@@ -137,10 +141,7 @@ def _changing(router: Path) -> Iterator[Path]:
     except Timeout as error:
         raise RuntimeError(f"{router} is being changed by another process; wait for it") from error
     except OSError as error:
-        raise RuntimeError(
-            f"{router} cannot be replaced ({error.strerror or error}); if it is a mount point, "
-            "mount the folder above it"
-        ) from error
+        raise RuntimeError(f"{router} cannot be replaced: {error.strerror or error}") from error
 
 
 def _present(router: Path, versions: Path) -> int | None:

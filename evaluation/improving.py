@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.classifiers.adding import add_profiles
+from hopgate.classifiers.adding import add_profiles, extendable
 from hopgate.classifiers.checkpoint import MANIFEST, profiles_in, router_folder
 from hopgate.classifiers.decision import likeliest
 from hopgate.classifiers.profiles import chosen_profile, own_profile
@@ -162,6 +162,7 @@ def _checked(rule: Rule, out: Path, job: Job) -> tuple[str, str]:
     name = own_profile(job.model, profiles) if rule.profile == "auto" else rule.profile
     profile = name or profiles[0]
     check_profile(profile)
+    extendable(rule.router, [profile])
     before = profile if profile in profiles else chosen_profile(rule.router, "auto", job.model)
     return profile, before or profiles[0]
 

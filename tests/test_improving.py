@@ -14,6 +14,7 @@ from commands import Ran, one_line
 from doubles import task
 from fake_openai import FakeOpenAI, Messages
 from ships import prompted, read_rows, ship, write_rows
+from test_versions import made
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, profiles_in
 from hopgate.evaluation import improving, plots
@@ -306,6 +307,7 @@ def test_too_few_held_out_questions_stop_a_candidate_with_how_many_are_needed() 
         (None, ["--floor", "2"], "--floor is 2; use a share from 0 to 1"),
         (None, ["--router", "nowhere"], "nowhere is not a router's folder"),
         (None, ["--router", "{out}/router"], "is where --out puts the candidate"),
+        (None, ["--router", "{own}"], "has no other LLM trained with the utility objective"),
         (None, ["--profile", "Mine!"], "invalid profile name 'Mine!'"),
         (None, ["--labels", "none.jsonl"], "none.jsonl does not exist"),
         (None, ["--held-out", "{bare}"], "bare.jsonl:1: correct is missing"),
@@ -317,8 +319,8 @@ def test_unusable_input_is_one_line_before_a_model_is_asked(
 ) -> None:  # fmt: skip
     data = write_rows(tmp_path / "questions.jsonl", [ship(0)] if lines is None else lines)
     bare = rows(tmp_path / "bare.jsonl", ["Who?"], correct=None)
-    out = tmp_path / "out"
-    given = [option.format(out=out, bare=bare) for option in options]
+    out, own = tmp_path / "out", made(tmp_path / "own", 1)
+    given = [option.format(out=out, bare=bare, own=own) for option in options]
     command = ("improve", "--questions", data, "--model", "openai:fake", "--out", out, *given)
     one_line(run(*command), 2, message)
     assert fake.requests == []
