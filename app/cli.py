@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hopgate import cli_eval, cli_index
+from hopgate import cli_eval, cli_improve, cli_index
 from hopgate.common.ending import end_process
 from hopgate.common.errors import reason
 from hopgate.options import (
@@ -149,7 +149,7 @@ def search(query: str, settings: dict[str, Any], k: int, as_json: bool) -> None:
     help="JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.",
 )
 @click.option("--out", required=True, type=FILE, help="JSONL of labels to write.")
-@judge_options
+@judge_options("em")
 @limit_option
 @skip_bad_option
 @job_options
@@ -555,13 +555,30 @@ def new(folder: Path, as_json: bool) -> None:
 
 
 @cli.command()
+@click.option(
+    "--questions",
+    type=FILE,
+    help="JSONL, rows: question. Are they like those that the router was trained on?",
+)
+@click.option(
+    "--router",
+    default="builtin",
+    show_default=True,
+    help="The router for --questions: a folder, or builtin.",
+)
+@click.option(
+    "--profile",
+    default="auto",
+    show_default=True,
+    help="Its profile. auto: the one for the configured model.",
+)
 @json_option
-def doctor(as_json: bool) -> None:
+def doctor(questions: Path | None, router: str, profile: str, as_json: bool) -> None:
     """Show what is installed and usable, what is missing, and how to get it."""
     from hopgate import diagnosis, render
 
     with render.status("checking", quiet=as_json):
-        checks = diagnosis.run()
+        checks = diagnosis.run(questions, router, profile)
     output(checks, as_json, render.checks)
     if any(check.needed and not check.ok for check in checks):
         raise SystemExit(1)
@@ -579,6 +596,8 @@ def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
 
 cli.add_command(cli_eval.eval_group)
 cli.add_command(cli_index.index_group)
+cli.add_command(cli_improve.improve)
+cli.add_command(cli_improve.promote)
 
 
 def main() -> None:

@@ -4,9 +4,13 @@ import importlib.util
 import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from hopgate.common.errors import one_line
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.drift import Drift
 
 REACH_SECONDS = 3.0
 DOCUMENT_PACKAGES = {
@@ -36,8 +40,19 @@ class Check(NamedTuple):
     advice: str = ""
 
 
-def run() -> list[Check]:
-    """Run all checks; nothing is downloaded and no model is called."""
+def run(
+    questions: Path | None = None, router: str = "builtin", profile: str = "auto"
+) -> list[Check]:
+    """Run all checks; nothing is downloaded and no model is called.
+
+    Args:
+        questions: JSONL with `question`: are they like those that the router knows? None: no check.
+        router: The router of that check.
+        profile: Its profile; `auto`: as for the configured model.
+
+    Raises:
+        ValueError: The questions cannot be read, or the router cannot be used.
+    """
     return [
         Check("python", True, True, platform.python_version()),
         _package("onnxruntime", "onnxruntime", needed=True, advice="pip install onnxruntime"),
@@ -46,6 +61,7 @@ def run() -> list[Check]:
         _attempt("encoder minilm", _encoder, needed=True),
         _attempt("router", _router, needed=True),
         *_profile(),
+        *_questions(questions, router, profile),
         _attempt("sample index", _sample, needed=True),
         *_models(),
         *(
@@ -106,6 +122,49 @@ def _profile() -> list[Check]:
     return [
         Check("router's profile", advice is None, False, f"{profile} for {model}", advice or "")
     ]
+
+
+def _questions(path: Path | None, name: str, profile: str) -> list[Check]:
+    """Compare questions, if there are any, with those that a router was trained on."""
+    if path is None:
+        return []
+    from hopgate.classifiers.drift import MIN_QUESTIONS, drift
+    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.classifiers.router import load_router
+    from hopgate.common.files import read_jsonl, required_text
+    from hopgate.models import chat
+
+    expected = "JSON lines with a `question` in each row"
+    asked, _ = read_jsonl(path, lambda row, _: required_text(row, "question"), expected=expected)
+    chosen = chosen_profile(name, profile, chat.resolve("auto") if profile == "auto" else "")
+    router = load_router(name, chosen)
+    title = f"questions ({router.profile})"
+    if router.known is None:
+        advice = "run tools/redial.py with its training questions, or train it again"
+        return [Check(title, False, False, "the router has no summary of its training", advice)]
+    found = drift(router, router.known, asked)
+    if found.unlike is None:
+        few = f"{found.now.questions} different questions are too few to tell; at least"
+        return [Check(title, False, False, f"{few} {MIN_QUESTIONS}", "ask again with more")]
+    advice = "label some and try `hopgate improve` (docs/improving.md)" if found.unlike else ""
+    return [Check(title, not found.unlike, False, _compared(found), advice)]
+
+
+def _compared(found: "Drift") -> str:
+    reasons = f"unlike the training's: {', '.join(found.unlike or [])}"
+    verdict = reasons if found.unlike else "like the training's"
+    indexes = ", ".join(
+        f"{name} {found.index[name]:.2f} (chance up to {found.chance[name]:.2f})"
+        for name in found.index
+    )
+    now, known = found.now, found.known
+    labels = ", ".join(
+        f"{label} {now.labels[label]:.0%} ({known.labels[label]:.0%})" for label in now.labels
+    )
+    return (
+        f"{now.questions:,} {verdict}; stability index: {indexes}; labels now (training): "
+        f"{labels}; doubted: {now.doubted:.0%} ({known.doubted:.0%})"
+    )
 
 
 def _sample() -> str:

@@ -73,13 +73,13 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-def judge_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which answers are correct, see `make_judging`."""
+def judge_options(default: "Judge") -> Decorator:
+    """Return what adds the options that say which answers are correct, see `make_judging`."""
     return combined(
         click.option(
             "--judge",
             type=click.Choice(["em", "match", "silver"]),
-            default="em",
+            default=default,
             show_default=True,
             help="Correct answers: those that equal an accepted one, contain one (match), or agree "
             "with the best-supported one (silver), which needs no accepted answers.",
@@ -92,7 +92,7 @@ def judge_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--judge-model", help="silver: a model that is asked which answers are right."
         ),
-    )(command)
+    )
 
 
 def make_judging(

@@ -672,6 +672,43 @@ def labelled(report: dict[str, Any]) -> None:
     _out.print(f"→ {escape(report['out'])}", soft_wrap=True)
 
 
+def improved(verdict: dict[str, Any], out: Path) -> None:
+    """Print both routers' figures, and how to promote the candidate if it may be."""
+    for name, compared in verdict["compared"].items():
+        table = _table(
+            f"{compared['questions']:,} questions, {name}",
+            *("figure", "α", "in use", "candidate", "95% of the difference", ""),
+        )
+        for each in compared["figures"]:
+            form = ".2f" if each["name"] == "steps" else ".1%"
+            table.add_row(
+                each["name"],
+                "all" if each["alpha"] is None else f"{each['alpha']:g}",
+                *(format(each[side], form) for side in ("before", "after")),
+                f"{each['low']:+{form}} to {each['high']:+{form}}",
+                "[red]worse[/]" if each["worse"] else "",
+            )
+        _out.print(table)
+    _out.print(f"→ {escape(str(out / 'report.md'))}", soft_wrap=True)
+    if verdict["promote"]:
+        name = verdict["router"]["name"]
+        to = "ROUTER" if name == "builtin" else escape(shlex.quote(name))
+        done = escape(shlex.quote(str(out)))
+        _out.print(f"Use it: hopgate promote {done} --to {to}", soft_wrap=True)
+
+
+def promoted(in_use: dict[str, Any]) -> None:
+    """Print which version of a router is in use, and how to go back."""
+    router = escape(shlex.quote(in_use["router"]))
+    _out.print(f"[green]✓[/] {router} is version {in_use['version']} now", soft_wrap=True)
+    if in_use["before"] is not None:
+        _out.print(
+            f"Version {in_use['before']}, in use before, is kept: hopgate promote --back --to "
+            f"{router}",
+            soft_wrap=True,
+        )
+
+
 def paraphrases(found: dict[str, Any], out: Path) -> None:
     """Print how stable each gate is, with 95% intervals, and where the report is."""
     from hopgate.evaluation.paraphrases import MEASURES, cells

@@ -11,7 +11,7 @@ by least squares with a ridge penalty on δ, chosen by leave-one-out cross-valid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,9 @@ from hopgate.classifiers.checkpoint import (
     router_folder,
     write,
 )
+from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.labels import LabelRow
+from hopgate.classifiers.router import Router
 from hopgate.classifiers.training import read_cost
 from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import STRATEGIES
@@ -64,7 +66,8 @@ def add_profiles(
 ) -> dict[str, Any]:
     """Write a copy of a router with additional LLMs.
 
-    Each gets a dial, made from its questions; the other dials stay. Saved α settings are not
+    Each gets a dial and a summary of its questions, for `hopgate doctor --questions`; what the
+    others have stays. Saved α settings are not
     copied: they were calibrated for the original router.
 
     Args:
@@ -89,9 +92,8 @@ def add_profiles(
 
     check_free(out, overwrite)
     labels = {profile: read_cost(profile, files) for profile, files in cost.items()}
-    checkpoint = read(router)
-    others = [each for each in checkpoint.profiles if each not in cost]
-    _check(checkpoint, router, others, labels)
+    checkpoint, others = extendable(router, cost)
+    _check(labels)
     about: dict[str, Any] = {}
     for profile, rows in labels.items():
         heads, dials, figures = _fitted(checkpoint, others, profile, rows)
@@ -104,21 +106,32 @@ def add_profiles(
     int8 = bool(checkpoint.training["recipe"]["int8"])
     if checkpoint.graph is None:
         add_graph(checkpoint)
+    for profile, rows in labels.items():
+        questions = [row.question for row in rows]
+        checkpoint.known[profile] = summarise(Router(checkpoint, profile), questions)
     write(checkpoint, out, card, int8=int8, overwrite=overwrite)
     return about
 
 
-def _check(
-    checkpoint: Checkpoint,
-    router: Path | str,
-    others: Sequence[str],
-    labels: Mapping[str, Sequence[LabelRow]],
-) -> None:
+def extendable(router: Path | str, profiles: Iterable[str]) -> tuple[Checkpoint, list[str]]:
+    """Return a router that LLMs can be added to, and the profiles that it has besides these.
+
+    Raises:
+        ValueError: It is not such a router.
+        RuntimeError: A file of the router was altered.
+    """
+    checkpoint = read(router)
+    new = set(profiles)
+    others = [each for each in checkpoint.profiles if each not in new]
     if not others or not checkpoint.one_pass or checkpoint.training.get("objective") != "utility":
         raise ValueError(
             f"router {router} has no other LLM trained with the utility objective, which adding an "
             "LLM needs; train a new router with --reliability instead"
         )
+    return checkpoint, others
+
+
+def _check(labels: Mapping[str, Sequence[LabelRow]]) -> None:
     for profile, rows in labels.items():
         for row in rows:
             if row.correct is None:

@@ -1,6 +1,7 @@
 """A router's folder: a manifest, a tokenizer and safetensors files.
 
-    manifest.json            the parts, the SHA-256 of each file, and the dial of each LLM
+    manifest.json            the parts, the SHA-256 of each file, and for each LLM its dial and a
+                             summary of its training questions
     tokenizer.json           for `tokenizers`
     features.onnx            the network without its weights and its label head, if cost and
                              reliability weights differ only there (see `hopgate.common.onnx`)
@@ -21,17 +22,18 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hopgate.classifiers.dial import Dial
-from hopgate.common.cache import Cache
+from hopgate.classifiers.drift import Summary
+from hopgate.common.cache import Cache, file_stamp
 from hopgate.common.files import json_bytes, sha256
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, NDArray[np.float32]]
     """Parameters by name."""
+
+Found = TypeVar("Found")
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -62,6 +66,7 @@ _OWN_FILE = re.compile(
 )
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
+_TRIES = 5
 BUILTIN_FOLDER = Path(__file__).parent / "weights"
 
 
@@ -85,6 +90,7 @@ class Checkpoint:
             and for one that was trained before routers had a graph.
         dials: The dial of each LLM that has one, by profile; for the others, α itself is the
             blend's weight.
+        known: For the LLMs that have one, by profile: the summary of its training questions.
     """
 
     architecture: str
@@ -94,6 +100,7 @@ class Checkpoint:
     training: dict[str, Any] = field(default_factory=dict)
     graph: bytes | None = None
     dials: dict[str, Dial] = field(default_factory=dict)
+    known: dict[str, Summary] = field(default_factory=dict)
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -154,9 +161,13 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         ValueError: The folder is not a router's, or its parts do not fit each other.
         RuntimeError: A file is missing or was altered.
     """
+    folder = router_folder(folder)
+    return _while_it_changes(folder, lambda: _read(folder, base))
+
+
+def _read(folder: Path, base: bool) -> Checkpoint:
     from tokenizers import Tokenizer
 
-    folder = router_folder(folder)
     manifest = verify(folder)
     parts = {
         part: _read_weights(folder / name)
@@ -175,6 +186,7 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         training=manifest["training"],
         graph=(folder / manifest["graph"]).read_bytes() if manifest.get("graph") else None,
         dials={name: Dial(each) for name, each in manifest.get("dials", {}).items()},
+        known={name: Summary(**each) for name, each in manifest.get("known", {}).items()},
     )
 
 
@@ -203,9 +215,28 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
         RuntimeError: A file is missing or was altered.
     """
     folder = router_folder(folder)
-    place = folder.resolve()
-    files = [path for path in place.iterdir() if _is_weights(path)] if place.is_dir() else []
-    return deepcopy(_manifests.get(place, lambda: _verify(folder), sorted(files)))
+
+    def look() -> dict[str, Any]:
+        place = folder.resolve()
+        files = [path for path in place.iterdir() if _is_weights(path)] if place.is_dir() else []
+        return _manifests.get(place, lambda: _verify(place), sorted(files))
+
+    return deepcopy(_while_it_changes(folder, look))
+
+
+def _while_it_changes(folder: Path, look: Callable[[], Found]) -> Found:
+    """Look at a router, and again if another one has taken its place meanwhile."""
+    for _ in range(_TRIES):
+        before = file_stamp(folder / MANIFEST)
+        try:
+            found = look()
+        except (ValueError, RuntimeError, OSError):
+            if file_stamp(folder / MANIFEST) == before:
+                raise
+        else:
+            if file_stamp(folder / MANIFEST) == before:
+                return found
+    raise RuntimeError(f"{folder} is being replaced again and again; try again later")
 
 
 def _is_weights(path: Path) -> bool:
@@ -258,6 +289,7 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "graph": GRAPH if checkpoint.graph else None,
             "sha256": {name: sha256(folder / name) for name in hashed},
             "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
+            "known": {name: each.as_json() for name, each in checkpoint.known.items()},
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_bytes(json_bytes(manifest))
@@ -280,7 +312,7 @@ def check_free(out: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(f"{out} exists; choose another folder, or give --overwrite")
     names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    if names and not _is_router(out):
+    if names and not is_router(out):
         raise ValueError(
             f"{out} is not a router's folder, so it is not overwritten; choose another"
         )
@@ -291,7 +323,8 @@ def check_free(out: Path, overwrite: bool) -> None:
         )
 
 
-def _is_router(folder: Path) -> bool:
+def is_router(folder: Path) -> bool:
+    """Return whether a folder has a router's manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -337,7 +370,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
         for weights in manifest.get("dials", {}).values():
             Dial(weights)  # raises if they are not those of a dial
-    except (ValueError, TypeError, AttributeError) as error:
+        for summary in manifest.get("known", {}).values():
+            Summary(**summary)  # raises if it is none
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise RuntimeError(f"{path} is damaged ({error}); train or install it again") from error
     if found != FORMAT:
         raise ValueError(f"{path} has format {found!r}; this version of hopgate reads {FORMAT}")

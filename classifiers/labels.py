@@ -52,7 +52,7 @@ def read_labels(path: Path) -> list[LabelRow]:
         ValueError: The file is missing or empty, or a line is not a label row, has an unknown
             label or strategy, or repeats an id. The message names the file and the line.
     """
-    return read_jsonl(path, _label_row, expected=LABEL_FILE, unique="id")[0]
+    return read_jsonl(path, label_row, expected=LABEL_FILE, unique="id")[0]
 
 
 def read_questions(path: Path) -> list[QuestionRow]:
@@ -72,7 +72,12 @@ def _question_row(fields: dict[str, Any], _: int) -> QuestionRow:
     )
 
 
-def _label_row(fields: dict[str, Any], line: int) -> LabelRow:
+def label_row(fields: dict[str, Any], line: int) -> LabelRow:
+    """Check and return the fields of one line.
+
+    Raises:
+        ValueError: They are not those of a label row.
+    """
     row = _question_row(fields, line)
     correct = _correct(fields.get("correct"))
     label = fields.get("label")

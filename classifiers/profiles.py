@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopgate.classifiers.checkpoint import profiles_in
+from hopgate.classifiers.checkpoint import PROFILE, profiles_in
 
 CLOSEST = (
     (r"flan.*xxl|flan.*11b", "flan-t5-xxl"),
@@ -30,13 +30,32 @@ def profile_for(model: str, profiles: Sequence[str]) -> str | None:
         The profile of exactly that name; else the one from `CLOSEST` or `FALLBACK`; None if the
         router has neither.
     """
-    name = model.lower().rpartition("/")[2]
-    bare = name.partition(":")[2] or name
-    for exact in (name.replace(":", "-"), bare.replace(":", "-")):
+    for exact in _names(model):
         if exact in profiles:
             return exact
+    bare = _bare(model)
     found = next((to for like, to in CLOSEST if re.search(like, bare)), FALLBACK)
     return found if found in profiles else None
+
+
+def own_profile(model: str, profiles: Sequence[str]) -> str | None:
+    """Return the name for a profile of exactly this model, whether the router has one or not.
+
+    `profile_for` prefers it. If the model's name cannot be a profile's, that is what this returns.
+    """
+    own = next((each for each in _names(model) if each in profiles), _names(model)[1])
+    return own if PROFILE.fullmatch(own) else profile_for(model, profiles)
+
+
+def _names(model: str) -> tuple[str, str]:
+    """Return the names that a profile of exactly this model may have."""
+    full = model.lower().rpartition("/")[2]
+    return full.replace(":", "-"), _bare(model).replace(":", "-")
+
+
+def _bare(model: str) -> str:
+    name = model.lower().rpartition("/")[2]
+    return name.partition(":")[2] or name
 
 
 def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:

@@ -9,6 +9,7 @@ pass of the encoder.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ class Router:
         dial: From α to the weight of the reliability weights, and back.
         one_pass: Whether all α share one pass of the encoder, so that many cost as much as one.
         training: Data, recipe and figures of the training.
+        known: The summary of the LLM's training questions; None if the router has none.
     """
 
     def __init__(self, checkpoint: Checkpoint, profile: str | None = None) -> None:
@@ -73,6 +75,7 @@ class Router:
         self.profiles = checkpoint.profiles
         self.profile = _checked_profile(profile, self.profiles)
         self.dial = checkpoint.dials.get(self.profile, Dial())
+        self.known = checkpoint.known.get(self.profile)
         self.one_pass = checkpoint.one_pass
         self._tokenizer = checkpoint.tokenizer
         cost, reliability = map(checkpoint.state, checkpoint.blended_parts(self.profile))
@@ -184,7 +187,7 @@ def load_router(path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -
 
     Takes the arguments of `Router.load` and raises its errors.
     """
-    folder = router_folder(path).resolve()
+    folder = Path(os.path.abspath(router_folder(path)))  # of a link, only the target in use is kept
     chosen = _checked_profile(profile, profiles_in(folder))
     return _routers.get((folder, chosen), lambda: Router.load(folder, chosen), [folder / MANIFEST])
 

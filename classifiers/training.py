@@ -35,8 +35,10 @@ from hopgate.classifiers.checkpoint import (
     write,
 )
 from hopgate.classifiers.doubts import mostly_english
+from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.labels import LabelRow, read_labels
 from hopgate.classifiers.recipes import HEAD_ONLY, PUBLISHED, SMALL, Recipe
+from hopgate.classifiers.router import Router
 from hopgate.common.extras import TRAINING, require
 from hopgate.common.strategies import LABELS
 
@@ -172,6 +174,10 @@ def train(
         dials=dials,
     )
     add_graph(checkpoint)
+    if checkpoint.graph:  # else each pass would need torch, and every α a pass of its own
+        questions = [row.question for rows in (*labels.values(), hops) for row in rows]
+        for profile in checkpoint.profiles:
+            checkpoint.known[profile] = summarise(Router(checkpoint, profile), questions)
     write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
     unfinished.discard()
     return training
@@ -317,6 +323,19 @@ class _Training:
         )
 
 
+def check_profile(name: str) -> None:
+    """Check the name of a profile.
+
+    Raises:
+        ValueError: It is invalid.
+    """
+    if not PROFILE.fullmatch(name) or name in RESERVED:
+        raise ValueError(
+            f"invalid profile name {name!r}; use up to 64 of a-z, 0-9, dot, hyphen and "
+            f"underscore, starting with a letter or digit, and none of {', '.join(RESERVED)}"
+        )
+
+
 def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
     """Read all label files of one LLM.
 
@@ -324,11 +343,7 @@ def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
         ValueError: The profile's name is invalid, an id is in two files, or all rows have the
             same label.
     """
-    if not PROFILE.fullmatch(profile) or profile in RESERVED:
-        raise ValueError(
-            f"invalid profile name {profile!r}; use up to 64 of a-z, 0-9, dot, hyphen and "
-            f"underscore, starting with a letter or digit, and none of {', '.join(RESERVED)}"
-        )
+    check_profile(profile)
     rows: dict[str, LabelRow] = {}
     for path in paths:
         for row in read_labels(path):

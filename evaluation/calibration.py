@@ -17,7 +17,7 @@ from hopgate.classifiers.router import load_router
 from hopgate.common.extras import STATISTICS, require
 from hopgate.common.strategies import LABELS
 from hopgate.evaluation.replay import Choices, Probabilities, Recorded, read_recorded, route_all
-from hopgate.evaluation.scores import percentile_interval
+from hopgate.evaluation.scores import percentile_interval, resampled_means
 
 BINS = 15
 """Of the calibration error (Guo et al. 2017, section 5)."""
@@ -26,7 +26,6 @@ MULTI_HOP = ("musique", "hotpotqa", "2wikimultihopqa")
 ALPHAS = [step / 200 for step in range(201)]
 """The α values to choose from."""
 RESAMPLES = 1000
-_BLOCK = 100
 _EPSILON = 1e-9
 
 Floats = NDArray[np.float64]
@@ -230,7 +229,8 @@ def choose_alpha(
     chosen = int(goal.best(accuracy, steps))
     if chosen < 0:
         raise ValueError(_unreachable(goal, alphas, accuracy, steps))
-    accuracies, costs = _resample(right, cost, seed)
+    means = resampled_means(np.concatenate([right, cost]), RESAMPLES, seed)
+    accuracies, costs = np.split(means, 2, axis=1)
     again = goal.best(accuracies, costs)
     feasible = np.asarray(alphas)[again[again >= 0]]
     score = recorded.score(choices[chosen])
@@ -247,24 +247,6 @@ def choose_alpha(
         "resamples": RESAMPLES,
         "infeasible": int((again < 0).sum()),
     }
-
-
-def _resample(right: Floats, cost: Floats, seed: int) -> tuple[Floats, Floats]:
-    """Return accuracy and steps in each resample, both [resamples, alphas].
-
-    One matrix product scores all α values in a block of resamples; `scipy.stats.bootstrap` would
-    build an array of resamples × questions × α values.
-    """
-    questions = right.shape[1]
-    generator = np.random.default_rng(seed)
-    even = np.full(questions, 1 / questions)
-    accuracies, costs = [], []
-    for start in range(0, RESAMPLES, _BLOCK):
-        size = min(_BLOCK, RESAMPLES - start)
-        weights = generator.multinomial(questions, even, size).astype(float) / questions
-        accuracies.append(weights @ right.T)
-        costs.append(weights @ cost.T)
-    return np.concatenate(accuracies), np.concatenate(costs)
 
 
 def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:

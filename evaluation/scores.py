@@ -17,6 +17,7 @@ from hopgate.evaluation.datasets import KINDS
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 OUTCOMES = (RIGHT, WRONG, UNKNOWN)
 MUST_RETRIEVE, ANSWERABLE = "must-retrieve", "answerable"
+_BLOCK = 100
 
 
 class Prediction(TypedDict):
@@ -227,6 +228,33 @@ def percentile_interval(values: Sequence[float] | NDArray[np.float64]) -> list[f
     """
     low, high = np.quantile(np.asarray(values), [0.025, 0.975], method="nearest")
     return [float(low), float(high)]
+
+
+def resampled_means(
+    values: NDArray[np.float64], resamples: int, seed: int = 0
+) -> NDArray[np.float64]:
+    """Return the mean of each row of values in each bootstrap resample of the columns.
+
+    One matrix product scores all rows in a block of resamples; `scipy.stats.bootstrap` would build
+    an array of rows × columns × resamples.
+
+    Args:
+        values: [rows, columns], such as figures × questions; all rows are resampled alike.
+        resamples: How many.
+        seed: Of the resampling.
+
+    Returns:
+        [resamples, rows].
+    """
+    columns = values.shape[1]
+    generator = np.random.default_rng(seed)
+    even = np.full(columns, 1 / columns)
+    means = []
+    for start in range(0, resamples, _BLOCK):
+        size = min(_BLOCK, resamples - start)
+        weights = generator.multinomial(columns, even, size).astype(float) / columns
+        means.append(weights @ values.T)
+    return np.concatenate(means)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from hopgate.evaluation import plots
 from hopgate.evaluation.calibration import router_calibration
 from hopgate.evaluation.drawing import require_matplotlib
 from hopgate.evaluation.output import check_folder, write_files
-from hopgate.evaluation.replay import Recorded, Routes, read_recorded, route_all
+from hopgate.evaluation.replay import Recorded, Routed, Routes, read_recorded, route_all
 
 DOCUMENT, PICTURE = "sweep.json", "sweep.png"
 _EPSILON = 1e-9
@@ -106,16 +106,6 @@ def sweep(
     Raises:
         ValueError: Multi-step was never correct, so there is nothing to compare with.
     """
-    if not recorded.correct[:, -1].any():
-        raise ValueError(
-            "multi-step answered none of these questions; a sweep compares with it, so give "
-            "labels where it was correct at least once"
-        )
-    static = {
-        name: recorded.score(np.full(len(recorded.questions), at, np.int8))
-        for at, name in enumerate(STRATEGIES)
-    }
-    rows, summaries = [], {}
     done, total = 0, len(recorded.questions) * len(routers)
 
     def count(more: int) -> None:
@@ -123,8 +113,25 @@ def sweep(
         done += more
         advance(done, total)
 
-    for name, router in routers.items():
-        routed = route_all(router, recorded.questions, alphas, count)
+    _check(recorded)
+    routed = {
+        name: (router, route_all(router, recorded.questions, alphas, count))
+        for name, router in routers.items()
+    }
+    return tabulated(routed, recorded, alphas)
+
+
+def tabulated(
+    routers: Mapping[str, tuple[Profiled, Routed]], recorded: Recorded, alphas: Sequence[float]
+) -> dict[str, Any]:
+    """Return what `sweep` returns, of routers that have routed the questions."""
+    _check(recorded)
+    static = {
+        name: recorded.score(np.full(len(recorded.questions), at, np.int8))
+        for at, name in enumerate(STRATEGIES)
+    }
+    rows, summaries = [], {}
+    for name, (router, routed) in routers.items():
         own = [
             {"router": name, "profile": router.profile, "alpha": alpha, **recorded.score(choices)}
             for alpha, choices in zip(alphas, routed.choices, strict=True)
@@ -144,6 +151,14 @@ def sweep(
         "oracle_curve": curve,
         "summary": summaries,
     }
+
+
+def _check(recorded: Recorded) -> None:
+    if not recorded.correct[:, -1].any():
+        raise ValueError(
+            "multi-step answered none of these questions; a sweep compares with it, so give "
+            "labels where it was correct at least once"
+        )
 
 
 def summary(rows: Sequence[Mapping[str, Any]], multi: Mapping[str, Any]) -> dict[str, float | None]:

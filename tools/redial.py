@@ -1,9 +1,10 @@
-"""Make the dials of a trained router again, without training: only manifest.json changes.
+"""Make the dials of a trained router again, and the summaries of its training questions.
 
     python tools/redial.py classifiers/weights QUESTIONS.jsonl … [--profile NAME …]
 
-The questions are those that the steps are counted on: the ones that the profile was trained on,
-never those that its figures are measured on. Saved α settings must be calibrated again.
+Nothing is trained: only manifest.json changes. The questions are the ones that the profile was
+trained on, never those that its figures are measured on; the steps are counted on them, and
+`hopgate doctor --questions` compares others with them. Saved α settings must be calibrated again.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import json
 from pathlib import Path
 
 from hopgate.classifiers.checkpoint import MANIFEST, read, verify
+from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.fitting import all_features
 from hopgate.classifiers.networks import network_from
+from hopgate.classifiers.router import Router
 from hopgate.classifiers.utility import dials_of
 from hopgate.common.files import json_bytes, write_atomic
 
 
 def main() -> None:
-    """Write the manifest with the new dials."""
+    """Write the manifest with the new dials and summaries."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("router", type=Path)
     parser.add_argument("questions", type=Path, nargs="+")
@@ -38,8 +41,11 @@ def main() -> None:
     encoded = sorted((each.ids for each in checkpoint.tokenizer.encode_batch(questions)), key=len)
     features = all_features(network, encoded)
     dials = dials_of(features, {part: checkpoint.parts[part] for part in sorted(parts)})
-    made = {profile: dial.weights.tolist() for profile, dial in dials.items()}
-    manifest["dials"] = manifest.get("dials", {}) | made
+    checkpoint.dials |= dials
+    for profile, dial in dials.items():
+        known = summarise(Router(checkpoint, profile), questions)
+        for name, made in (("dials", dial.weights.tolist()), ("known", known.as_json())):
+            manifest[name] = manifest.get(name, {}) | {profile: made}
     write_atomic(options.router / MANIFEST, json_bytes(manifest))
 
 

@@ -1,0 +1,301 @@
+"""Versions of a router: one is replaced in one step, kept, and put back; a kill loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models
+
+from hopgate.classifiers import versions
+from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, Checkpoint, read, write
+from hopgate.classifiers.router import load_router
+from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
+from hopgate.nodes import named
+from hopgate.nodes.context import Context
+
+
+def made(folder: Path, mark: int) -> Path:
+    """A router's folder whose manifest and weights both say `mark`; nothing can be routed."""
+    parts = {
+        "shared": {"body": np.zeros(2, np.float32)},
+        "cost-tiny": {"head.bias": np.full(3, mark, np.float32)},
+        "reliability": {"head.bias": np.full(3, mark, np.float32)},
+    }
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    write(
+        Checkpoint("t5", {}, tokenizer, parts, training={"mark": mark}),
+        folder,
+        "",
+        int8=False,
+        overwrite=False,
+    )
+    return folder
+
+
+def mark(folder: Path) -> int:
+    """Which router is in a folder; fails if its files are of two."""
+    found = read(folder)
+    (value,) = set(found.parts["cost-tiny"]["head.bias"].tolist())
+    assert value == found.training["mark"]
+    return int(value)
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Path:
+    return made(tmp_path / "router", 1)
+
+
+@pytest.fixture
+def candidate(tmp_path: Path) -> Path:
+    return made(tmp_path / "candidate", 2)
+
+
+def test_a_router_is_replaced_kept_and_put_back_and_forth(router: Path, candidate: Path) -> None:
+    found = versions.put(candidate, router)
+    assert (mark(router), found.version, found.before) == (2, 2, 1)
+    kept = versions.versions_of(router)
+    assert [mark(kept / name) for name in ("1", "2")] == [1, 2]
+    back = versions.back(router)
+    assert (mark(router), back.version, back.before) == (1, 1, None)
+    with pytest.raises(ValueError, match="no version before the one in use"):
+        versions.back(router)
+    assert versions.put(kept / "2", router).before == 1
+    assert mark(router) == 2 and sorted(p.name for p in kept.iterdir() if p.is_dir()) == ["1", "2"]
+
+
+def test_going_back_skips_a_version_that_was_given_up(
+    router: Path, candidate: Path, tmp_path: Path
+) -> None:
+    versions.put(candidate, router)
+    versions.back(router)
+    versions.put(made(tmp_path / "third", 3), router)
+    assert mark(router) == 3
+    versions.back(router)
+    assert mark(router) == 1
+
+
+def test_a_router_that_does_not_exist_is_created(tmp_path: Path, candidate: Path) -> None:
+    new = tmp_path / "place" / "router"
+    assert versions.put(candidate, new) == versions.InUse(new, 1, None)
+    assert mark(new) == 2
+
+
+def test_the_link_is_relative_so_both_can_be_moved(router: Path, candidate: Path) -> None:
+    versions.put(candidate, router)
+    (elsewhere := router.parent / "elsewhere").mkdir()
+    for path in (router, versions.versions_of(router)):
+        path.rename(elsewhere / path.name)
+    assert mark(elsewhere / "router") == 2
+
+
+def test_a_link_of_your_own_is_replaced_and_what_it_led_to_is_kept(
+    router: Path, candidate: Path, tmp_path: Path
+) -> None:
+    (link := tmp_path / "link").symlink_to(router)
+    versions.put(candidate, link)
+    assert [mark(link), mark(router)] == [2, 1]
+    versions.back(link)
+    assert mark(link) == 1
+
+
+def test_a_router_trained_again_in_place_becomes_a_version_too(
+    router: Path, candidate: Path, tmp_path: Path
+) -> None:
+    versions.put(candidate, router)
+    router.unlink()
+    made(router, 5)
+    versions.put(made(tmp_path / "sixth", 6), router)
+    versions.back(router)
+    assert mark(router) == 5
+
+
+@pytest.mark.parametrize("name", ["builtin", str(BUILTIN_FOLDER)])
+def test_the_router_that_ships_is_not_replaced(name: str, candidate: Path) -> None:
+    with pytest.raises(ValueError, match="ships with hopgate and is not replaced"):
+        versions.put(candidate, Path(name))
+
+
+def test_what_is_no_router_is_neither_replaced_nor_put(tmp_path: Path, candidate: Path) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    (folder / "mine.txt").touch()
+    with pytest.raises(ValueError, match="is not a router's folder, so it is not replaced"):
+        versions.put(candidate, folder)
+    with pytest.raises(ValueError, match="is not a router's folder"):
+        versions.put(folder, tmp_path / "router")
+    assert not versions.versions_of(tmp_path / "router").exists()
+
+
+def test_an_altered_candidate_is_refused(router: Path, candidate: Path) -> None:
+    (candidate / "reliability.safetensors").write_bytes(b"other")
+    with pytest.raises(RuntimeError, match="was altered"):
+        versions.put(candidate, router)
+    assert mark(router) == 1
+
+
+def test_the_version_in_use_is_not_put_in_use_again(router: Path, candidate: Path) -> None:
+    versions.put(candidate, router)
+    with pytest.raises(ValueError, match=r"version 2 of .* is in use already"):
+        versions.put(router, router)
+
+
+def test_a_router_without_versions_has_no_way_back(router: Path) -> None:
+    with pytest.raises(ValueError, match="has no other versions"):
+        versions.back(router)
+    assert not versions.versions_of(router).exists()
+
+
+def test_two_changes_at_once_are_refused(router: Path, candidate: Path) -> None:
+    with versions._changing(router), pytest.raises(RuntimeError, match="by another process"):
+        versions.put(candidate, router)
+
+
+def test_saved_alphas_stay_with_their_version(router: Path, candidate: Path) -> None:
+    save_alpha(router, "thrifty", {"alpha": 0.3, "profile": "tiny"})
+    versions.put(candidate, router)
+    with pytest.raises(ValueError, match="neither a number from 0 to 1 nor a saved setting"):
+        saved_alpha(router, "thrifty")
+    versions.back(router)
+    assert saved_alpha(router, "thrifty") == 0.3
+
+
+# Kills
+
+CHANGES = {"open", "os.rename", "os.mkdir", "os.symlink", "os.remove", "shutil.copyfile"}
+
+
+def killed(at: int, change: Any) -> bool:
+    """Make a change in a child process that is gone before its step `at`; False: it had fewer."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    left = at
+
+    def step(event: str, _: Any) -> None:
+        nonlocal left
+        left -= event in CHANGES
+        if left < 0:
+            os._exit(9)
+
+    sys.addaudithook(step)
+    try:
+        change()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_kill_at_any_step_loses_no_router(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    if not exchanges:  # as on a file system that cannot exchange two paths
+        monkeypatch.setattr(versions, "_exchanged", lambda one, other: False)
+    old, new = made(tmp_path / "old", 1), made(tmp_path / "new", 2)
+    for at in range(200):
+        place = tmp_path / str(at)
+        router = place / "router"
+        shutil.copytree(old, router)
+        if not killed(at, lambda router=router: versions.put(new, router)):
+            break
+        if not router.exists():
+            assert not exchanges
+            versions.back(router)
+            assert mark(router) == 1
+        if mark(router) == 1:
+            versions.put(new, router)
+        assert mark(router) == 2
+        versions.back(router)
+        assert mark(router) == 1
+        shutil.rmtree(place)
+    assert 20 < at < 200
+
+
+def test_a_kill_while_going_back_leaves_one_of_the_two(tmp_path: Path) -> None:
+    old, new = made(tmp_path / "old", 1), made(tmp_path / "new", 2)
+    for at in range(200):
+        router = tmp_path / str(at) / "router"
+        shutil.copytree(old, router)
+        versions.put(new, router)
+        if not killed(at, lambda router=router: versions.back(router)):
+            break
+        if mark(router) == 2:
+            versions.back(router)
+        assert mark(router) == 1
+    assert 2 < at < 200
+
+
+# Readers
+
+
+def test_a_reader_always_sees_one_whole_router(router: Path, candidate: Path) -> None:
+    """Manifest and weights of a reading are of one version, also when the folder becomes a link."""
+    found: list[int] = []
+    errors: list[Exception] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                found.append(mark(router))
+            except Exception as error:
+                errors.append(error)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    kept = versions.versions_of(router)
+    versions.put(candidate, router)
+    for _ in range(10):
+        versions.back(router)
+        versions.put(kept / "2", router)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert errors == []
+    assert set(found) <= {1, 2}
+
+
+def test_a_reading_that_another_router_overtakes_starts_again(
+    router: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hopgate.classifiers import checkpoint
+
+    read_weights = checkpoint._read_weights
+    others = iter([candidate])
+
+    def slow(path: Path) -> Any:
+        if path.parent == router and (other := next(others, None)):
+            versions.put(other, router)
+        return read_weights(path)
+
+    monkeypatch.setattr(checkpoint, "_read_weights", slow)
+    assert mark(router) == 2
+
+
+def test_a_running_process_takes_over_a_promoted_router_and_the_old_one_again(
+    tmp_path: Path,
+) -> None:
+    router = tmp_path / "router"
+    shutil.copytree(BUILTIN_FOLDER, router)
+    context = Context(router=str(router), profile="gpt-4o")
+
+    def in_use() -> Any:
+        found = named._router(context.router, context.profile, "openai:fake")
+        assert load_router(router, "gpt-4o") is found
+        return found
+
+    first = in_use()
+    assert in_use() is first
+    other = Path(shutil.copytree(BUILTIN_FOLDER, tmp_path / "other"))
+    manifest = other / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"seed": 0', '"seed": 7'))
+    versions.put(other, router)
+    assert in_use().training["seed"] == 7
+    versions.back(router)
+    assert in_use().training["seed"] == 0
