@@ -1,9 +1,9 @@
 """Do other signals decide better than the ones that ship? Measured with the embedded model.
 
-    python benchmarks/signals.py --data FOLDER --index FOLDER --out FOLDER
+    python benchmarks/signals.py --data FOLDER --labels TRAIN.jsonl FRESH.jsonl --out FOLDER
 
-`--data` holds `train.jsonl` and `fresh.jsonl` of pipeline_data.py, and what `hopgate label --judge
-match` made of each: `labels-train.jsonl`, `labels-fresh.jsonl` and their journals of answers.
+`--data` holds `train.jsonl` and `fresh.jsonl` of pipeline_data.py, and `index`; `--labels` are what
+`hopgate label --judge match` made of them, the second with its journal of answers beside it.
 Everything is chosen and fitted on the first; the second is only measured. What the model and the
 index say about each question is asked once and kept in `--out`, so that a second run resumes.
 
@@ -12,7 +12,7 @@ Prints Markdown tables. Intervals: 95%, bootstrap over the fresh questions; diff
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from signals_scores import (
     fitted,
     margins,
     outcomes,
+    own_tokens,
     p_yes,
     resamples,
     router_chances,
@@ -42,27 +43,36 @@ from signals_scores import (
 from hopgate.classifiers.utility import STEPS
 
 SHIPS = "largest entropy (ships)"
+SHIPPED, ALONE, DOUBT = "as it ships", "alone", "doubt (ships)"
 NONE, SINGLE, MULTI = range(3)
 
 
 class Part(NamedTuple):
-    """The questions of one file, what was recorded, and what was gathered of each."""
+    """The questions of one file, what became of them, and what was gathered of each."""
 
     rows: list[Row]
     outcomes: Outcomes
-    doubt: Floats
     seen: list[Row]
 
 
-def part(name: str, data: Path, index: Path, out: Path) -> Part:
-    seen = gathered(data / f"{name}.jsonl", index, out / f"{name}.signals.jsonl")
-    rows = lines(data / f"labels-{name}.jsonl")
-    if unlabelled := seen.keys() - {row["id"] for row in rows}:
-        raise SystemExit(f"{len(unlabelled)} questions of {name}.jsonl have no label; label them")
-    answers = {row["id"]: row for row in lines(data / f"labels-{name}.answers.jsonl")}
-    single = [answers[f"single:{row['id']}"] for row in rows]
-    doubt = [[float(each["doubt"] is not None), float(each["cited"])] for each in single]
-    return Part(rows, outcomes(rows), np.array(doubt), [seen[row["id"]] for row in rows])
+def part(name: str, labels: Path, data: Path, out: Path) -> Part:
+    labelled = {row["id"]: row for row in lines(labels)}
+    rows = lines(data / f"{name}.jsonl")
+    if missing := [row["id"] for row in rows if row["id"] not in labelled]:
+        raise SystemExit(
+            f"{len(missing)} questions of {name}.jsonl, the first with id {missing[0]!r}, have no "
+            f"row in {labels}; run hopgate label until it is complete"
+        )
+    seen = gathered(data / f"{name}.jsonl", data / "index", out / f"{name}.signals.jsonl")
+    both = [labelled[row["id"]] | {"question": row["question"]} for row in rows]
+    return Part(both, outcomes(both), [seen[row["id"]] for row in rows])
+
+
+def doubts(labels: Path, questions: Part) -> Floats:
+    """Return 1 for each question whose single answer was in doubt, else 0."""
+    answers = {row["id"]: row for row in lines(labels.with_name(f"{labels.stem}.answers.jsonl"))}
+    found = [answers[f"single:{row['id']}"]["doubt"] for row in questions.rows]
+    return np.array([float(doubt is not None) for doubt in found])
 
 
 def lines(path: Path) -> list[Row]:
@@ -71,17 +81,21 @@ def lines(path: Path) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("data", "index", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--labels", type=Path, nargs=2, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    folders = (options.data, options.index, options.out)
-    train, fresh = part("train", *folders), part("fresh", *folders)
+    train, fresh = (
+        part(name, labels, options.data, options.out)
+        for name, labels in zip(("train", "fresh"), options.labels, strict=True)
+    )
     weights = resamples(len(fresh.rows))
     margin = draft_table(train, fresh, weights)
     chances = router_chances(train.rows, fresh.rows)
-    groups = [signals(each, margin) for each in (train, fresh)]
-    router_table(train, fresh, chances, groups, weights)
-    escalation_table(train, fresh, chances, groups, weights)
+    columns = [signals(each, margin) for each in (train, fresh)]
+    inputs = inputs_of(chances, columns)
+    router_table(train, fresh, chances, inputs, weights)
+    escalation_table(train, fresh, inputs, doubts(options.labels[1], fresh), weights)
     costs(fresh)
 
 
@@ -141,50 +155,68 @@ def signals(questions: Part, margin: str) -> dict[str, Floats]:
     }
 
 
+def inputs_of(
+    chances: tuple[Floats, Floats], columns: list[dict[str, Floats]]
+) -> dict[str, tuple[Floats, Floats]]:
+    """Return the router's chances, alone and with each signal, of train and fresh."""
+    found = {ALONE: chances}
+    for name in columns[0]:
+        both = zip(chances, columns, strict=True)
+        train, fresh = (np.concatenate([chance, each[name]], 1) for chance, each in both)
+        found[name] = train, fresh
+    return found
+
+
 def router_table(
     train: Part,
     fresh: Part,
     chances: tuple[Floats, Floats],
-    groups: list[dict[str, Floats]],
+    inputs: dict[str, tuple[Floats, Floats]],
     weights: Floats,
 ) -> None:
     """Print accuracy against steps of the router, alone and with each signal."""
     steps = train.outcomes.steps.mean(0)
-    known, found = {"as it ships": chances[0]}, {"as it ships": chances[1]}
-    for name in ("alone", *groups[0]):
-        inputs = [
-            np.concatenate([chance, *([group[name]] if name in group else [])], 1)
-            for chance, group in zip(chances, groups, strict=True)
-        ]
-        known[name], found[name] = fitted(inputs[0], train.outcomes.right, inputs[1])
-    measured = {}
-    for name in found:
-        spent = STEPS if name == "as it ships" else steps
-        measured[name] = measures(found[name], fresh, spent, weights)
-        once = resamples(len(train.rows))[:1]
-        before = measures(known[name], train, spent, once)["area"][0]
-        measured[name]["train"] = before
-    print("| router | train: area | fresh: area | less alone | at single's steps | less alone |")
-    print("|---|---|---|---|---|---|")
-    for name, each in measured.items():
+    once = resamples(len(train.rows))[:1]
+    known = {SHIPPED: measures(SHIPPED, chances[0], train, STEPS, once)}
+    found = {SHIPPED: measures(SHIPPED, chances[1], fresh, STEPS, weights)}
+    for name, (before, after) in inputs.items():
+        held_out, fitted_to = fitted(before, train.outcomes.right, after)
+        known[name] = measures(name, held_out, train, steps, once)
+        found[name] = measures(name, fitted_to, fresh, steps, weights)
+    keys = ("area", "at single's steps", "at single's tokens")
+    print("| router | train: area | " + " | ".join(f"{key} | less alone" for key in keys) + " |")
+    print("|---|---|" + "---|---|" * len(keys))
+    for name, each in found.items():
         cells = [
             text
-            for key in ("area", "at single")
-            for text in (shown(each[key]), shown(each[key] - measured["alone"][key]))
+            for key in keys
+            for text in (shown(each[key]), shown(each[key] - found[ALONE][key]))
         ]
-        print(f"| {name} | {each['train']:.3f} | {' | '.join(cells)} |")
+        print(f"| {name} | {known[name]['area'][0]:.3f} | {' | '.join(cells)} |")
+    best = max(inputs, key=lambda name: known[name]["area"][0])
+    print(f"\nBest on the training questions: {best}. Less as it ships:")
+    for key in keys:
+        less = found[best][key] - found[SHIPPED][key]
+        print(f"{key} {shown(less)}; 80% power to find {2.8 * less[1:].std():.3f}.")
     always = [shown(weights @ fresh.outcomes.right[:, at]) for at in (NONE, SINGLE, MULTI)]
     print(f"\nAlways none {always[0]}, single {always[1]}, multi {always[2]}.\n")
 
 
 def measures(
-    chances: Floats, questions: Part, steps: Floats | tuple[float, ...], weights: Floats
+    name: str, chances: Floats, questions: Part, steps: Sequence[float] | Floats, weights: Floats
 ) -> dict[str, Floats]:
+    """Return accuracy along the curve of a router with a signal, in each resample."""
+    outcome = questions.outcomes
     choices = curve(chances, steps)
-    right = along(choices, questions.outcomes.right, weights)
-    spent = along(choices, questions.outcomes.steps, weights)
-    most = questions.outcomes.steps[:, MULTI].mean()
-    return {"area": area(right, spent, most), "at single": within(right, spent, 1.0)}
+    right = along(choices, outcome.right, weights)
+    spent = along(choices, outcome.steps, weights)
+    own = np.array([own_tokens(row, name) for row in questions.seen])
+    tokens = along(choices, outcome.tokens + own, weights)
+    return {
+        "area": area(right, spent, outcome.steps[:, MULTI].mean()),
+        "at single's steps": within(right, spent, 1.0),
+        "at single's tokens": within(right, tokens, outcome.tokens[:, SINGLE].mean()),
+    }
 
 
 # Escalation
@@ -193,25 +225,20 @@ def measures(
 def escalation_table(
     train: Part,
     fresh: Part,
-    chances: tuple[Floats, Floats],
-    groups: list[dict[str, Floats]],
+    inputs: dict[str, tuple[Floats, Floats]],
+    doubt: Floats,
     weights: Floats,
 ) -> None:
-    """Print how well the doubt about a single answer, and the signals, find the wrong ones."""
-    parts = (train, fresh)
-    doubt = "doubt (ships)"
-    inputs: dict[str, list[Floats]] = {"doubt, citations and router": []}
-    base = [np.concatenate([p.doubt, c], 1) for p, c in zip(parts, chances, strict=True)]
-    inputs = {"doubt, citations, router": base}
-    for name in groups[0]:
-        inputs[f"and {name}"] = [
-            np.concatenate([b, g[name]], 1) for b, g in zip(base, groups, strict=True)
-        ]
+    """Print how well the doubt about a single answer, and the signals, find the wrong ones.
+
+    The recorded doubt of the training questions is not used: what is added to the doubt is the
+    chance of a wrong answer that is fitted to the signals alone.
+    """
     wrong = 1 - train.outcomes.right[:, [SINGLE]]
-    scores: Mapping[str, Floats] = {
-        doubt: fresh.doubt[:, 0],
-        **{name: fitted(x[0], wrong, x[1])[1][:, 0] for name, x in inputs.items()},
-    }
+    scores = {DOUBT: doubt}
+    for name, (before, after) in inputs.items():
+        chance = fitted(before, wrong, after)[1][:, 0]
+        scores |= {f"router, {name}": chance, f"doubt, then router, {name}": doubt + chance}
     right = fresh.outcomes.right
     found = {
         name: (
@@ -224,8 +251,8 @@ def escalation_table(
     print("|---|---|---|---|---|")
     for name, (rank, under) in found.items():
         print(
-            f"| {name} | {shown(rank)} | {shown(rank - found[doubt][0])} | {shown(under)} | "
-            f"{shown(under - found[doubt][1])} |"
+            f"| {name} | {shown(rank)} | {shown(rank - found[DOUBT][0])} | {shown(under)} | "
+            f"{shown(under - found[DOUBT][1])} |"
         )
     print()
 

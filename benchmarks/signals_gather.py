@@ -14,6 +14,7 @@ from rich.progress import track
 from hopgate.evaluation.datasets import Example, read_examples
 from hopgate.evaluation.journal import Journal
 from hopgate.models import chat
+from hopgate.models.local import PARALLEL_REQUESTS
 from hopgate.nodes import gate
 from hopgate.nodes.context import Context
 from hopgate.nodes.generate import prompt_answer, read_answer
@@ -48,8 +49,16 @@ def gathered(questions: Path, index: Path, journal: Path) -> dict[str, Row]:
 
 async def _measure(kind: str, measure: Measure, examples: Sequence[Example], kept: Journal) -> None:
     left = [each for each in examples if f"{kind}:{each.id}" not in kept.done]
-    for example in track(left, description=f"{kept.path.name} {kind}"):
-        kept.append({"id": f"{kind}:{example.id}", **await measure(example.question)})
+    slots = asyncio.Semaphore(PARALLEL_REQUESTS)
+
+    async def one(example: Example) -> None:
+        async with slots:
+            row = await measure(example.question)
+        kept.append({"id": f"{kind}:{example.id}", **row})
+
+    asked = asyncio.as_completed(map(one, left))
+    for each in track(asked, description=f"{kept.path.name} {kind}", total=len(left)):
+        await each
 
 
 async def _draft(question: str) -> Row:

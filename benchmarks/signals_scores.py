@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_predict
+from sklearn.metrics import log_loss
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -22,7 +23,7 @@ from hopgate.common.files import json_line
 from hopgate.common.strategies import FLARE_NAME_OF, STRATEGIES
 
 PROFILE = "local-smollm2"
-FOLDS = 10
+FOLDS = 5
 STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 SHOWN = 5  # passages of a single retrieval
 RESAMPLES = 10_000
@@ -33,7 +34,13 @@ Row = dict[str, Any]
 
 
 class Outcomes(NamedTuple):
-    """What each strategy did with each question; all [questions, 3]."""
+    """What each strategy did with each question; all [questions, 3].
+
+    Attributes:
+        right: 1 where it answered the question.
+        steps: Its retrievals.
+        tokens: Its tokens, with those of the prompts; NaN where the labels do not have them.
+    """
 
     right: Floats
     steps: Floats
@@ -42,11 +49,23 @@ class Outcomes(NamedTuple):
 
 def outcomes(labels: Sequence[Row]) -> Outcomes:
     names = [FLARE_NAME_OF[name] for name in STRATEGIES]
+    tokens = [row.get("tokens", {}) for row in labels]
     return Outcomes(
         np.array([[float(name in row["correct"]) for name in names] for row in labels]),
         np.array([[float(row["steps"][name]) for name in names] for row in labels]),
-        np.array([[float(sum(row["tokens"][name].values())) for name in names] for row in labels]),
+        np.array([[sum(spent.get(n, {"": np.nan}).values()) for n in names] for spent in tokens]),
     )
+
+
+def own_tokens(row: Row, signal: str) -> list[float]:
+    """Return the tokens that a signal costs beside each strategy; a draft is the answer of none."""
+    draft, gate = (
+        row[kind]["cost"]["prompt_tokens"] + row[kind]["cost"]["completion_tokens"]
+        for kind in ("draft", "confidence")
+    )
+    drafts = draft if signal.startswith(("draft", "all")) else 0
+    gates = gate if signal.startswith(("gate", "all")) else 0
+    return [gates, drafts + gates, drafts + gates]
 
 
 # Signals
@@ -137,23 +156,22 @@ def _heads(rows: Sequence[Row]) -> Floats:
 
 
 def fitted(train: Floats, right: Floats, test: Floats) -> tuple[Floats, Floats]:
-    """Fit a regularised logistic regression for each column of `right`.
+    """Fit a logistic regression for each column of `right`, as strong as cross-validation says.
 
     Returns:
         The chances, for train out of fold and for test: [questions, columns].
     """
-    held_out, found = np.zeros_like(right), np.zeros((len(test), right.shape[1]))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    for column, target in enumerate(right.T):
-        model = GridSearchCV(
-            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
-            {"logisticregression__C": STRENGTHS},
-            scoring="neg_log_loss",
-            cv=5,
-        )
-        proba = cross_val_predict(model, train, target, cv=folds, method="predict_proba")
-        held_out[:, column] = proba[:, 1]
-        found[:, column] = model.fit(train, target).predict_proba(test)[:, 1]
+    columns = []
+    for target in right.T:
+        tried = []
+        for strength in STRENGTHS:
+            model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+            chance = cross_val_predict(model, train, target, cv=folds, method="predict_proba")[:, 1]
+            tried.append((log_loss(target, chance), strength, chance, model))
+        _, _, chance, model = min(tried, key=lambda each: each[:2])
+        columns.append((chance, model.fit(train, target).predict_proba(test)[:, 1]))
+    held_out, found = (np.stack(each, 1) for each in zip(*columns, strict=True))
     return held_out, found
 
 
