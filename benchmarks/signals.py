@@ -43,7 +43,7 @@ from signals_scores import (
 from hopgate.classifiers.utility import STEPS
 
 SHIPS = "largest entropy (ships)"
-SHIPPED, ALONE, DOUBT = "as it ships", "alone", "doubt (ships)"
+SHIPPED, ALONE, DOUBT = "as it ships", "router alone", "doubt (ships)"
 NONE, SINGLE, MULTI = range(3)
 
 
@@ -90,8 +90,8 @@ def main() -> None:
         for name, labels in zip(("train", "fresh"), options.labels, strict=True)
     )
     weights = resamples(len(fresh.rows))
-    margin = draft_table(train, fresh, weights)
     chances = router_chances(train.rows, fresh.rows)
+    margin = draft_table(train, fresh, chances, weights)
     columns = [signals(each, margin) for each in (train, fresh)]
     inputs = inputs_of(chances, columns)
     router_table(train, fresh, chances, inputs, weights)
@@ -102,8 +102,8 @@ def main() -> None:
 # The draft
 
 
-def draft_table(train: Part, fresh: Part, weights: Floats) -> str:
-    """Print how well each signal of the draft ranks the questions; return the best margin."""
+def draft_table(train: Part, fresh: Part, chances: tuple[Floats, Floats], weights: Floats) -> str:
+    """Print how well each signal tells which direct answers are wrong; return the best margin."""
     print("| signal | train: AUROC | fresh: AUROC | less the entropy's | area | less its |")
     print("|---|---|---|---|---|---|")
     known, scores = [signal_scores(each) for each in (train, fresh)]
@@ -125,7 +125,7 @@ def draft_table(train: Part, fresh: Part, weights: Floats) -> str:
             f"| {name} | {ranks[name]:.3f} | {shown(rank)} | {shown(rank - found[SHIPS][0])} | "
             f"{shown(under)} | {shown(under - found[SHIPS][1])} |"
         )
-    best = max((name for name in ranks if "p₁ −" in name or "p₁ - " in name), key=ranks.__getitem__)
+    best = max((name for name in ranks if "p₂" in name), key=ranks.__getitem__)
     print(f"\nThe best margin of the training questions: {best}.\n")
     return best
 
@@ -235,10 +235,14 @@ def escalation_table(
     chance of a wrong answer that is fitted to the signals alone.
     """
     wrong = 1 - train.outcomes.right[:, [SINGLE]]
-    scores = {DOUBT: doubt}
+    once = resamples(len(train.rows))[:1]
+    ranks, scores = {}, {DOUBT: doubt}
     for name, (before, after) in inputs.items():
-        chance = fitted(before, wrong, after)[1][:, 0]
-        scores |= {f"router, {name}": chance, f"doubt, then router, {name}": doubt + chance}
+        held_out, chance = fitted(before, wrong, after)
+        ranks[name] = float(auroc(held_out[:, 0], wrong[:, 0], once)[0])
+        scores[name] = chance[:, 0]
+    best = max(ranks, key=ranks.__getitem__)
+    scores[f"doubt, then {best}"] = doubt + scores[best]
     right = fresh.outcomes.right
     found = {
         name: (
@@ -247,12 +251,12 @@ def escalation_table(
         )
         for name, each in scores.items()
     }
-    print("| escalating by | AUROC: single wrong | less doubt's | area | less doubt's |")
-    print("|---|---|---|---|---|")
+    print("| escalating by | train: AUROC | fresh: AUROC | less doubt's | area | less doubt's |")
+    print("|---|---|---|---|---|---|")
     for name, (rank, under) in found.items():
         print(
-            f"| {name} | {shown(rank)} | {shown(rank - found[DOUBT][0])} | {shown(under)} | "
-            f"{shown(under - found[DOUBT][1])} |"
+            f"| {name} | {ranks.get(name, np.nan):.3f} | {shown(rank)} | "
+            f"{shown(rank - found[DOUBT][0])} | {shown(under)} | {shown(under - found[DOUBT][1])} |"
         )
     print()
 

@@ -220,11 +220,14 @@ def within(accuracy: Floats, cost: Floats, budget: float) -> Floats:
 
 
 def share_area(score: Floats, cheap: Floats, deep: Floats, weights: Floats) -> Floats:
-    """Return the mean accuracy over all shares of questions, highest score first, sent deeper."""
-    order = np.argsort(-score, kind="stable")
-    sent = weights[:, order]
+    """Return the mean accuracy over all shares of questions, highest score first, sent deeper.
+
+    Of questions with the same score, any may be sent first: the mean over all orders.
+    """
+    groups = (score[:, None] == np.unique(score)[::-1]).astype(float)
+    sent = weights @ groups
     before = sent.cumsum(1) - sent / 2
-    return weights @ cheap + (sent * (1 - before)) @ (deep - cheap)[order]
+    return weights @ cheap + ((weights * (deep - cheap)) @ groups * (1 - before)).sum(1)
 
 
 def auroc(score: Floats, target: Floats, weights: Floats) -> Floats:
