@@ -36,6 +36,7 @@ from signals_scores import (
     resamples,
     router_chances,
     share_area,
+    share_right,
     shown,
     within,
 )
@@ -106,7 +107,10 @@ def draft_table(train: Part, fresh: Part, chances: tuple[Floats, Floats], weight
     """Print how well each signal tells which direct answers are wrong; return the best margin."""
     print("| signal | train: AUROC | fresh: AUROC | less the entropy's | area | less its |")
     print("|---|---|---|---|---|---|")
-    known, scores = [signal_scores(each) for each in (train, fresh)]
+    known, scores = (
+        signal_scores(each) | {"the router, from the question alone": -chance[:, NONE]}
+        for each, chance in zip((train, fresh), chances, strict=True)
+    )
     once = resamples(len(train.rows))[:1]
     ranks = {
         name: float(auroc(each, 1 - train.outcomes.right[:, NONE], once)[0])
@@ -243,21 +247,30 @@ def escalation_table(
         scores[name] = chance[:, 0]
     best = max(ranks, key=ranks.__getitem__)
     scores[f"doubt, then {best}"] = doubt + scores[best]
-    right = fresh.outcomes.right
+    right, share = fresh.outcomes.right, float(doubt.mean())
     found = {
         name: (
             auroc(each, 1 - right[:, SINGLE], weights),
-            share_area(each, right[:, SINGLE], right[:, MULTI], weights),
+            share_right(each, right[:, SINGLE], right[:, MULTI], share, weights),
         )
         for name, each in scores.items()
     }
-    print("| escalating by | train: AUROC | fresh: AUROC | less doubt's | area | less doubt's |")
-    print("|---|---|---|---|---|---|")
-    for name, (rank, under) in found.items():
-        print(
-            f"| {name} | {ranks.get(name, np.nan):.3f} | {shown(rank)} | "
-            f"{shown(rank - found[DOUBT][0])} | {shown(under)} | {shown(under - found[DOUBT][1])} |"
-        )
+    always = weights @ right[:, SINGLE]
+    print(f"{share:.0%} of the single answers are in doubt; each row escalates as many.\n")
+    print(
+        "| escalating by | train: AUROC | fresh: AUROC | less doubt's | right | less doubt's |",
+        end="",
+    )
+    print(" less always single |\n|---|---|---|---|---|---|---|")
+    for name, (rank, escalated) in found.items():
+        cells = [
+            rank,
+            rank - found[DOUBT][0],
+            escalated,
+            escalated - found[DOUBT][1],
+            escalated - always,
+        ]
+        print(f"| {name} | {ranks.get(name, np.nan):.3f} | {' | '.join(map(shown, cells))} |")
     print()
 
 

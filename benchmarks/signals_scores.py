@@ -224,10 +224,26 @@ def share_area(score: Floats, cheap: Floats, deep: Floats, weights: Floats) -> F
 
     Of questions with the same score, any may be sent first: the mean over all orders.
     """
+    size, gain, before = _sent(score, cheap, deep, weights)
+    return weights @ cheap + (gain * (1 - before - size / 2)).sum(1)
+
+
+def share_right(
+    score: Floats, cheap: Floats, deep: Floats, share: float, weights: Floats
+) -> Floats:
+    """Return the accuracy if a share of the questions, highest score first, is sent deeper."""
+    size, gain, before = _sent(score, cheap, deep, weights)
+    sent = np.clip((share - before) / np.maximum(size, 1e-12), 0, 1)
+    return weights @ cheap + (gain * sent).sum(1)
+
+
+def _sent(
+    score: Floats, cheap: Floats, deep: Floats, weights: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return of each score, highest first, its share of questions, their gain, and those before."""
     groups = (score[:, None] == np.unique(score)[::-1]).astype(float)
-    sent = weights @ groups
-    before = sent.cumsum(1) - sent / 2
-    return weights @ cheap + ((weights * (deep - cheap)) @ groups * (1 - before)).sum(1)
+    size = weights @ groups
+    return size, (weights * (deep - cheap)) @ groups, size.cumsum(1) - size
 
 
 def auroc(score: Floats, target: Floats, weights: Floats) -> Floats:
