@@ -181,8 +181,13 @@ def router_table(
     """Print accuracy against steps of the router, alone and with each signal."""
     steps = train.outcomes.steps.mean(0)
     once = resamples(len(train.rows))[:1]
-    known = {SHIPPED: measures(SHIPPED, chances[0], train, STEPS, once)}
-    found = {SHIPPED: measures(SHIPPED, chances[1], fresh, STEPS, weights)}
+    known, found = {}, {}
+    for name, (before, after) in {
+        SHIPPED: chances,
+        f"{SHIPPED}, never multi": (without_multi(chances[0]), without_multi(chances[1])),
+    }.items():
+        known[name] = measures(name, before, train, STEPS, once)
+        found[name] = measures(name, after, fresh, STEPS, weights)
     for name, (before, after) in inputs.items():
         held_out, fitted_to = fitted(before, train.outcomes.right, after)
         known[name] = measures(name, held_out, train, steps, once)
@@ -197,13 +202,24 @@ def router_table(
             for text in (shown(each[key]), shown(each[key] - found[ALONE][key]))
         ]
         print(f"| {name} | {known[name]['area'][0]:.3f} | {' | '.join(cells)} |")
-    best = max(inputs, key=lambda name: known[name]["area"][0])
-    print(f"\nBest on the training questions: {best}. Less as it ships:")
+    best = max(inputs.keys() - {ALONE}, key=lambda name: known[name]["area"][0])
+    print(f"\nThe best signal of the training questions: {best}.")
     for key in keys:
-        less = found[best][key] - found[SHIPPED][key]
-        print(f"{key} {shown(less)}; 80% power to find {2.8 * less[1:].std():.3f}.")
+        own, all_in_all = (found[best][key] - found[name][key] for name in (ALONE, SHIPPED))
+        print(
+            f"{key}: {shown(own)} less alone, of which 80% power finds {2.8 * own[1:].std():.3f}; "
+            f"{shown(all_in_all)} less as it ships."
+        )
     always = [shown(weights @ fresh.outcomes.right[:, at]) for at in (NONE, SINGLE, MULTI)]
-    print(f"\nAlways none {always[0]}, single {always[1]}, multi {always[2]}.\n")
+    print(f"\nAlways none {always[0]}, single {always[1]}, multi {always[2]}.")
+    ranks = [
+        shown(auroc(chances[1][:, at], fresh.outcomes.right[:, at], weights)) for at in range(3)
+    ]
+    print(f"AUROC of the shipped chances: none {ranks[0]}, single {ranks[1]}, multi {ranks[2]}.\n")
+
+
+def without_multi(chances: Floats) -> Floats:
+    return np.where(np.arange(3) == MULTI, -1.0, chances)
 
 
 def measures(
@@ -270,19 +286,19 @@ def escalation_table(
             escalated - found[DOUBT][1],
             escalated - always,
         ]
-        print(f"| {name} | {ranks.get(name, np.nan):.3f} | {' | '.join(map(shown, cells))} |")
+        before = f"{ranks[name]:.3f}" if name in ranks else ""
+        print(f"| {name} | {before} | {' | '.join(map(shown, cells))} |")
     print()
 
 
 def costs(questions: Part) -> None:
     """Print what each signal costs by itself."""
-    print("| signal | model calls | tokens | ms, median |")
-    print("|---|---|---|---|")
     for kind in ("draft", "confidence"):
         spent = [row[kind]["cost"] for row in questions.seen]
         tokens = np.mean([each["prompt_tokens"] + each["completion_tokens"] for each in spent])
-        print(f"| {kind} | 1 | {tokens:.0f} | {np.median([e['ms'] for e in spent]):.0f} |")
-    print(f"| search | 0 | 0 | {np.median([row['search']['ms'] for row in questions.seen]):.0f} |")
+        print(f"{kind}: one call of {tokens:.0f} tokens.")
+    took = np.median([row["search"]["ms"] for row in questions.seen])
+    print(f"search: in three modes, {took:.0f} ms (median).")
 
 
 if __name__ == "__main__":
