@@ -26,6 +26,7 @@ PROFILE = "local-smollm2"
 FOLDS = 5
 STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 SHOWN = 5  # passages of a single retrieval
+MODES = ("bm25", "dense")
 RESAMPLES = 10_000
 
 Floats = NDArray[np.float64]
@@ -106,9 +107,6 @@ def first_search(row: Row) -> dict[str, list[float]]:
         "agreement": [shared, _rank(ids[0][:1], ids[1]), _rank(ids[1][:1], ids[0])],
         "support": [search["support"][0], max(search["support"][:SHOWN])],
     }
-
-
-MODES = ("bm25", "dense")
 
 
 def _rank(top: Sequence[str], other: Sequence[str]) -> float:
