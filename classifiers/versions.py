@@ -135,7 +135,7 @@ def _changing(router: Path) -> Iterator[Path]:
         with FileLock(versions / _LOCK, timeout=0):
             shutil.rmtree(versions / _NEW, ignore_errors=True)
             for path in versions.iterdir():
-                if path.is_symlink():
+                if path.is_symlink() and (path.name == _LINK or path.name.isdecimal()):
                     path.unlink()
             yield versions
     except Timeout as error:

@@ -41,7 +41,7 @@ def files(verdict: Mapping[str, Any], replayed: Mapping[str, Replayed]) -> dict[
         RuntimeError: matplotlib is not installed.
     """
     drawn = next((each.sweep for each in replayed.values() if each.sweep), None)
-    pictures = {PICTURE: plots.png(drawn)} if drawn else {}
+    pictures = {PICTURE: plots.png(drawn, published=False)} if drawn else {}
     return pictures | {PAGE: page(verdict, replayed).encode()}
 
 

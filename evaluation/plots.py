@@ -49,46 +49,53 @@ class Plane(NamedTuple):
         return 100 * steps / self.steps, 100 * accuracy / self.accuracy
 
 
-def png(sweep: Mapping[str, Any]) -> bytes:
+def png(sweep: Mapping[str, Any], *, published: bool = True) -> bytes:
     """Return the picture of a sweep as a PNG.
 
     Args:
         sweep: The content of `sweep.json`. Published results are those for its first router's
             profile.
+        published: Whether to show published results, if there are any for that profile.
 
     Raises:
         RuntimeError: matplotlib is not installed.
     """
-    return to_png(draw(sweep))
+    return to_png(draw(sweep, published=published))
 
 
-def draw(sweep: Mapping[str, Any]) -> Figure:
+def draw(sweep: Mapping[str, Any], *, published: bool = True) -> Figure:
     """Return the picture as a matplotlib figure; see `png`."""
     multi = sweep["static"]["multi"]
     plane = Plane(multi["steps"], multi["accuracy"])
-    published = PUBLISHED.get(sweep["rows"][0]["profile"])
+    others = PUBLISHED.get(sweep["rows"][0]["profile"]) if published else None
     figure = new_figure(12, 6.6)
     whole, near = figure.subplots(1, 2)
     for axes in (whole, near):
         _ours(axes, sweep, plane)
-        _published(axes, published)
+        _published(axes, others)
         _frame(axes)
     _name_points(whole, sweep, plane)
-    _zoom(near, sweep, plane, published)
+    _zoom(near, sweep, plane, others)
     _mark_alphas(near, sweep, plane)
     whole.set_title("All strategies", loc="left", fontsize=13)
     near.set_title("Where the routers are", loc="left", fontsize=13)
     handles, names = whole.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=11, frameon=False)
-    figure.suptitle(_title(sweep, published), fontsize=11, color="#333333")
+    title = _title(sweep, others) if published else _here(sweep)
+    figure.suptitle(title, fontsize=11, color="#333333")
     return figure
 
 
-def _title(sweep: Mapping[str, Any], published: Published | None) -> str:
+def _here(sweep: Mapping[str, Any]) -> str:
     multi, inputs = sweep["static"]["multi"], sweep.get("inputs", {})
     here = f"100% = multi-step: {multi['accuracy']:.1%} right at {multi['steps']:.2f} steps"
     if count := inputs.get("question_count"):
         here += f", {count:,} questions replayed"
+    return here
+
+
+def _title(sweep: Mapping[str, Any], published: Published | None) -> str:
+    here = _here(sweep)
     if published is None:
         return f"{here}\nno published results for the profile {sweep['rows'][0]['profile']}"
     there = f"{published.multi.accuracy:.1%} (containment) at {published.multi.steps:g} steps"
