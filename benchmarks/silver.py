@@ -42,6 +42,8 @@ LEAST = (0.0, 0.3, 0.5, 0.6)
 FOLDS = 5
 ALPHAS = evenly(201)
 Correct = tuple[Strategy, ...]
+Labelled = tuple[LabelRow, Correct, float]
+"""A question, what counts as right, and how sure that is."""
 
 
 class Judged(NamedTuple):
@@ -76,28 +78,29 @@ def answers(options: argparse.Namespace) -> None:
         rows, rows, dict.fromkeys({row.dataset for row in rows}, multi_cost(options.labels))
     )
 
-    def routed(sure: Callable[[Judged], Correct | None]) -> tuple[int, Choices]:
+    def routed(sure: Callable[[Judged], tuple[Correct, float] | None]) -> tuple[int, Choices]:
         choices = np.zeros((len(ALPHAS), len(judged)), np.int8)
         for held in range(FOLDS):
             kept = [
-                (each.row, correct)
+                (each.row, *found)
                 for each, at in zip(judged, fold, strict=True)
-                if at != held and (correct := sure(each)) is not None
+                if at != held and (found := sure(each)) is not None
             ]
             out = np.flatnonzero(fold == held)
             questions = [test.questions[at] for at in out]
             choices[:, out] = choose(trained(kept, options.profile), questions)
         return sum(sure(each) is not None for each in judged), choices
 
-    sets = {"gold": routed(lambda each: each.gold)}
+    sets = {"gold": routed(lambda each: (each.gold, 1.0))}
     for least in LEAST:
         sets[f"silver, confidence {least:g} or more"] = routed(partial(sure_silver, least))
+    sets["silver, every row as if certain"] = routed(lambda each: (each.silver, 1.0))
     compare(sets, test)
 
 
-def sure_silver(least: float, each: Judged) -> Correct | None:
+def sure_silver(least: float, each: Judged) -> tuple[Correct, float] | None:
     """Return a question's silver label; None if it is not clear enough."""
-    return each.silver if each.confidence >= least - 1e-3 else None
+    return (each.silver, each.confidence) if each.confidence >= least - 1e-3 else None
 
 
 def multi_cost(labels: Sequence[Path]) -> float:
@@ -158,7 +161,7 @@ def recorded(options: argparse.Namespace) -> None:
     rows = read_labels(options.train)
     asked = read_questions(options.questions)
     test = join(asked, read_labels(options.test), multi_steps(None, {r.dataset for r in asked}))
-    labels = {"gold": [(row, ordered(row)) for row in rows]}
+    labels = {"gold": [(row, ordered(row), 1.0) for row in rows]}
     for shared in (0.0, 0.25, 0.5):
         for held in (1.0, 0.5):
             name = f"silver: the wrong agree {shared:.0%}, lone right answers believed {held:.0%}"
@@ -172,21 +175,19 @@ def recorded(options: argparse.Namespace) -> None:
     )
 
 
-def simulated(
-    rows: Sequence[LabelRow], shared: float, held: float
-) -> list[tuple[LabelRow, Correct]]:
+def simulated(rows: Sequence[LabelRow], shared: float, held: float) -> list[Labelled]:
     """Return what consensus would say; rows of which it would not be sure are left out."""
     draw = np.random.default_rng(0)
-    kept: list[tuple[LabelRow, Correct]] = []
+    kept: list[Labelled] = []
     for row in rows:
         right = ordered(row)
         wrong = tuple(name for name in STRATEGIES if name not in right)
         if len(right) > 1:
-            kept.append((row, right))
+            kept.append((row, right, 1.0))
         elif draw.random() < shared:
-            kept.append((row, wrong))
+            kept.append((row, wrong, 1.0))
         elif draw.random() < held:
-            kept.append((row, right))
+            kept.append((row, right, 1.0))
     return kept
 
 
@@ -220,7 +221,7 @@ def choose(router: Any, questions: Sequence[str]) -> Choices:
     return route_all(router, questions, ALPHAS, lambda done: None).choices
 
 
-def trained(labels: Sequence[tuple[LabelRow, Correct]], profile: str) -> Any:
+def trained(labels: Sequence[Labelled], profile: str) -> Any:
     """Return the router that ships with a profile fitted to these labels."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "labels.jsonl")
@@ -230,8 +231,9 @@ def trained(labels: Sequence[tuple[LabelRow, Correct]], profile: str) -> Any:
                 "question": row.question,
                 "correct": [FLARE_NAME_OF[name] for name in correct],
                 "label": label_of(correct),
+                "confidence": sure,
             }
-            for row, correct in labels
+            for row, correct, sure in labels
         ]
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         add_profiles("builtin", {profile: [file]}, Path(folder, "router"))

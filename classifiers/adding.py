@@ -29,7 +29,6 @@ from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.router import Router
 from hopgate.classifiers.training import read_cost
 from hopgate.common.extras import TRAINING, require
-from hopgate.common.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,7 +153,7 @@ def _fitted(
     features = all_features(network, [each.ids for each in encoded]).double()
     chances = [chances_of(checkpoint.parts[COST + each]).double() for each in others]
     prior = torch.stack(chances).mean(0)
-    right = torch.tensor([[float(s in (row.correct or ())) for s in STRATEGIES] for row in rows])
+    right = torch.tensor([row.chances for row in rows])
     none, single, multi = right.double().unbind(1)
     targets = {
         "none": (none, prior[:, 0]),

@@ -39,10 +39,18 @@ class LabelRow(QuestionRow):
     Attributes:
         label: A, B or C; None if no strategy answered the question.
         correct: The strategies that answered it; None if the row has no such field.
+        confidence: How sure `correct` is, 0 to 1; 1 unless the labels are silver
+            (`hopgate.evaluation.silver`).
     """
 
     label: Label | None
     correct: frozenset[Strategy] | None
+    confidence: float = 1.0
+
+    @property
+    def chances(self) -> list[float]:
+        """How likely each strategy answered it: the confidence, or 0 if it did not."""
+        return [self.confidence * (name in (self.correct or ())) for name in STRATEGIES]
 
 
 def read_labels(path: Path) -> list[LabelRow]:
@@ -92,7 +100,15 @@ def label_row(fields: dict[str, Any], line: int) -> LabelRow:
         )
     if label is not None and correct == frozenset():
         raise ValueError(f"label is {label!r}, but `correct` is empty")
-    return LabelRow(row.id, row.question, row.dataset, label=label, correct=correct)
+    confidence = _confidence(fields.get("confidence"))
+    return LabelRow(row.id, row.question, row.dataset, label, correct, confidence)
+
+
+def _confidence(value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 <= value <= 1):
+        raise ValueError(f"confidence is {value!r}; it must be a number from 0 to 1")
+    return 1.0 if value is None else float(value)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -111,8 +111,7 @@ def targets_of(
     at = {id_: number for number, id_ in enumerate(rows)}
     for column, labelled in enumerate(cost.values()):
         for row in labelled:
-            answered = row.correct or frozenset()
-            right[at[row.id], column] = torch.tensor([float(s in answered) for s in STRATEGIES])
+            right[at[row.id], column] = torch.tensor(row.chances)
             weight[at[row.id], column] = 1
     if asked is not None:
         weight[: len(rows)] = 1

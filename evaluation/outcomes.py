@@ -56,6 +56,7 @@ class Outcome:
             "question": self.row.question,
             "correct": [FLARE_NAME_OF[name] for name in STRATEGIES if name in self.correct],
             "label": self.row.label,
+            "confidence": self.row.confidence,
         }
 
     @property
