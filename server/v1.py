@@ -24,6 +24,7 @@ from hopgate.models.chat import ModelError
 from hopgate.nodes.context import Context, explain
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.server.bodies import read_body
 from hopgate.server.completions import ChatRequest, Completion, Part, run, streams
 from hopgate.server.guards import BodyLimit, body_bytes
 from hopgate.server.presets import PRESETS
@@ -103,7 +104,7 @@ class Endpoint:
 
     async def complete(self, request: Request) -> Response:
         """Answer the last message of a conversation."""
-        asked = await _read(request)
+        asked = await read_body(request, ChatRequest)
         graph, context = self._graph(), self._context(asked.model)
         parts = run(graph, asked.history(), context, user_of(request.scope))
         completion = Completion(asked)
@@ -142,19 +143,6 @@ class Endpoint:
                 f"{', '.join(alphas)}",
             )
         return Context(**{**self._settings, "alpha": alpha})
-
-
-async def _read(request: Request) -> ChatRequest:
-    # A browser sends other types across sites without asking the server.
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise HTTPException(415, "send the request as JSON: Content-Type: application/json")
-    try:
-        return ChatRequest.model_validate_json(await request.body())
-    except ValidationError as invalid:
-        first = invalid.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{where}: {message}" if where else message) from invalid
 
 
 async def _decided(parts: AsyncGenerator[Part, None]) -> None:
