@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hopgate import cli_eval, cli_index
+from hopgate import cli_eval, cli_harvest, cli_index
 from hopgate.common.ending import end_process
 from hopgate.common.errors import reason
 from hopgate.options import (
@@ -580,6 +580,7 @@ def _cost_files(given: tuple[str, ...], profile: str) -> dict[str, list[Path]]:
 
 cli.add_command(cli_eval.eval_group)
 cli.add_command(cli_index.index_group)
+cli.add_command(cli_harvest.harvest)
 
 
 def main() -> None:
