@@ -525,7 +525,13 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     show_default=True,
     help="Port; 0: a free one.",
 )
-def serve(settings: dict[str, Any], host: str, port: int) -> None:
+@click.option(
+    "--keep",
+    type=FILE,
+    help="SQLite file to keep every conversation and answer in, for feedback and `hopgate "
+    "harvest`. Default: none is kept.",
+)
+def serve(settings: dict[str, Any], host: str, port: int, keep: Path | None) -> None:
     """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries, and MCP.
 
     In a folder with a langgraph.json, its graph is served. The other options are the settings of
@@ -536,7 +542,7 @@ def serve(settings: dict[str, Any], host: str, port: int) -> None:
     def announce(line: str) -> None:
         click.echo(f"hopgate: {line}", err=True)
 
-    serving.serve(host, port, project.load(Path.cwd()), _settings(settings), announce)
+    serving.serve(host, port, project.load(Path.cwd()), _settings(settings), announce, keep)
 
 
 @cli.command()
