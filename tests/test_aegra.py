@@ -205,7 +205,7 @@ def test_feedback_is_kept_and_harvested_by_its_user_alone(
     assert row["answers"] == ["Salt"]
     monkeypatch.setenv("HOPGATE_TOKEN", "wrong")
     refused = run("harvest", server.url, "--out", tmp_path / "none")
-    one_line(refused, 1, "refused to show its threads (401); set HOPGATE_TOKEN")
+    one_line(refused, 1, "refused to show threads (401); set HOPGATE_TOKEN")
 
 
 async def test_bob_can_neither_read_list_change_nor_run_what_ada_owns(
