@@ -45,7 +45,6 @@ the same. `random`: no signal.
 """
 SAME_WORDS = 0.5
 """Share of the words of two questions, of all their words, from which they are nearly the same."""
-SAMPLE = 1_000
 
 UNREADABLE = (
     AttributeError,
@@ -72,7 +71,7 @@ def harvest(
     source: str,
     out: Path,
     *,
-    size: int = SAMPLE,
+    size: int,
     since: datetime | None = None,
     exclude: Sequence[str] = (),
     overwrite: bool = False,
