@@ -42,7 +42,7 @@ def harvest(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Draw questions that users asked from SOURCE, the doubtful ones first of all.
+    """Draw questions that users asked from SOURCE, doubtful ones with a larger chance.
 
     SOURCE is an SQLite file or a PostgreSQL URI of stored threads, or the address of a LangGraph
     server, whose token is read from HOPGATE_TOKEN. Who asked is not written.

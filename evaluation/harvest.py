@@ -10,13 +10,13 @@ import asyncio
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from heapq import heappop, heappush
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import convert_to_messages
 
@@ -28,6 +28,9 @@ from hopgate.evaluation.threads import Store, Stored, open_store
 from hopgate.nodes.condense import exchanges
 from hopgate.nodes.feedback import Feedback, check_answer
 from hopgate.nodes.text import check_question, normalise
+
+if TYPE_CHECKING:
+    from hopgate.evaluation.runner import Progress
 
 WEIGHTS = {
     "corrected": 8,
@@ -57,7 +60,6 @@ UNREADABLE = (
 """What a stored row that is no state of hopgate's may raise."""
 
 Row = dict[str, Any]
-Progress = Callable[[str, int, int], None]
 
 
 class Turn(NamedTuple):
@@ -75,7 +77,7 @@ def harvest(
     since: datetime | None = None,
     exclude: Sequence[str] = (),
     overwrite: bool = False,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Draw questions from a store and write them into a file, which only its owner can read.
 
@@ -267,7 +269,8 @@ def _signals(values: Mapping[str, Any], given: Feedback | None, answer: str | No
 
 
 def _asked_again(values: Mapping[str, Any]) -> bool:
-    before = exchanges(convert_to_messages(values["messages"]), values["message_id"])
+    messages: Any = convert_to_messages(values["messages"])
+    before = exchanges(messages, values["message_id"])
     return bool(before) and nearly_same(before[-1].question, values["original_question"])
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -196,11 +197,21 @@ class _Served:
 
     async def states(self, thread: str) -> AsyncIterator[Stored]:
         before: Any = None
-        while page := await self._threads.get_history(thread, limit=STATES_PAGE, before=before):
+        while page := await self._page(thread, before):
             for each in page:
                 if isinstance(each["values"], dict) and each["created_at"]:
                     yield Stored(each["values"], datetime.fromisoformat(each["created_at"]))
             before = {"configurable": page[-1]["checkpoint"]}  # the form that every server takes
+
+    async def _page(self, thread: str, before: Any) -> list[Any]:
+        import httpx
+
+        try:
+            return await self._threads.get_history(thread, limit=STATES_PAGE, before=before)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.NOT_FOUND:  # deleted meanwhile
+                return []
+            raise
 
 
 @asynccontextmanager
@@ -208,7 +219,7 @@ async def _server(url: str) -> AsyncIterator[Store]:
     import httpx
     from langgraph_sdk import get_client
 
-    host = urlsplit(url).hostname
+    host = _host(url)
     token = os.environ.get(TOKEN, "").strip()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -223,5 +234,17 @@ async def _server(url: str) -> AsyncIterator[Store]:
         ) from error
     except httpx.HTTPError as error:
         raise RuntimeError(f"no answer from {host}: {reason(error)}") from error
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is no address of a server: {reason(error)}") from error
+    except JSONDecodeError as error:
+        raise RuntimeError(f"{host} answers, but is no LangGraph server") from error
+
+
+def _host(url: str) -> str:
+    """Return the host of an address, which may hold a password elsewhere."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.port != 0 else None
+    except ValueError:
+        host = None
+    if not host:
+        raise ValueError("the source is no address of a server; write http://HOST:PORT")
+    return host

@@ -18,7 +18,7 @@ from hopgate.nodes.feedback import NODE, Thumbs, Unfinished, UnknownAnswer, feed
 from hopgate.server.bodies import read_body
 from hopgate.server.refusals import INTERNAL, refusal
 
-OF_THE_BODY = ("connection", "content-length", "content-type", "host", "transfer-encoding")
+OF_THE_BODY = ("connection", "content-length", "content-type", "transfer-encoding")
 """Headers that are not handed on."""
 PASSED_ON = (401, 403)
 

@@ -29,13 +29,15 @@ SINGLE = Context(gate="never", strategy="single")
 DOWN, AGAIN = "When was Skerrane Light first lit?", "When was Skerrane Light lit at first?"
 FOLLOW, STANDALONE = "And who designed it?", "Who designed Skerrane Light?"
 CALM, RIGHT = "Where was Ilsabet Corrane born?", "In Lissmere"
+LOST = "Who trims the wicks?"
+DEEPER = Context(gate="off", escalate=4, max_hops=1)
 SECRET = "Is ada@example.org the keeper?"
 
 
 def say(number: int, prompt: str) -> str:
     if FOLLOW in prompt and "Standalone" in prompt:
         return STANDALONE
-    return "I don't know" if AGAIN in prompt else "Born in Lissmere [1]."
+    return "I don't know" if AGAIN in prompt or LOST in prompt else "Born in Lissmere [1]."
 
 
 async def fill(saver: Any) -> None:
@@ -48,12 +50,14 @@ async def fill(saver: Any) -> None:
         "user-ada-1": [DOWN, AGAIN, FOLLOW],
         "user-ada-2": [CALM],
         "user-ben-1": [SECRET, CALM],
+        "user-ben-2": [LOST],
     }
     for thread, questions in threads.items():
         config: Any = {"configurable": {"thread_id": thread}, "metadata": {"owner": "ada"}}
         answers = []
         for question in questions:
-            done = await app.ainvoke({"question": question}, config, context=SINGLE)
+            context = DEEPER if question == LOST else SINGLE
+            done = await app.ainvoke({"question": question}, config, context=context)
             answers.append(done["messages"][-1].id)
         if thread == "user-ada-1":
             await give_feedback(app, config, thumbs="down", answer="1858", message_id=answers[0])
@@ -84,6 +88,7 @@ def check(rows: dict[str, Any]) -> None:
         AGAIN: ["asked-again", "doubt"],
         STANDALONE: ["thumbs-up"],
         CALM: ["random"],
+        LOST: ["escalated", "doubt"],
     }
     assert rows[DOWN]["answers"] == ["1858"]
     assert [question for question, row in rows.items() if "answers" in row] == [DOWN]
@@ -102,13 +107,13 @@ def test_questions_are_drawn_from_a_file_with_their_signals_and_without_their_us
     check(rows_of(out))
     assert json.loads(ran.out) == {
         "out": str(out),
-        "threads": 3,
-        "questions": 6,
+        "threads": 4,
+        "questions": 7,
         "left_out": {"e-mail address": 1},
-        "rows": 4,
+        "rows": 5,
         "signals": {
-            "corrected": 1, "thumbs-down": 1, "asked-again": 1, "doubt": 1, "thumbs-up": 1,
-            "random": 1,
+            "corrected": 1, "thumbs-down": 1, "asked-again": 1, "escalated": 1, "doubt": 2,
+            "thumbs-up": 1, "random": 1,
         },
         "answers": 1,
     }  # fmt: skip
@@ -117,10 +122,10 @@ def test_questions_are_drawn_from_a_file_with_their_signals_and_without_their_us
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert store.read_bytes() == before
     answered, bad = read_examples(out, skip_bad=True)  # as `hopgate label --questions` does
-    assert ([each.golds for each in answered], len(bad)) == ([("1858",)], 3)
+    assert ([each.golds for each in answered], len(bad)) == ([("1858",)], 4)
     ids = [row["id"] for row in rows_of(out).values()]
     again = run("harvest", store, "--out", out, "--overwrite")
-    assert "4 questions written" in again.out and "left out, e-mail address: 1" in again.out
+    assert "5 questions written" in again.out and "left out, e-mail address: 1" in again.out
     assert [row["id"] for row in rows_of(out).values()] == ids
 
 
@@ -134,15 +139,17 @@ def test_what_cannot_be_harvested_is_one_line_and_writes_nothing(
     sqlite3.connect(other).execute("CREATE TABLE t (x)").connection.close()
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "2")
     for code, source, options, parts in (
-        (1, store, ["--since", "2999-01-01"], ["no questions found", "3 threads read"]),
-        (1, store, ["--exclude", "."], ["6 questions, left out", "5 excluded, 1 e-mail address"]),
+        (1, store, ["--since", "2999-01-01"], ["no questions found", "4 threads read"]),
+        (1, store, ["--exclude", "."], ["7 questions, left out", "6 excluded, 1 e-mail address"]),
         (1, empty, [], ["no questions found, nothing is written: 0 threads read"]),
         (2, tmp_path / "missing", [], ["does not exist", "postgresql://"]),
         (2, text, [], ["cannot be read as LangGraph's SQLite checkpoints", "not a database"]),
         (2, other, [], ["cannot be read", "no such table"]),
         (2, store, ["--exclude", "("], ["--exclude '(' is no regular expression"]),
         (2, store, ["--sample", "0"], ["--sample"]),
-        (1, "http://127.0.0.1:9", [], ["no answer from 127.0.0.1"]),
+        (2, "http://", [], ["the source is no address of a server; write http://HOST:PORT"]),
+        (2, "https://ada:hunter2@[x", [], ["is no address of a server"]),
+        (2, "https://ada:hunter2@h:port", [], ["is no address of a server"]),
         (1, "postgresql://ada:hunter2@127.0.0.1:9/x", [], ["PostgreSQL does not answer"]),
         (2, "postgresql://ada:hunter2@[h/x", [], ["the PostgreSQL URI cannot be used"]),
     ):
