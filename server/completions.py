@@ -26,7 +26,7 @@ from hopgate.nodes.state import Citation
 from hopgate.nodes.text import MARK, keep_marks
 
 OWNER = "owner"
-"""Key of a kept run's metadata: the name of its user, None without users."""
+"""Key of a kept run's metadata: the name of its user, empty without users."""
 SHOWN = ("citations", "decision", "hops", "usage")
 """What of the final state a completion carries, under the key `hopgate`."""
 
@@ -116,7 +116,7 @@ async def run(
     more: Any = {}
     if thread:
         config["configurable"]["thread_id"] = thread
-        config["metadata"] = {OWNER: identity(user)}
+        config["metadata"] = {OWNER: identity(user) or ""}  # LangGraph drops None
         more["durability"] = "exit"  # only the end is worth keeping
 
     async def fill() -> None:

@@ -164,8 +164,7 @@ class Endpoint:
         graph = self._keeping()
         thread: RunnableConfig = {"configurable": {"thread_id": given.id}}
         metadata = (await graph.aget_state(thread)).metadata or {}
-        owner = identity(user_of(request.scope))
-        if OWNER not in metadata or metadata.get(OWNER) != owner:
+        if metadata.get(OWNER) != (identity(user_of(request.scope)) or ""):
             raise HTTPException(404, f"there is no completion {shown(given.id)} of yours")
         kept = await give_feedback(graph, thread, thumbs=given.thumbs, answer=given.answer)
         return JSONResponse({"id": given.id, "feedback": kept})

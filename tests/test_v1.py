@@ -16,13 +16,15 @@ import httpx
 import openai
 import pytest
 from commands import Ran, one_line
-from doubles import by_task
+from doubles import TalkingModel, by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph_dev import CONFIG, Server, free_port, running, start
 from openai import AsyncOpenAI, OpenAI
+from starlette.applications import Starlette
 
+from hopgate import build_graph
 from hopgate.models.chat import reply_chars
 from hopgate.nodes.generate import MAX_TOKENS, read_answer, settled
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
@@ -494,6 +496,21 @@ def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvest
     (row,) = (each for each in rows if each["question"] == HERS)
     assert row["signals"] == ["corrected", "thumbs-down", "asked-again"]
     assert row["answers"] == ["Ada Martens"]
+
+
+async def test_without_users_everyone_can_give_feedback_on_a_kept_completion(
+    tmp_path: Path,
+) -> None:
+    graph = build_graph(model=TalkingModel(say=lambda *_: "Nobody knows"))
+    settings = {"gate": "never", "strategy": "none"}
+    endpoint = v1.Endpoint(lambda: graph, settings, tmp_path / KEPT)
+    transport = httpx.ASGITransport(Starlette(routes=[endpoint.mount()]))
+    async with endpoint.run(), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
+        body = {"model": "hopgate", "messages": [user(QUESTION)]}
+        name = (await web.post("/v1/chat/completions", json=body)).json()["id"]
+        said = await web.post("/v1/feedback", json={"id": name, "thumbs": "up"})
+        assert (said.status_code, said.json()["feedback"]["thumbs"]) == (200, "up")
+        assert (await web.post("/v1/feedback", json={"id": "x"})).status_code == 404
 
 
 def test_a_server_that_keeps_nothing_takes_no_feedback(served: Serving) -> None:
