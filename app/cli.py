@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hopgate import cli_eval, cli_improve, cli_index
+from hopgate import cli_eval, cli_harvest, cli_improve, cli_index
 from hopgate.common.ending import end_process
 from hopgate.common.errors import reason
 from hopgate.options import (
@@ -524,7 +524,13 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     show_default=True,
     help="Port; 0: a free one.",
 )
-def serve(settings: dict[str, Any], host: str, port: int) -> None:
+@click.option(
+    "--keep",
+    type=FILE,
+    help="SQLite file to keep every conversation and answer in, for feedback and `hopgate "
+    "harvest`. Default: none is kept.",
+)
+def serve(settings: dict[str, Any], host: str, port: int, keep: Path | None) -> None:
     """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries, and MCP.
 
     In a folder with a langgraph.json, its graph is served. The other options are the settings of
@@ -535,7 +541,7 @@ def serve(settings: dict[str, Any], host: str, port: int) -> None:
     def announce(line: str) -> None:
         click.echo(f"hopgate: {line}", err=True)
 
-    serving.serve(host, port, project.load(Path.cwd()), _settings(settings), announce)
+    serving.serve(host, port, project.load(Path.cwd()), _settings(settings), announce, keep)
 
 
 @cli.command()
@@ -598,6 +604,7 @@ cli.add_command(cli_eval.eval_group)
 cli.add_command(cli_index.index_group)
 cli.add_command(cli_improve.improve)
 cli.add_command(cli_improve.promote)
+cli.add_command(cli_harvest.harvest)
 
 
 def main() -> None:

@@ -709,6 +709,17 @@ def promoted(in_use: dict[str, Any]) -> None:
         )
 
 
+def harvested(report: dict[str, Any]) -> None:
+    """Print how many questions were read and drawn, and why others were left out."""
+    _out.print(f"{report['threads']:,} threads read, {report['questions']:,} questions in them")
+    for reason, number in report["left_out"].items():
+        _out.print(f"  left out, {escape(reason)}: {number:,}")
+    signals = ", ".join(f"{name} {number:,}" for name, number in report["signals"].items())
+    _out.print(f"{report['rows']:,} questions written ({signals})", soft_wrap=True)
+    _out.print(f"{report['answers']:,} of them with the right answer")
+    _out.print(f"→ {escape(report['out'])}", soft_wrap=True)
+
+
 def paraphrases(found: dict[str, Any], out: Path) -> None:
     """Print how stable each gate is, with 95% intervals, and where the report is."""
     from hopgate.evaluation.paraphrases import MEASURES, cells

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -91,7 +92,7 @@ def _message(answer: Answer, message_id: str | None, usage: Usage) -> AIMessage:
     )
     return AIMessage(
         answer.text,
-        id=message_id,
+        id=message_id or str(uuid4()),  # a stream shows it, so clients can name it in feedback
         additional_kwargs={"citations": deepcopy(answer.citations)},
         usage_metadata=counted if any(tokens) else None,
     )

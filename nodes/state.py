@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from hopgate.common.strategies import Label, Strategy
 from hopgate.nodes.context import LoopMode
+from hopgate.nodes.feedback import Given, merge_feedback
 from hopgate.nodes.internals import delta_channel
 from hopgate.retrievers.base import Hit
 
@@ -244,6 +245,8 @@ class State(TypedDict, total=False):
     answer: str
     citations: list[Citation]
     usage: Annotated[Usage, merge_usage]
+    feedback: Annotated[Given, merge_feedback]
+    """What users said about answers, over all turns, by the id of the answer's message."""
 
 
 class MultihopState(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """One chat completion of OpenAI's API: a run of the graph, as a document or as chunks of a stream.
 
-The graph stores nothing: a client sends the whole conversation each time. Its system messages
-shape the answer, its earlier messages are the history.
+A client sends the whole conversation each time. Its system messages shape the answer, its earlier
+messages are the history. Runs are stored only if the operator wants to keep them.
 """
 
 import asyncio
@@ -21,9 +21,12 @@ from hopgate.models.chat import reply_chars, thinking_tokens
 from hopgate.nodes import events
 from hopgate.nodes.context import Context
 from hopgate.nodes.generate import MAX_TOKENS, settled
+from hopgate.nodes.identity import identity
 from hopgate.nodes.state import Citation
 from hopgate.nodes.text import MARK, keep_marks
 
+OWNER = "owner"
+"""Key of a kept run's metadata: the name of its user, empty without users."""
 SHOWN = ("citations", "decision", "hops", "usage")
 """What of the final state a completion carries, under the key `hopgate`."""
 
@@ -87,7 +90,11 @@ class ChatRequest(BaseModel):
 
 
 async def run(
-    graph: AdaptiveGraph, messages: Sequence[BaseMessage], context: Context, user: object
+    graph: AdaptiveGraph,
+    messages: Sequence[BaseMessage],
+    context: Context,
+    user: object,
+    thread: str | None = None,
 ) -> AsyncGenerator[Part, None]:
     """Run the graph, and yield the answer's tokens and each state; closing it ends the run.
 
@@ -98,6 +105,7 @@ async def run(
         messages: The conversation, with the question last.
         context: The request's settings.
         user: The authenticated user, with an `identity`; None: there is none.
+        thread: The thread to keep the run as, once it has ended, for a graph with a checkpointer.
 
     Raises:
         Exception: What the graph raised.
@@ -105,6 +113,11 @@ async def run(
     parts: asyncio.Queue[Part | Exception | None] = asyncio.Queue()
     asked: Any = {"messages": list(messages)}
     config: Any = {"configurable": {"langgraph_auth_user": user} if user else {}}
+    more: Any = {}
+    if thread:
+        config["configurable"]["thread_id"] = thread
+        config["metadata"] = {OWNER: identity(user) or ""}  # LangGraph drops None
+        more["durability"] = "exit"  # only the end is worth keeping
 
     async def fill() -> None:
         try:
@@ -114,6 +127,7 @@ async def run(
                 context=context,
                 stream_mode=["custom", "messages", "values"],
                 subgraphs=True,
+                **more,
             ):
                 event = events.read(mode, part)
                 if event and event["event"] == "token":
@@ -148,7 +162,8 @@ class Completion:
     def __init__(self, asked: ChatRequest) -> None:
         """Give it an id and a time."""
         self._asked = asked
-        self._head = {"id": f"chatcmpl-{uuid4()}", "created": int(time.time())}
+        self.id = f"chatcmpl-{uuid4()}"
+        self._head = {"id": self.id, "created": int(time.time())}
 
     async def document(self, parts: AsyncIterator[Part]) -> Json:
         """Return the whole completion."""

@@ -3,11 +3,15 @@
 import logging
 import os
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
+from pathlib import Path
 from typing import Any
 
+from hopgate.common.errors import reason
 from hopgate.common.extras import require
+from hopgate.common.files import private_file
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.context import Context
 
@@ -36,6 +40,7 @@ def serve(
     graph: AdaptiveGraph | None,
     settings: Mapping[str, Any],
     announce: Callable[[str], None],
+    keep: Path | None = None,
 ) -> None:
     """Serve a graph until Ctrl-C.
 
@@ -45,9 +50,10 @@ def serve(
         graph: The graph; None is hopgate's own.
         settings: Of every request, by fields of `Context`.
         announce: Called with the lines for the person who started it.
+        keep: SQLite file to keep answered conversations in; None keeps none.
 
     Raises:
-        RuntimeError: The extra `serve` is missing, or the address cannot be used.
+        RuntimeError: The extra `serve` is missing, or the address or `keep` cannot be used.
         ValueError: The limits or the tokens cannot be used.
     """
     require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
@@ -57,12 +63,14 @@ def serve(
     from hopgate.server.tokens import VARIABLE
     from hopgate.server.users import LOOPBACK
 
-    app = _app(graph, settings)
+    app = _app(graph, settings, _checked(keep))
     with listen(host, port) as bound:
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{bound.getsockname()[1]}/v1 is ready; Ctrl-C ends it")
         if host not in LOOPBACK and not os.environ.get(VARIABLE, "").strip():
             announce(f"anyone who reaches {host} may ask: set {VARIABLE} (docs/serving.md)")
+        if keep:
+            announce(f"conversations and answers are kept in {keep}")
         logging.disable(logging.NOTSET)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("hopgate").setLevel(logging.INFO)
@@ -77,7 +85,25 @@ def serve(
         uvicorn.Server(config).run(sockets=[bound])
 
 
-def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
+def _checked(keep: Path | None) -> Path | None:
+    """Create the file of kept conversations, or close it to other users.
+
+    Raises:
+        RuntimeError: It cannot be created, or is no SQLite file.
+    """
+    if keep is None:
+        return None
+    try:
+        private_file(keep)
+        with closing(sqlite3.connect(keep)) as database:
+            database.execute("PRAGMA schema_version")
+    except (OSError, sqlite3.Error) as error:
+        cause = getattr(error, "strerror", None) or reason(error)
+        raise RuntimeError(f"--keep {keep} cannot be used: {cause}; name another file") from error
+    return keep
+
+
+def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | None) -> Any:
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.routing import Route
@@ -98,14 +124,16 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any]) -> Any:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         # A graph of a project may have parts of its own, which the defaults do not name.
-        async with nullcontext() if graph else warming(Context(**settings)), tools.run():
+        warm = nullcontext() if graph else warming(Context(**settings))
+        async with warm, tools.run(), chat.run():
             yield
 
     served = graph or own
     tools = mcp.Endpoint(lambda: served, settings)
+    chat = v1.Endpoint(lambda: served, settings, keep)
     return Starlette(
         routes=[
-            v1.Endpoint(lambda: served, settings).mount(),
+            chat.mount(),
             tools.route("/hopgate/mcp"),
             Route("/hopgate/metrics", to_metrics),
         ],

@@ -6,9 +6,11 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import aclosing
-from typing import Any, TypeVar
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from langchain_core.runnables import RunnableConfig
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,16 +21,25 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from hopgate.common.errors import one_line
+from hopgate.common.files import shown
+from hopgate.graphs.checkpoints import sqlite_saver
 from hopgate.graphs.compiled import AdaptiveGraph
+from hopgate.graphs.feedback import give_feedback
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import Context, explain
+from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
-from hopgate.server.completions import ChatRequest, Completion, Part, run, streams
+from hopgate.server.bodies import read_body
+from hopgate.server.completions import OWNER, ChatRequest, Completion, Part, run, streams
+from hopgate.server.feedback import Opinion
 from hopgate.server.guards import BodyLimit, body_bytes
 from hopgate.server.presets import PRESETS
 from hopgate.server.refusals import INTERNAL, error, refusal
 from hopgate.server.users import Users, user_of
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
 GONE = 499  # nginx's status for a client that has hung up; nobody reads it
@@ -55,21 +66,44 @@ class Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
+class CompletionOpinion(Opinion):
+    """The body of a request to `/v1/feedback`."""
+
+    id: str
+    """That of the completion."""
+
+
 class Endpoint:
     """The routes under `/v1`."""
 
     def __init__(
-        self, graph: Callable[[], AdaptiveGraph], settings: Mapping[str, Any] | None = None
+        self,
+        graph: Callable[[], AdaptiveGraph],
+        settings: Mapping[str, Any] | None = None,
+        keep: Path | None = None,
     ) -> None:
         """Serve a graph.
 
         Args:
             graph: Returns it; called for each request.
             settings: Of every request, by fields of `Context`; a model's name may set α.
+            keep: SQLite file to keep answered conversations in, for feedback and `hopgate harvest`;
+                None keeps none. Serve within `run` then.
         """
         self._graph = graph
+        self._keep = keep
+        self._saver: BaseCheckpointSaver[Any] | None = None
         self._settings = dict(settings or {})
         self._started = int(time.time())
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Hold the file of kept conversations open."""
+        if self._keep is None:
+            yield
+            return
+        async with sqlite_saver(self._keep) as self._saver:
+            yield
 
     def mount(self) -> Mount:
         """Return the routes."""
@@ -78,6 +112,7 @@ class Endpoint:
                 Route("/models", self.models),
                 Route("/models/{name}", self.model),
                 Route("/chat/completions", self.complete, methods=["POST"]),
+                Route("/feedback", self.feedback, methods=["POST"]),
             ],
             exception_handlers={
                 HTTPException: _refused,
@@ -103,10 +138,11 @@ class Endpoint:
 
     async def complete(self, request: Request) -> Response:
         """Answer the last message of a conversation."""
-        asked = await _read(request)
-        graph, context = self._graph(), self._context(asked.model)
-        parts = run(graph, asked.history(), context, user_of(request.scope))
+        asked = await read_body(request, ChatRequest)
+        graph, context = self._keeping(), self._context(asked.model)
         completion = Completion(asked)
+        thread = completion.id if self._saver else None
+        parts = run(graph, asked.history(), context, user_of(request.scope), thread)
         if not asked.stream:
             async with aclosing(parts):
                 document = await _while_connected(request, completion.document(parts))
@@ -115,6 +151,28 @@ class Endpoint:
         chunks = completion.chunks(parts, streams(graph, context))
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return Stream(_lines(chunks), headers=headers, media_type="text/event-stream")
+
+    async def feedback(self, request: Request) -> Response:
+        """Keep what a user says about a completion of theirs."""
+        given = await read_body(request, CompletionOpinion)
+        if self._saver is None:
+            raise HTTPException(
+                404,
+                "this server keeps no conversations, so it takes no feedback; start it with "
+                "hopgate serve --keep FILE",
+            )
+        graph = self._keeping()
+        thread: RunnableConfig = {"configurable": {"thread_id": given.id}}
+        metadata = (await graph.aget_state(thread)).metadata or {}
+        if metadata.get(OWNER) != (identity(user_of(request.scope)) or ""):
+            raise HTTPException(404, f"there is no completion {shown(given.id)} of yours")
+        kept = await give_feedback(graph, thread, thumbs=given.thumbs, answer=given.answer)
+        return JSONResponse({"id": given.id, "feedback": kept})
+
+    def _keeping(self) -> AdaptiveGraph:
+        """Return the graph, with the saver of kept conversations if there is one."""
+        graph = self._graph()
+        return graph.copy({"checkpointer": self._saver}) if self._saver else graph
 
     def _shown(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "hopgate"}
@@ -142,19 +200,6 @@ class Endpoint:
                 f"{', '.join(alphas)}",
             )
         return Context(**{**self._settings, "alpha": alpha})
-
-
-async def _read(request: Request) -> ChatRequest:
-    # A browser sends other types across sites without asking the server.
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise HTTPException(415, "send the request as JSON: Content-Type: application/json")
-    try:
-        return ChatRequest.model_validate_json(await request.body())
-    except ValidationError as invalid:
-        first = invalid.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{where}: {message}" if where else message) from invalid
 
 
 async def _decided(parts: AsyncGenerator[Part, None]) -> None:

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.server import access, mcp, metrics, presets, v1
+from hopgate.server.feedback import feedback
 from hopgate.server.graph import graph
 from hopgate.server.guards import BodyLimit, DeveloperRoutes
 from hopgate.server.headers import SecurityHeaders
@@ -75,6 +76,13 @@ app = Starlette(
     routes=[
         Route(
             "/hopgate", to_page, include_in_schema=False, middleware=[Middleware(SecurityHeaders)]
+        ),
+        Route(
+            "/hopgate/feedback",
+            feedback,
+            methods=["POST"],
+            include_in_schema=False,
+            middleware=[Middleware(SecurityHeaders)],
         ),
         Mount("/hopgate", site),
         v1.Endpoint(served).mount(),

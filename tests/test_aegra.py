@@ -4,13 +4,14 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from aegra_servers import Cluster, cluster, configuration, interpreter
+from commands import Ran, one_line
 from doubles import by_task
 from fake_openai import FakeOpenAI, Messages, Reply, _completion
 from langgraph_dev import Server
@@ -173,6 +174,38 @@ def test_hopgate_s_routes_are_there_with_the_same_users(server: Server, fake: Fa
         hers = {"Authorization": f"Bearer {TOKENS['ada']}"}
         said = web.post("/v1/chat/completions", json=body, headers=hers).json()
         assert "ea salt" in said["choices"][0]["message"]["content"]
+
+
+def test_feedback_is_kept_and_harvested_by_its_user_alone(
+    server: Server,
+    fake: FakeOpenAI,
+    tmp_path: Path,
+    run: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake.answers(looping())
+    hers, his = ({"Authorization": f"Bearer {TOKENS[user]}"} for user in ("ada", "bob"))
+    with httpx.Client(base_url=server.url, timeout=60) as web:
+        thread = web.post("/threads", json={}, headers=hers).json()["thread_id"]
+        body = {"thread_id": thread, "thumbs": "down", "answer": "Salt"}
+        early = web.post("/hopgate/feedback", json=body, headers=hers)
+        assert (early.status_code, "no answer yet" in early.text) == (404, True)
+        asked = {"assistant_id": "hopgate", **ASKED}
+        web.post(f"/threads/{thread}/runs/wait", json=asked, headers=hers).raise_for_status()
+        assert web.post("/hopgate/feedback", json=body, headers=his).status_code == 404
+        assert web.post("/hopgate/feedback", json=body).status_code == 401
+        kept = web.post("/hopgate/feedback", json=body, headers=hers)
+        assert (kept.status_code, kept.json()["feedback"]["thumbs"]) == (200, "down")
+    monkeypatch.setattr("hopgate.evaluation.threads.STATES_PAGE", 3)
+    monkeypatch.setenv("HOPGATE_TOKEN", TOKENS["ada"])
+    out = tmp_path / "questions.jsonl"
+    assert run("harvest", server.url, "--out", out).code == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    (row,) = (each for each in rows if each["question"] == QUESTION)
+    assert row["answers"] == ["Salt"]
+    monkeypatch.setenv("HOPGATE_TOKEN", "wrong")
+    refused = run("harvest", server.url, "--out", tmp_path / "none")
+    one_line(refused, 1, "refused to show threads (401); set HOPGATE_TOKEN")
 
 
 async def test_bob_can_neither_read_list_change_nor_run_what_ada_owns(

@@ -257,6 +257,7 @@ ATTEMPTS: list[tuple[str, str, Any]] = [
     ("DELETE", "/threads/{thread_id}", None),
     ("GET", "/threads/{thread_id}/state", None),
     ("POST", "/threads/{thread_id}/state", {"values": {"answer": "bob was here"}}),
+    ("POST", "/hopgate/feedback", {"thread_id": "{thread_id}", "thumbs": "down"}),
     ("GET", "/threads/{thread_id}/state/{checkpoint_id}", None),
     ("POST", "/threads/{thread_id}/state/checkpoint", {"checkpoint": {"checkpoint_ns": ""}}),
     ("GET", "/threads/{thread_id}/history", None),

@@ -36,6 +36,8 @@ REPLIES: dict[str, Any] = {
     "direct": "Nobody knows",
 }
 
+BUSY = {"detail": "the thread is answering a question"}
+
 expect.set_options(timeout=SECONDS * 1000)
 
 
@@ -76,6 +78,14 @@ class Shown(NamedTuple):
         self.page.get_by_label("Question", exact=True).fill(question)
         self.page.keyboard.press("Enter")
         return turns.nth(count)
+
+    def kept(self) -> list[tuple[str, str | None]]:
+        """The feedback on the newest thread: thumbs and right answers."""
+        server = self.page.url.partition("/hopgate/")[0]
+        newest = {"limit": 1, "sort_by": "updated_at", "sort_order": "desc"}
+        (thread,) = httpx.post(f"{server}/threads/search", json=newest).json()
+        state = httpx.get(f"{server}/threads/{thread['thread_id']}/state").json()
+        return [(each["thumbs"], each["answer"]) for each in state["values"]["feedback"].values()]
 
     def lit(self) -> list[str]:
         """The highlighted nodes of the drawing."""
@@ -515,6 +525,30 @@ def test_a_comparison_can_be_cancelled_and_a_column_asked_again(
     expect(columns.locator(".problem")).to_have_count(4)
 
 
+def test_a_thumb_and_the_right_answer_are_kept_with_the_answer(shown: Shown) -> None:
+    turn = shown.ask(model="openai:fake", strategy="single")
+    box = turn.get_by_role("group", name="Feedback")
+    good, bad = (box.get_by_role("button", name=each) for each in ("Good answer", "Bad answer"))
+    good.press("Enter")
+    expect(good).to_have_attribute("aria-pressed", "true")
+    expect(shown.page.locator("#status")).to_have_text("Feedback: Saved")
+    bad.press("Enter")
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    expect(good).to_have_attribute("aria-pressed", "false")
+    field = box.get_by_label("What is the right answer?")
+    field.fill("Port Ellery")
+    field.press("Enter")
+    expect(box.get_by_text("Saved, with the right answer")).to_be_visible()
+    assert shown.kept() == [("down", "Port Ellery")]
+    with routed(shown.page, "**/feedback", lambda route: route.fulfill(status=409, json=BUSY)):
+        bad.click()
+        expect(box.get_by_role("alert")).to_contain_text("was not saved: the thread is answering")
+    shown.watch.clear()  # the browser reports the 409
+    bad.click()
+    expect(field).to_be_hidden()
+    assert shown.kept() == []
+
+
 def test_the_keyboard_is_enough(shown: Shown) -> None:
     keyboard = shown.page.keyboard
     focused = shown.page.locator("*:focus")
@@ -590,7 +624,10 @@ ATTACKS = [
     "&lt;script&gt;window.pwned = 1&lt;/script&gt; {{window.pwned = 1}} ${window.pwned = 1}",
     "*a* `b` # c \u202egpj.exe\u202c \u2066d",
 ]
-MADE = "script, img, iframe, a, object, embed, style, link, form, input, svg:not(.graph), h3"
+MADE = (
+    "script, img, iframe, a, object, embed, style, link, h3, "
+    "form:not(.feedback *), input:not(.feedback *), svg:not(.graph, .thumb *)"
+)
 
 
 def test_untrusted_texts_are_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_path: Path) -> None:
@@ -748,6 +785,19 @@ def signed_in(window: Shown, guarded: Server) -> Shown:
     window.page.keyboard.press("Enter")
     expect(window.page.locator("#settings [name=model]")).to_be_visible()
     return window
+
+
+def test_feedback_needs_a_token_and_reaches_threads_behind_a_prefix(guarded: Server) -> None:
+    body = {"thread_id": "0192d2a4-0000-7000-8000-000000000000", "thumbs": "up"}
+    url = f"{guarded.url}/lab/hopgate/feedback"
+    refused = httpx.post(url, json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    unknown = httpx.post(url, json=body, headers=headers)
+    assert (unknown.status_code, "no such thread" in unknown.text) == (404, True)
+    made = httpx.post(f"{guarded.url}/lab/threads", json={}, headers=headers).json()["thread_id"]
+    early = httpx.post(url, json={**body, "thread_id": made}, headers=headers)
+    assert (early.status_code, "no answer yet" in early.text) == (404, True)
 
 
 def test_only_the_server_gets_the_token(signed_in: Shown) -> None:

@@ -16,13 +16,15 @@ import httpx
 import openai
 import pytest
 from commands import Ran, one_line
-from doubles import by_task
+from doubles import TalkingModel, by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph_dev import CONFIG, Server, free_port, running, start
 from openai import AsyncOpenAI, OpenAI
+from starlette.applications import Starlette
 
+from hopgate import build_graph
 from hopgate.models.chat import reply_chars
 from hopgate.nodes.generate import MAX_TOKENS, read_answer, settled
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
@@ -32,7 +34,9 @@ from hopgate.server.completions import ChatRequest, annotations
 
 QUESTION = "In what year was Skerrane Light first lit?"
 SINGLE = ("--strategy", "single", "--model", "openai:fake")
-TOKEN = "ada-1c5f0e2b9a774d31"
+TOKEN, BENS = "ada-1c5f0e2b9a774d31", "ben-77d0c1b64e9f2a35"
+KEPT = "kept.sqlite"
+HERS = "Whose is the lamp of the ferry?"
 
 
 class Serving(NamedTuple):
@@ -67,7 +71,7 @@ def served(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server with one user, ada, and limits that name her."""
+    """A server with the users ada and ben, limits that name them, and a file of what is asked."""
     limits = {
         "alpha": 0.75,
         "question_chars": 60,
@@ -75,7 +79,7 @@ def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
         "where": {"source": "users/{user}/*"},
     }
     env = {
-        "HOPGATE_TOKENS": json.dumps({tokens.digest(TOKEN): "ada"}),
+        "HOPGATE_TOKENS": json.dumps({tokens.digest(TOKEN): "ada", tokens.digest(BENS): "ben"}),
         "HOPGATE_LIMITS": json.dumps(limits),
     }
     folder = tmp_path_factory.mktemp("public")
@@ -89,7 +93,8 @@ def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
         check=True,
         capture_output=True,
     )
-    with serving(folder, _fake_server, *SINGLE, "--index", "index", env=env) as found:
+    options = (*SINGLE, "--index", "index", "--keep", KEPT)
+    with serving(folder, _fake_server, *options, env=env) as found:
         yield found
 
 
@@ -455,6 +460,71 @@ def test_a_user_finds_only_their_own_documents(public: Serving, fake: FakeOpenAI
     )
     assert [each["source"] for each in extra(done)["citations"]] == ["users/ada/note.md"]
     assert "ben" not in fake.prompts[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvested(
+    public: Serving,
+    fake: FakeOpenAI,
+    tmp_path: Path,
+    run: Callable[..., Ran],
+    stream: bool,
+) -> None:
+    fake.answers(by_task(answer="It belongs to ada [1].", condense=HERS))
+    earlier = [user("Whose is the ferry's lamp?"), {"role": "assistant", "content": "Ada's."}]
+    done = public.client(TOKEN).chat.completions.create(
+        model="hopgate", messages=[*earlier, user(HERS)], stream=stream
+    )
+    name = list(done)[-1].id if stream else done.id  # type: ignore[union-attr]
+
+    def give(status: int, key: str = TOKEN, **body: Any) -> Any:
+        headers = {"Authorization": f"Bearer {key}"}
+        reply = httpx.post(f"{public.url}/v1/feedback", json={"id": name, **body}, headers=headers)
+        assert reply.status_code == status, reply.text
+        return reply.json()
+
+    said = give(200, thumbs="down", answer="Ada Martens")
+    assert (said["id"], said["feedback"]["answer"]) == (name, "Ada Martens")
+    assert "no completion" in give(404, BENS, thumbs="up")["error"]["message"]
+    assert "no completion 'x' of yours" in give(404, id="x")["error"]["message"]
+    assert "thumbs: Input should be" in give(400, thumbs="sideways")["error"]["message"]
+    assert give(401, "wrong")["error"]["code"] == "invalid_api_key"
+    file, out = public.log.with_name(KEPT), tmp_path / "questions.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert run("harvest", file, "--out", out).code == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    (row,) = (each for each in rows if each["question"] == HERS)
+    assert row["signals"] == ["corrected", "thumbs-down", "asked-again"]
+    assert row["answers"] == ["Ada Martens"]
+
+
+async def test_without_users_everyone_can_give_feedback_on_a_kept_completion(
+    tmp_path: Path,
+) -> None:
+    graph = build_graph(model=TalkingModel(say=lambda *_: "Nobody knows"))
+    settings = {"gate": "never", "strategy": "none"}
+    endpoint = v1.Endpoint(lambda: graph, settings, tmp_path / KEPT)
+    transport = httpx.ASGITransport(Starlette(routes=[endpoint.mount()]))
+    async with endpoint.run(), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
+        body = {"model": "hopgate", "messages": [user(QUESTION)]}
+        name = (await web.post("/v1/chat/completions", json=body)).json()["id"]
+        said = await web.post("/v1/feedback", json={"id": name, "thumbs": "up"})
+        assert (said.status_code, said.json()["feedback"]["thumbs"]) == (200, "up")
+        assert (await web.post("/v1/feedback", json={"id": "x"})).status_code == 404
+
+
+def test_a_server_that_keeps_nothing_takes_no_feedback(served: Serving) -> None:
+    reply = httpx.post(f"{served.url}/v1/feedback", json={"id": "x", "thumbs": "up"})
+    assert reply.status_code == 404
+    assert "start it with hopgate serve --keep FILE" in reply.json()["error"]["message"]
+
+
+def test_a_file_that_cannot_be_kept_in_stops_the_start(
+    tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    (tmp_path / "text").write_text("no database, but long enough to be read as its first page")
+    for name, cause in (("missing/x", "No such file"), ("text", "not a database")):
+        one_line(run("serve", "--keep", tmp_path / name), 1, "--keep", cause, "name another file")
 
 
 @pytest.mark.parametrize("stream", [False, True])

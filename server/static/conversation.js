@@ -1,6 +1,7 @@
 /** The first view: questions and answers on one thread, each with its trace. */
 
 import { announce, el, find, toggleBusy } from "./dom.js";
+import { Feedback } from "./feedback.js";
 import { ask, cancel, newThread, Record } from "./run.js";
 import { Trace } from "./trace.js";
 
@@ -55,7 +56,10 @@ export class Conversation {
     const turn = this.addTurn(question, context, trace);
     this.busy(true);
     const failure = await this.follow(run, question, context, trace, turn);
-    keepInView(turn, () => trace.finish(failure, () => this.ask(question)));
+    keepInView(turn, () => {
+      trace.finish(failure, () => this.ask(question));
+      this.offerFeedback(run.record, failure, trace);
+    });
     turn.classList.add("finished");
     if (this.now === run) this.finish(run.record, failure);
   }
@@ -75,6 +79,11 @@ export class Conversation {
       return error;
     }
     return null;
+  }
+
+  offerFeedback({ answered, message, error }, failure, trace) {
+    if (!answered || failure || error || !this.thread || !message) return;
+    trace.answer.after(new Feedback(this.thread, message).element);
   }
 
   finish(record, failure) {

@@ -88,6 +88,8 @@ function readToken(message, metadata) {
 export class Record {
   constructor() {
     this.run = "";
+    /** the id of the answer's message */
+    this.message = "";
     this.standalone = "";
     this.answer = "";
     this.answered = false;
@@ -122,6 +124,8 @@ export class Record {
     this.usage = result.usage?.value ?? result.usage ?? this.usage; // `start` resets it
     this.model = result.decision?.model ?? this.model;
     this.warnings = result.decision?.warnings ?? this.warnings;
+    const messages = Array.isArray(result.messages) ? result.messages : [];
+    this.message = messages.find((each) => each.type === "ai")?.id ?? this.message;
     // A reset is an object, not a list.
     const evidence = Array.isArray(result.evidence) ? result.evidence : [];
     for (const passage of evidence) this.passages.set(passage.id, passage);
