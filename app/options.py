@@ -87,7 +87,7 @@ def judge_options(default: "Judge") -> Decorator:
         click.option(
             "--min-confidence",
             type=click.FloatRange(0, 1),
-            help="silver: leave out rows of less confidence. Default: 0.5.",
+            help="silver: leave out rows of less confidence. Default: 0.3.",
         ),
         click.option(
             "--judge-model", help="silver: a model that is asked which answers are right."

@@ -184,6 +184,7 @@ def test_the_judge_model_is_asked_once_for_each_question_that_has_an_answer(
     rows = read_rows(out)
     assert [(row["id"], row["confidence"]) for row in rows] == [
         ("q0", 0.75),
+        ("q1", 0.333),
         ("q2", 0.5),
         ("q3", 1.0),
     ]
