@@ -11,6 +11,7 @@ from doubles import task
 from fake_openai import FakeOpenAI, Messages
 from ships import prompted, read_rows, ship, write_rows
 
+from hopgate.classifiers.labels import read_labels
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.evaluation.judging import INSTRUCTION, read_reply
 from hopgate.evaluation.silver import Answers, agree, judge
@@ -95,6 +96,29 @@ def test_only_a_list_of_the_numbers_counts_as_a_verdict(
     reply: str, numbers: list[int] | None
 ) -> None:
     assert read_reply(reply, 3) == numbers
+
+
+@pytest.mark.parametrize("confidence", [-0.1, 1.1, "high", True])
+def test_a_confidence_that_is_none_is_refused(tmp_path: Path, confidence: object) -> None:
+    row = {"id": "1", "question": "Who?", "correct": ["one"], "label": "B"}
+    path = write_rows(tmp_path / "labels.jsonl", [row | {"confidence": confidence}])
+    with pytest.raises(ValueError, match=f"confidence is {confidence!r}; it must be a number"):
+        read_labels(path)
+
+
+def test_a_router_learns_the_confidence_as_the_chance_of_a_right_answer(tmp_path: Path) -> None:
+    row = {"question": "Who?", "correct": ["one", "multiple"], "label": "B"}
+    path = write_rows(
+        tmp_path / "labels.jsonl", [row | {"id": "1", "confidence": 0.4}, row | {"id": "2"}]
+    )
+    assert [each.chances for each in read_labels(path)] == [[0, 0.4, 0.4], [0, 1, 1]]
+    from hopgate.classifiers.utility import targets_of  # imports torch
+
+    targets = targets_of({"llm": read_labels(path)}, [], None)
+    assert targets.right[:, 0].tolist() == [
+        pytest.approx([0, 0.4, 0.4]),
+        pytest.approx([0, 1, 1]),
+    ]
 
 
 # The command
