@@ -355,7 +355,8 @@ def picture(document: dict[str, Any]) -> bytes:
         left.plot(asked, found[:, 0], "o-", color=colour, lw=2, label=name)
         left.fill_between(asked, found[:, 1], found[:, 2], color=colour, alpha=0.12, lw=0)
     left.set_xscale("log", base=2)
-    left.set_xticks(asked, [f"{each:,}" for each in asked])
+    named = [each for each, share in zip(asked, SHARES, strict=True) if share not in (0.6, 0.8)]
+    left.set_xticks(named, [f"{each:,}" for each in named])
     left.set_xlabel("questions asked of each LLM in training", fontsize=12)
     left.set_title("More questions", loc="left", fontsize=13)
     for at, row in enumerate(document["others"]):
