@@ -1,6 +1,6 @@
 """Are the labels the router's limit? Learning curves, layers, and what other LLMs' outcomes say.
 
-    nice python benchmarks/router_learning_curve.py --flare FOLDER [--out docs/results/router]
+    nice python benchmarks/router_learning_curve.py FOLDER [--out docs/results/router]
 
 `FOLDER` holds Flare-Aug's label files, under the names in the Makefile. Four tables:
 
@@ -76,7 +76,7 @@ class Data(NamedTuple):
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flare", type=Path, required=True)
+    parser.add_argument("flare", type=Path, metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=Path("docs/results/router"))
     options = parser.parse_args()
     torch.set_num_threads(1)
