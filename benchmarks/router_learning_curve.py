@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from hopgate.classifiers.fitting import padded
 from hopgate.classifiers.labels import read_labels, read_questions
+from hopgate.classifiers.networks import padded
 from hopgate.classifiers.router import load_router
 from hopgate.classifiers.training import load_base, read_cost
 from hopgate.classifiers.utility import SHARED, STEPS, targets_of
@@ -121,7 +121,8 @@ def validation_data(flare: Path) -> Data:
 def layers_of(questions: Sequence[str]) -> Floats:
     """Return the mean of the tokens' states, [layers + 1, questions, width]; 0: the embeddings."""
     start = load_base("builtin")
-    encoder: Any = start.network.t5.encoder
+    network: Any = start.network
+    encoder = network.t5.encoder
     ids = [encoding.ids for encoding in start.tokenizer.encode_batch(list(questions))]
     order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
     parts = []
@@ -207,7 +208,10 @@ def of_llms(chances: Floats, data: Data) -> Floats:
 
 def with_interval(found: Floats) -> list[list[float]]:
     """Return value, low and high of each measure, from [1 + draws, measures]."""
-    return np.vstack([found[:1], np.percentile(found[1:], [2.5, 97.5], axis=0)]).T.tolist()
+    rows: list[list[float]] = np.vstack(
+        [found[:1], np.percentile(found[1:], [2.5, 97.5], axis=0)]
+    ).T.tolist()
+    return rows
 
 
 def learning_curve(
@@ -227,7 +231,7 @@ def learning_curve(
             fresh.append(of_llms(chances, valid)[0])
         found, new = np.mean(held, axis=0), np.mean(fresh, axis=0)
         all_found.append(np.vstack([found[:, :, 0], found[None, :, :, 0].mean(1), new[None, :, 0]]))
-        row = {
+        row: dict[str, Any] = {
             "share": share,
             "asked": round(share * ASKED * (FOLDS - 1) / FOLDS),
             "llms": {name: with_interval(each) for name, each in zip(LLMS, found, strict=True)},
