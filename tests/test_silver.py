@@ -204,7 +204,8 @@ def test_the_judge_model_is_asked_once_for_each_question_that_has_an_answer(
     assert ran.code == 0, ran.err
     asked = [each for each in fake.requests if each["model"] == "judge"]
     assert len(asked) == 3
-    assert "1. papa\n2. quebec\n3. romeo" in asked[2]["messages"][-1]["content"]
+    prompts = "".join(each["messages"][-1]["content"] for each in asked)
+    assert "1. papa\n2. quebec\n3. romeo" in prompts
     rows = read_rows(out)
     assert [(row["id"], row["confidence"]) for row in rows] == [
         ("q0", 0.75),
