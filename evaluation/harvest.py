@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import convert_to_messages
 
-from hopgate.common.files import atomic_write, json_line
+from hopgate.common.files import atomic_write, json_line, shown
 from hopgate.common.words import words
 from hopgate.evaluation.output import check_folder
 from hopgate.evaluation.privacy import personal
@@ -102,6 +102,8 @@ def harvest(
     """
     if out.is_dir() or (out.exists() and not overwrite):
         raise ValueError(f"--out {out} exists; name another file, or use --overwrite")
+    if out.exists() and os.path.exists(source) and out.samefile(source):
+        raise ValueError(f"--out {out} is the store itself; name another file")
     check_folder(out.parent)
     found = Harvest(size, since, [_pattern(each) for each in exclude])
     asyncio.run(_read(source, found, progress))
@@ -134,8 +136,8 @@ async def _read(source: str, found: Harvest, progress: Progress) -> None:
 def _pattern(given: str) -> re.Pattern[str]:
     try:
         return re.compile(given, re.IGNORECASE)
-    except re.error as error:
-        raise ValueError(f"--exclude {given!r} is no regular expression: {error}") from error
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"--exclude {shown(given)} is no regular expression: {error}") from error
 
 
 def _counted(counts: Mapping[str, int]) -> str:
