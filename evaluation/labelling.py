@@ -98,7 +98,7 @@ def label(
     if judging.model is not None:
         _ask_judge(judging.model, out, dict(zip(items, rows, strict=True)), examples, file, job)
     if judging.judge == "silver":
-        _check_silver(rows, file, judging)
+        _check_silver(rows, examples, file, judging)
     return {
         "out": str(out),
         "model": job.model,
@@ -117,8 +117,8 @@ def _ask_judge(
     file: LabelFile,
     job: Job,
 ) -> None:
-    """Ask the judge model about each question that has an answer, and write the rows."""
-    by_question = {each.id: _of_question(each, answers) for each in examples}
+    """Ask the judge model about each question without accepted answers, and write the rows."""
+    by_question = {each.id: _of_question(each, answers) for each in examples if not each.golds}
     found = {key: candidates(key, each) for key, each in by_question.items()}
     items = {key: each for key, each in found.items() if each["answers"]}
     job = replace(job, settings={"model": model})
@@ -128,14 +128,16 @@ def _ask_judge(
     file.update(answers, {each["id"]: each["right"] for each in judged})
 
 
-def _check_silver(answers: Sequence[Answered], file: LabelFile, judging: Judging) -> None:
+def _check_silver(
+    answers: Sequence[Answered], examples: Sequence[Example], file: LabelFile, judging: Judging
+) -> None:
     """Refuse labels that rest on nothing.
 
     Raises:
         ValueError: One strategy alone gave answers, or no row is clear enough.
     """
     saying = {each["id"].partition(":")[0] for each in answers if each["known"]}
-    if len(saying) == 1:
+    if len(saying) == 1 and not all(each.golds for each in examples):
         raise ValueError(
             f"only the strategy {saying.pop()} gave any answer, so there is nothing for it to "
             "agree with; use another model, or questions with accepted answers and --judge match"
@@ -336,7 +338,7 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
     answers = _beside(out, "answers")
-    for file in (out, answers):
+    for file in (out, answers, _beside(out, "judged")):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")
     if out.exists() and not overwrite and not settings_path(answers).exists():
