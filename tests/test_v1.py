@@ -528,8 +528,15 @@ def test_a_file_that_cannot_be_kept_in_stops_the_start(
     tmp_path: Path, run: Callable[..., Ran]
 ) -> None:
     (tmp_path / "text").write_text("no database, but long enough to be read as its first page")
-    for name, cause in (("missing/x", "No such file"), ("text", "not a database")):
+    (tmp_path / "folder").mkdir()
+    for name in ("text", "folder"):
+        (tmp_path / name).chmod(0o755)
+    for name, cause in (
+        ("missing/x", "No such file"), ("text", "not a database"), ("folder", "unable to open"),
+    ):  # fmt: skip
         one_line(run("serve", "--keep", tmp_path / name), 1, "--keep", cause, "name another file")
+    for name in ("text", "folder"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize("stream", [False, True])
