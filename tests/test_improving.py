@@ -166,6 +166,8 @@ def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
         ({"answered": ["two"]}, "answered is"),
         ({"answers": ["Ada"]}, "answers is"),
         ({"steps": {"zero": 0}}, "steps is"),
+        ({"steps": {"zero": 0, "one": -1, "multiple": 2}}, "steps is"),
+        ({"steps": {"zero": 0, "one": 1, "multiple": float("nan")}}, "steps is"),
     ],
 )
 def test_a_row_that_cannot_be_replayed_is_refused(
