@@ -165,9 +165,19 @@ def _last(versions: Path) -> int:
 
 
 def _before(versions: Path, number: int) -> int | None:
-    """Return which version was in use before another, if it is still there."""
+    """Return which version was in use before another, if it is still there.
+
+    Raises:
+        ValueError: The note about it is damaged.
+    """
     about = versions / f"{number}.json"
-    before = json.loads(about.read_bytes())["before"] if about.is_file() else None
+    try:
+        before = json.loads(about.read_bytes())["before"] if about.is_file() else None
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{about} is damaged; put a version in {versions} in use with `hopgate promote VERSION "
+            "--to`"
+        ) from error
     return before if (versions / str(before)).is_dir() else None
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import convert_to_messages
 
-from hopgate.common.files import atomic_write, json_line
+from hopgate.common.files import atomic_write, json_line, shown
 from hopgate.common.words import words
 from hopgate.evaluation.output import check_folder
 from hopgate.evaluation.privacy import personal
@@ -102,6 +104,8 @@ def harvest(
     """
     if out.is_dir() or (out.exists() and not overwrite):
         raise ValueError(f"--out {out} exists; name another file, or use --overwrite")
+    if out.exists() and os.path.exists(source) and out.samefile(source):
+        raise ValueError(f"--out {out} is the store itself; name another file")
     check_folder(out.parent)
     found = Harvest(size, since, [_pattern(each) for each in exclude])
     asyncio.run(_read(source, found, progress))
@@ -124,6 +128,9 @@ def harvest(
 
 
 async def _read(source: str, found: Harvest, progress: Progress) -> None:
+    if threading.current_thread() is threading.main_thread():
+        # asyncio's own handler waits for the next await; a slow pattern never gets there.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     async with open_store(source) as store:
         total = await store.count()
         async for thread in store.threads():
@@ -134,8 +141,8 @@ async def _read(source: str, found: Harvest, progress: Progress) -> None:
 def _pattern(given: str) -> re.Pattern[str]:
     try:
         return re.compile(given, re.IGNORECASE)
-    except re.error as error:
-        raise ValueError(f"--exclude {given!r} is no regular expression: {error}") from error
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"--exclude {shown(given)} is no regular expression: {error}") from error
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -111,6 +111,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         RuntimeError: The model failed, a file of the router was altered, or an extra is missing.
     """
     profile, before = _checked(rule, out, job)
+    _check_inputs(inputs, out)
     more = [row for path in inputs.labels for row in read_outcomes(path)]
     trusted = read_outcomes(inputs.trusted) if inputs.trusted else []
     labelling.label(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
@@ -165,6 +166,18 @@ def _checked(rule: Rule, out: Path, job: Job) -> tuple[str, str]:
     extendable(rule.router, [profile])
     before = profile if profile in profiles else chosen_profile(rule.router, "auto", job.model)
     return profile, before or profiles[0]
+
+
+def _check_inputs(inputs: Inputs, out: Path) -> None:
+    """Refuse inputs that would be replaced.
+
+    Raises:
+        ValueError: One is a file that the command writes.
+    """
+    written = [(out / name).resolve() for name in (LABELLED, TRAIN)]
+    for path in (inputs.questions, *inputs.labels, inputs.trusted):
+        if path and path.resolve() in written:
+            raise ValueError(f"{path} is a file that this command writes; use another --out")
 
 
 def _trained(

@@ -23,7 +23,7 @@ from hopgate.evaluation.journal import settings_path
 from hopgate.evaluation.judging import JudgeModel, candidates
 from hopgate.evaluation.output import append_lines, check_folder, write_files
 from hopgate.evaluation.remote import Remote
-from hopgate.evaluation.runner import Job, Row, execute, index_identity, make_run
+from hopgate.evaluation.runner import Job, Row, Run, execute, index_identity, make_run
 from hopgate.evaluation.scores import mean
 from hopgate.evaluation.silver import MIN_CONFIDENCE
 from hopgate.nodes.context import Context
@@ -96,9 +96,10 @@ def label(
     update = file.update if judging.model is None else _nothing
     (rows,) = execute([run], items, _EachStrategy(), job, run.path, update)
     if judging.model is not None:
-        _ask_judge(judging.model, out, dict(zip(items, rows, strict=True)), examples, file, job)
+        answers = dict(zip(items, rows, strict=True))
+        _ask_judge(judging.model, run, answers, examples, file, job)
     if judging.judge == "silver":
-        _check_silver(rows, file, judging)
+        _check_silver(rows, examples, file, judging)
     return {
         "out": str(out),
         "model": job.model,
@@ -111,31 +112,42 @@ def label(
 
 def _ask_judge(
     model: str,
-    out: Path,
+    asked: Run,
     answers: dict[str, Any],
     examples: Sequence[Example],
     file: LabelFile,
     job: Job,
 ) -> None:
-    """Ask the judge model about each question that has an answer, and write the rows."""
-    by_question = {each.id: _of_question(each, answers) for each in examples}
+    """Ask the judge model about each question without accepted answers, and write the rows.
+
+    Args:
+        model: The judge model.
+        asked: The run that gave the answers.
+        answers: They, by `answer_id`.
+        examples: The questions.
+        file: Where the rows go.
+        job: The command's options.
+    """
+    by_question = {each.id: _of_question(each, answers) for each in examples if not each.golds}
     found = {key: candidates(key, each) for key, each in by_question.items()}
     items = {key: each for key, each in found.items() if each["answers"]}
     job = replace(job, settings={"model": model})
-    data = {"answers": hashlib.sha256(json_bytes(found)).hexdigest()}
-    run = make_run("judge", _beside(out, "judged"), job, data)
+    data = {"answers": hashlib.sha256(json_bytes(asked.settings)).hexdigest()}
+    run = make_run("judge", _beside(file.path, "judged"), job, data)
     (judged,) = execute([run], items, JudgeModel(), job, run.path)
     file.update(answers, {each["id"]: each["right"] for each in judged})
 
 
-def _check_silver(answers: Sequence[Answered], file: LabelFile, judging: Judging) -> None:
+def _check_silver(
+    answers: Sequence[Answered], examples: Sequence[Example], file: LabelFile, judging: Judging
+) -> None:
     """Refuse labels that rest on nothing.
 
     Raises:
         ValueError: One strategy alone gave answers, or no row is clear enough.
     """
     saying = {each["id"].partition(":")[0] for each in answers if each["known"]}
-    if len(saying) == 1:
+    if len(saying) == 1 and not all(each.golds for each in examples):
         raise ValueError(
             f"only the strategy {saying.pop()} gave any answer, so there is nothing for it to "
             "agree with; use another model, or questions with accepted answers and --judge match"
@@ -251,6 +263,7 @@ class LabelFile:
     """The file of labels: a row for each finished question, in order.
 
     Attributes:
+        path: The file.
         rows: Those written so far.
         unclear: Number of questions whose row was left out for its confidence.
 
@@ -264,7 +277,7 @@ class LabelFile:
         """Touch no file yet."""
         self.rows: list[dict[str, Any]] = []
         self.unclear = 0
-        self._path, self._examples, self._judging = path, examples, judging
+        self.path, self._examples, self._judging = path, examples, judging
         self._started = False
 
     def update(
@@ -286,14 +299,14 @@ class LabelFile:
         rows = [row for row in finished if row.get("confidence", 1.0) >= least]
         lines = b"".join(map(json_line, rows))
         if not self._started:
-            write_files(self._path.parent, {self._path.name: lines})
+            write_files(self.path.parent, {self.path.name: lines})
             self._started = True
         elif rows:
             try:
-                with self._path.open("ab", buffering=0) as file:
+                with self.path.open("ab", buffering=0) as file:
                     append_lines(file, lines)
             except OSError as error:
-                raise RuntimeError(f"{self._path} cannot be written to: {error}") from error
+                raise RuntimeError(f"{self.path} cannot be written to: {error}") from error
         self.rows += rows
         self.unclear += len(finished) - len(rows)
 
@@ -336,7 +349,7 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
     answers = _beside(out, "answers")
-    for file in (out, answers):
+    for file in (out, answers, _beside(out, "judged")):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")
     if out.exists() and not overwrite and not settings_path(answers).exists():

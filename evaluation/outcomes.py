@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,14 @@ def _steps(fields: Mapping[str, Any], dataset: str) -> tuple[float, ...]:
     if given is None:
         return (0.0, 1.0, MULTI_STEPS.get(dataset, MEAN_MULTI_STEPS))
     try:
-        return tuple(float(given[name]) for name in FLARE_NAMES)
+        steps = tuple(float(given[name]) for name in FLARE_NAMES)
+        if not all(0 <= each < inf for each in steps):
+            raise ValueError("one is no number of retrievals")
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"steps is {shown(given)}; give {', '.join(FLARE_NAMES)}") from error
+        raise ValueError(
+            f"steps is {shown(given)}; give numbers from 0 for {', '.join(FLARE_NAMES)}"
+        ) from error
+    return steps
 
 
 def _answered(fields: Mapping[str, Any], answers: Any) -> tuple[bool, ...] | None:

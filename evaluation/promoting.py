@@ -45,7 +45,7 @@ def _check(verdict: dict[str, Any], folder: Path, router: Path) -> None:
         raise ValueError(f"{folder} may not be promoted: {'; '.join(verdict['reasons'])}")
     compared = router if router.exists() else router_folder(verdict["router"]["name"])
     for path, was in ((folder / CANDIDATE, verdict["candidate"]), (compared, verdict["router"])):
-        if sha256(path / MANIFEST) != was["sha256"]:
+        if not (path / MANIFEST).is_file() or sha256(path / MANIFEST) != was["sha256"]:
             raise ValueError(
                 f"{path} is not the router that {folder / VERDICT} compared; run `hopgate improve` "
                 "again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 TOKEN = "HOPGATE_TOKEN"
 POSTGRES = ("postgresql", "postgres")
 WEB = ("http", "https")
+_URI = re.compile(r"[A-Za-z][\w+.-]+:/+")
 THREADS_PAGE = 1_000
 SERVER_PAGE = 100
 STATES_PAGE = 20
@@ -66,7 +68,7 @@ async def open_store(source: str) -> AsyncIterator[Store]:
             `HOPGATE_TOKEN` or LANGGRAPH_API_KEY in the environment has the token.
 
     Raises:
-        ValueError: There is no such file, it holds no threads, or the URI cannot be read.
+        ValueError: There is no such file, it holds no threads, or the URI cannot be used.
         RuntimeError: The store does not answer, or refuses to; or an extra is missing.
     """
     scheme = source.partition("://")[0].lower()
@@ -74,6 +76,10 @@ async def open_store(source: str) -> AsyncIterator[Store]:
         opened: Any = _server(source)
     elif scheme in POSTGRES:
         opened = _postgres(source)
+    elif other := _URI.match(source):  # the rest may hold a password
+        raise ValueError(
+            f"{other[0]} is no source; give an SQLite file, postgresql://… or http://…"
+        )
     else:
         opened = _sqlite(Path(source))
     async with opened as store:
@@ -166,6 +172,10 @@ async def _postgres(uri: str) -> AsyncIterator[Store]:
     except psycopg.ProgrammingError as error:
         if isinstance(error, psycopg.errors.UndefinedTable):
             raise ValueError("the database has no LangGraph checkpoints") from error
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            raise RuntimeError(
+                "the PostgreSQL user may not read the checkpoints; grant it SELECT on their tables"
+            ) from None
         # psycopg's message may repeat the password
         raise ValueError(
             "the PostgreSQL URI cannot be used; write postgresql://USER@HOST:5432/DATABASE"

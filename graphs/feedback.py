@@ -24,7 +24,7 @@ async def give_feedback(
 
     Args:
         graph: The graph that answered, with its checkpointer.
-        config: The thread; a `checkpoint_id` has no effect.
+        config: The thread; a `checkpoint_id` has no effect. Its `metadata` is stored with the edit.
         thumbs: The user's verdict.
         answer: The right answer, at most `hopgate.nodes.feedback.MAX_ANSWER_CHARS` characters. If
             this and `thumbs` are both missing, earlier feedback is taken back.
@@ -38,7 +38,10 @@ async def give_feedback(
         Unfinished: The thread's newest question is not answered yet.
         ValueError: The feedback cannot be used.
     """
-    thread: RunnableConfig = {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
+    thread: RunnableConfig = {
+        "configurable": {"thread_id": config["configurable"]["thread_id"]},
+        "metadata": config.get("metadata", {}),
+    }
     state = await graph.aget_state(thread)
     rated, given = feedback_edit(
         state.values, state.next, thumbs=thumbs, answer=answer, message_id=message_id

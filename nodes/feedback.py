@@ -95,7 +95,8 @@ def feedback_edit(
     """
     messages = convert_to_messages(values.get("messages") or [])
     answers = [each.id for each in messages if each.type == "ai"]
-    rated = message_id or (answers[-1] if answers else None)
+    newest = answers[-1] if answers else None
+    rated = newest if message_id is None else message_id
     if rated is None:
         raise UnknownAnswer("the thread has no answer yet; ask a question first")
     if rated not in answers:

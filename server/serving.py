@@ -94,13 +94,19 @@ def _checked(keep: Path | None) -> Path | None:
     if keep is None:
         return None
     try:
+        if keep.exists():  # before the rights of something else are changed
+            _check_sqlite(keep)
         private_file(keep)
-        with closing(sqlite3.connect(keep)) as database:
-            database.execute("PRAGMA schema_version")
+        _check_sqlite(keep)
     except (OSError, sqlite3.Error) as error:
         cause = getattr(error, "strerror", None) or reason(error)
         raise RuntimeError(f"--keep {keep} cannot be used: {cause}; name another file") from error
     return keep
+
+
+def _check_sqlite(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA schema_version")
 
 
 def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | None) -> Any:

@@ -162,9 +162,13 @@ class Endpoint:
                 "hopgate serve --keep FILE",
             )
         graph = self._keeping()
-        thread: RunnableConfig = {"configurable": {"thread_id": given.id}}
+        owner = identity(user_of(request.scope)) or ""
+        thread: RunnableConfig = {
+            "configurable": {"thread_id": given.id},
+            "metadata": {OWNER: owner},  # the state that feedback writes belongs to them too
+        }
         metadata = (await graph.aget_state(thread)).metadata or {}
-        if metadata.get(OWNER) != (identity(user_of(request.scope)) or ""):
+        if metadata.get(OWNER) != owner:
             raise HTTPException(404, f"there is no completion {shown(given.id)} of yours")
         kept = await give_feedback(graph, thread, thumbs=given.thumbs, answer=given.answer)
         return JSONResponse({"id": given.id, "feedback": kept})

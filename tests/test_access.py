@@ -147,7 +147,7 @@ def test_a_set_up_whose_users_cannot_be_had_serves_nobody(
     configure(path)
     if given is not None:
         monkeypatch.setenv(tokens.VARIABLE, given)
-    for start in (lambda: TestClient(app()).get("/"), lambda: serving._app(None, {})):
+    for start in (lambda: TestClient(app()).get("/"), lambda: serving._app(None, {}, None)):
         with pytest.raises(ValueError, match=cause) as refused:
             start()
         assert "\n" not in str(refused.value)
@@ -198,7 +198,7 @@ def test_users_of_another_kind_are_not_served_by_hopgate_serve() -> None:
     answer = TestClient(app()).get("/")
     assert (answer.status_code, "has users of its own" in answer.text) == (403, True)
     with pytest.raises(ValueError, match="users hopgate serve does not know; set HOPGATE_TOKENS"):
-        serving._app(None, {})
+        serving._app(None, {}, None)
 
 
 def test_without_any_users_everyone_is_served() -> None:

@@ -146,6 +146,10 @@ def test_what_cannot_be_harvested_is_one_line_and_writes_nothing(
         (2, text, [], ["cannot be read as LangGraph's SQLite checkpoints", "not a database"]),
         (2, other, [], ["cannot be read", "no such table"]),
         (2, store, ["--exclude", "("], ["--exclude '(' is no regular expression"]),
+        (2, store, ["--exclude", "a{9999999999}"], ["no regular expression", "too large"]),
+        (2, store, ["--exclude", "(" * 5000 + ")" * 5000], ["no regular expression", "recursion"]),
+        (2, "mysql://app:hunter2@db/x", [], ["mysql:// is no source", "postgresql://"]),
+        (2, "postgresql+psycopg://app:hunter2@db/x", [], ["postgresql+psycopg:// is no source"]),
         (2, store, ["--sample", "0"], ["--sample"]),
         (2, "http://", [], ["the source is no address of a server; write http://HOST:PORT"]),
         (2, "https://ada:hunter2@[x", [], ["is no address of a server"]),
@@ -160,6 +164,9 @@ def test_what_cannot_be_harvested_is_one_line_and_writes_nothing(
     out.write_text("mine")
     one_line(run("harvest", store, "--out", out), 2, "exists; name another file")
     assert out.read_text() == "mine"
+    before = store.read_bytes()
+    one_line(run("harvest", store, "--out", store, "--overwrite"), 2, "is the store itself")
+    assert store.read_bytes() == before
 
 
 async def _empty(file: Path) -> None:

@@ -166,6 +166,8 @@ def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
         ({"answered": ["two"]}, "answered is"),
         ({"answers": ["Ada"]}, "answers is"),
         ({"steps": {"zero": 0}}, "steps is"),
+        ({"steps": {"zero": 0, "one": -1, "multiple": 2}}, "steps is"),
+        ({"steps": {"zero": 0, "one": 1, "multiple": float("nan")}}, "steps is"),
     ],
 )
 def test_a_row_that_cannot_be_replayed_is_refused(
@@ -325,6 +327,21 @@ def test_unusable_input_is_one_line_before_a_model_is_asked(
     command = ("improve", "--questions", data, "--model", "openai:fake", "--out", out, *given)
     one_line(run(*command), 2, message)
     assert fake.requests == []
+
+
+@pytest.mark.parametrize("option", ["--questions", "--labels", "--held-out"])
+def test_an_input_that_the_command_would_replace_is_refused(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, option: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = rows(out / "train.jsonl", ["Who?"])
+    before = mine.read_bytes()
+    data = write_rows(tmp_path / "questions.jsonl", [ship(0)])
+    command = ("improve", "--questions", data, "--model", "openai:fake", "--out", out)
+    ran = run(*command, "--overwrite", option, mine)
+    one_line(ran, 2, "train.jsonl is a file that this command writes; use another --out")
+    assert (mine.read_bytes(), fake.requests) == (before, [])
 
 
 # Promoting

@@ -227,11 +227,33 @@ def test_answers_of_one_strategy_only_are_refused(
     one_line(label(), 2, "only the strategy none gave any answer", "--judge match")
 
 
+def test_nothing_but_accepted_answers_needs_no_agreement_and_no_judge_model(
+    run: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
+) -> None:
+    data = write_rows(tmp_path / "q.jsonl", [ship(0, answers=["kilo"])])
+    fake.answers(lambda messages: "kilo" if task(messages) == "direct" else "I don't know")
+    given = ("--questions", data, "--model", "openai:fake", "--out", out)
+    ran = run("label", *given, "--judge", "silver", "--judge-model", "openai:judge")
+    assert ran.code == 0, ran.err
+    assert [row["correct"] for row in read_rows(out)] == [["zero"]]
+    assert not [each for each in fake.requests if each["model"] == "judge"]
+
+
 def test_labels_that_are_all_unclear_are_refused(
     label: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
     fake.answers(mostly_agrees)
     one_line(label("--min-confidence", "1", "--limit", "3"), 2, "none of 3 questions", "lower")
+
+
+def test_no_file_of_the_command_is_taken_for_the_questions(
+    run: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    data = write_rows(out.with_name("labels.judged.jsonl"), [ship(0)])
+    given = ("--questions", data, "--model", "openai:fake", "--out", out, "--overwrite")
+    ran = run("label", *given, "--judge", "silver", "--judge-model", "openai:judge")
+    one_line(ran, 2, "labels.judged.jsonl is the file of questions")
+    assert (read_rows(data), fake.requests) == ([ship(0)], [])
 
 
 def test_options_of_silver_alone_are_refused_without_it(run: Callable[..., Ran], out: Path) -> None:

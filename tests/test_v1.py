@@ -483,6 +483,7 @@ def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvest
         assert reply.status_code == status, reply.text
         return reply.json()
 
+    give(200, thumbs="up")
     said = give(200, thumbs="down", answer="Ada Martens")
     assert (said["id"], said["feedback"]["answer"]) == (name, "Ada Martens")
     assert "no completion" in give(404, BENS, thumbs="up")["error"]["message"]
@@ -510,6 +511,10 @@ async def test_without_users_everyone_can_give_feedback_on_a_kept_completion(
         name = (await web.post("/v1/chat/completions", json=body)).json()["id"]
         said = await web.post("/v1/feedback", json={"id": name, "thumbs": "up"})
         assert (said.status_code, said.json()["feedback"]["thumbs"]) == (200, "up")
+        changed = await web.post("/v1/feedback", json={"id": name, "thumbs": "down"})
+        assert (changed.status_code, changed.json()["feedback"]["thumbs"]) == (200, "down")
+        taken_back = await web.post("/v1/feedback", json={"id": name})
+        assert (taken_back.status_code, taken_back.json()["feedback"]) == (200, None)
         assert (await web.post("/v1/feedback", json={"id": "x"})).status_code == 404
 
 
@@ -523,8 +528,15 @@ def test_a_file_that_cannot_be_kept_in_stops_the_start(
     tmp_path: Path, run: Callable[..., Ran]
 ) -> None:
     (tmp_path / "text").write_text("no database, but long enough to be read as its first page")
-    for name, cause in (("missing/x", "No such file"), ("text", "not a database")):
+    (tmp_path / "folder").mkdir()
+    for name in ("text", "folder"):
+        (tmp_path / name).chmod(0o755)
+    for name, cause in (
+        ("missing/x", "No such file"), ("text", "not a database"), ("folder", "unable to open"),
+    ):  # fmt: skip
         one_line(run("serve", "--keep", tmp_path / name), 1, "--keep", cause, "name another file")
+    for name in ("text", "folder"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize("stream", [False, True])

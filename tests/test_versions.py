@@ -151,6 +151,15 @@ def test_a_router_without_versions_has_no_way_back(router: Path) -> None:
     assert not versions.versions_of(router).exists()
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_note_of_a_version_is_named(router: Path, candidate: Path, text: str) -> None:
+    versions.put(candidate, router)
+    note = versions.versions_of(router) / "2.json"
+    note.write_text(text)
+    with pytest.raises(ValueError, match=r"2\.json is damaged.*hopgate promote VERSION --to"):
+        versions.back(router)
+
+
 def test_two_changes_at_once_are_refused(router: Path, candidate: Path) -> None:
     with versions._changing(router), pytest.raises(RuntimeError, match="by another process"):
         versions.put(candidate, router)
