@@ -25,6 +25,7 @@ TOKEN = "HOPGATE_TOKEN"
 POSTGRES = ("postgresql", "postgres")
 WEB = ("http", "https")
 _URI = re.compile(r"[A-Za-z][\w+.-]+:/+")
+_DSN = re.compile(r"\b(host|dbname|user|password)(?=\s*=)")
 THREADS_PAGE = 1_000
 SERVER_PAGE = 100
 STATES_PAGE = 20
@@ -76,7 +77,7 @@ async def open_store(source: str) -> AsyncIterator[Store]:
         opened: Any = _server(source)
     elif scheme in POSTGRES:
         opened = _postgres(source)
-    elif other := _URI.match(source):  # the rest may hold a password
+    elif other := _URI.match(source) or _DSN.search(source):  # the rest may hold a password
         raise ValueError(
             f"{other[0]} is no source; give an SQLite file, postgresql://… or http://…"
         )

@@ -5,6 +5,8 @@ import json
 import re
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -152,6 +154,7 @@ def test_what_cannot_be_harvested_is_one_line_and_writes_nothing(
         (2, "postgresql+psycopg://app:hunter2@db/x", [], ["postgresql+psycopg:// is no source"]),
         (2, store, ["--sample", "0"], ["--sample"]),
         (2, "http://", [], ["the source is no address of a server; write http://HOST:PORT"]),
+        (2, "host=db user=app password=hunter2", [], ["host is no source", "postgresql://"]),
         (2, "https://ada:hunter2@[x", [], ["is no address of a server"]),
         (2, "https://ada:hunter2@h:port", [], ["is no address of a server"]),
         (1, "postgresql://ada:hunter2@127.0.0.1:9/x", [], ["PostgreSQL does not answer"]),
@@ -319,3 +322,29 @@ def test_questions_asked_again_are_told_by_their_words_as_well_as_documented() -
     """docs/improving.md has these figures."""
     assert sum(nearly_same(*pair) for pair in REPHRASED) == 9
     assert sum(nearly_same(*pair) for pair in ANOTHER) == 4
+
+
+def test_ctrl_c_ends_a_slow_pattern(tmp_path: Path) -> None:
+    """The first Ctrl-C: asyncio's own handler would wait until the pattern is done, for hours."""
+    script = (
+        "import asyncio, contextlib, os, re, subprocess\n"
+        "from hopgate.evaluation import harvest\n"
+        "class Store:\n"
+        "    async def count(self): return 1\n"
+        "    async def threads(self): yield '1'\n"
+        "class Slow:\n"
+        "    threads = 0\n"
+        "    async def read(self, store, thread): re.search('(a+)+$!', 'a' * 40)\n"
+        "harvest.open_store = contextlib.asynccontextmanager(lambda _: stores())\n"
+        "async def stores(): yield Store()\n"
+        "subprocess.Popen(['sh', '-c', f'sleep 1; kill -INT {os.getpid()}'])\n"
+        "asyncio.run(harvest._read('', Slow(), print))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "KeyboardInterrupt" in done.stderr

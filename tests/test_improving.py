@@ -383,6 +383,8 @@ def test_a_candidate_that_has_changed_since_is_refused(
     change(out / "router" / "manifest.json")
     ran = run("promote", out, "--to", tmp_path / "router")
     one_line(ran, 2, "out/router is not the router that", "run `hopgate improve` again")
+    (out / "router" / "manifest.json").unlink()
+    one_line(run("promote", out, "--to", tmp_path / "router"), 2, "is not the router that")
     assert not (tmp_path / "router").exists()
 
 

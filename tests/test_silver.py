@@ -217,6 +217,18 @@ def test_the_judge_model_is_asked_once_for_each_question_that_has_an_answer(
     assert len([each for each in fake.requests if each["model"] == "judge"]) == 3
 
 
+def test_the_judge_s_verdicts_are_used_again_for_fewer_questions(
+    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    fake.answers(mostly_agrees)
+    assert label("--judge-model", "openai:judge").code == 0
+    count = len(fake.requests)
+    ran = label("--judge-model", "openai:judge", "--limit", "2")
+    assert ran.code == 0, ran.err
+    assert [row["id"] for row in read_rows(out)] == ["q0", "q1"]
+    assert len(fake.requests) == count
+
+
 def test_answers_of_one_strategy_only_are_refused(
     label: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
