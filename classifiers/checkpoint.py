@@ -161,8 +161,7 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         ValueError: The folder is not a router's, or its parts do not fit each other.
         RuntimeError: A file is missing or was altered.
     """
-    folder = router_folder(folder)
-    return _while_it_changes(folder, lambda: _read(folder, base))
+    return _while_it_changes(router_folder(folder), lambda place: _read(place, base))
 
 
 def _read(folder: Path, base: bool) -> Checkpoint:
@@ -214,29 +213,35 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
         ValueError: The folder is not a router's, or has another format.
         RuntimeError: A file is missing or was altered.
     """
-    folder = router_folder(folder)
 
-    def look() -> dict[str, Any]:
-        place = folder.resolve()
+    def look(place: Path) -> dict[str, Any]:
         files = [path for path in place.iterdir() if _is_weights(path)] if place.is_dir() else []
         return _manifests.get(place, lambda: _verify(place), sorted(files))
 
-    return deepcopy(_while_it_changes(folder, look))
+    return deepcopy(_while_it_changes(router_folder(folder), look))
 
 
-def _while_it_changes(folder: Path, look: Callable[[], Found]) -> Found:
-    """Look at a router, and again if another one has taken its place meanwhile."""
+def _while_it_changes(folder: Path, look: Callable[[Path], Found]) -> Found:
+    """Look at a router, and again if another one has taken its place meanwhile.
+
+    A link is followed once, since the version that it leads to stays as it is.
+    """
     for _ in range(_TRIES):
-        before = file_stamp(folder / MANIFEST)
+        place = folder.resolve()
+        before = file_stamp(place / MANIFEST)
         try:
-            found = look()
+            found = look(place)
         except (ValueError, RuntimeError, OSError):
-            if file_stamp(folder / MANIFEST) == before:
+            if _unchanged(place, before):
                 raise
         else:
-            if file_stamp(folder / MANIFEST) == before:
+            if _unchanged(place, before):
                 return found
     raise RuntimeError(f"{folder} is being replaced again and again; try again later")
+
+
+def _unchanged(place: Path, before: object) -> bool:
+    return place.resolve() == place and file_stamp(place / MANIFEST) == before
 
 
 def _is_weights(path: Path) -> bool:

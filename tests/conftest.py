@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,22 +74,27 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _exports_each_shape_once() -> Iterator[None]:
+def _exports_each_shape_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Take about ten seconds from each training: graphs have no weights, so shapes share one.
 
-    Each is still checked against its own network.
+    Each is still checked against its own network. Parallel workers share the graphs too.
     """
     from hopgate.common import exporting
+    from hopgate.common.files import write_atomic
 
-    real, graphs = exporting._exported, dict[str, bytes]()
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "graphs"
+    folder.mkdir(exist_ok=True)
+    real = exporting._exported
 
     def once(module: "nn.Module", names: dict[str, str], longest: int) -> bytes:
         configs = [str(getattr(part, "config", "")) for part in module.modules()]
         shapes = [(name, *values.shape) for name, values in module.named_parameters()]
         key = repr((module, configs, shapes, sorted(names.items()), longest))
-        if key not in graphs:
-            graphs[key] = real(module, names, longest)
-        return graphs[key]
+        graph = folder / sha256(key.encode()).hexdigest()
+        if not graph.exists():
+            write_atomic(graph, real(module, names, longest))
+        return graph.read_bytes()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exporting, "_exported", once)

@@ -39,8 +39,8 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 KINDS = {
     "t5": {"feed_forward_proj": "relu"},
-    "shipped": {"feed_forward_proj": "gelu", "num_decoder_layers": 1},
-    "t5-v1.1": {"feed_forward_proj": "gated-gelu", "num_layers": 1},
+    "shipped": {"feed_forward_proj": "gelu", "num_layers": 1, "num_decoder_layers": 1},
+    "t5-v1.1": {"feed_forward_proj": "gated-gelu", "num_layers": 1, "num_decoder_layers": 1},
 }
 SIZES = [*product((1, 2, 5, 33), (1, 2, 3, 17, 70)), (1, 384), (3, 384), (2, 200), (600, 4)]
 

@@ -287,6 +287,26 @@ def test_a_reading_that_another_router_overtakes_starts_again(
     assert mark(router) == 2
 
 
+def test_a_reading_while_others_go_back_and_forth_is_of_one_version(
+    router: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hopgate.classifiers import checkpoint
+
+    versions.put(candidate, router)
+    read_weights, changes = checkpoint._read_weights, iter([True])
+
+    def slow(path: Path) -> Any:
+        if "cost" not in path.name or not next(changes, False):
+            return read_weights(path)
+        versions.back(router)
+        found = read_weights(path)
+        versions.put(versions.versions_of(router) / "2", router)
+        return found
+
+    monkeypatch.setattr(checkpoint, "_read_weights", slow)
+    assert mark(router) == 2
+
+
 def test_a_running_process_takes_over_a_promoted_router_and_the_old_one_again(
     tmp_path: Path,
 ) -> None:
