@@ -157,6 +157,9 @@ SLOW = (
     "label",
     "live",
     "demo",
+    "improving",
+    "harvest",
+    "versions",
 )
 """Test modules that take longest. They run first, so that parallel workers end together."""
 

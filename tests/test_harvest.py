@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from commands import Ran, one_line
 from doubles import CORRANE, FixedRetriever, FixedRouter, TalkingModel, by_task
@@ -193,15 +195,19 @@ def test_a_database_gives_the_same_questions(
     postgres: str, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hopgate.evaluation.threads.STATES_PAGE", 4)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS harvest WITH (FORCE)")
+        connection.execute("CREATE DATABASE harvest")
+    database = urlsplit(postgres)._replace(path="/harvest").geturl()
 
     async def made() -> None:
-        async with AsyncPostgresSaver.from_conn_string(postgres, serde=serializer()) as saver:
+        async with AsyncPostgresSaver.from_conn_string(database, serde=serializer()) as saver:
             await saver.setup()
             await fill(saver)
 
     asyncio.run(made())
     out = tmp_path / "questions.jsonl"
-    ran = run("harvest", postgres, "--out", out)
+    ran = run("harvest", database, "--out", out)
     assert ran.code == 0, ran
     check(rows_of(out))
 
