@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -92,6 +93,11 @@ def read_examples(
     expected = 'JSONL with rows such as {"question": "…", "answers": ["…"]}'
     parse = partial(_question_example, answers_needed=answers_needed)
     return _read(path, parse, expected, skip_bad)
+
+
+def question_id(question: str) -> str:
+    """Return an id that follows from the question, but for case, punctuation and articles."""
+    return hashlib.sha256(normalise(question).encode()).hexdigest()[:16]
 
 
 def data_summary(path: Path, rows: int, bad_rows: int) -> dict[str, Any]:

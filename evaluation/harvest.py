@@ -24,6 +24,7 @@ from langchain_core.messages import convert_to_messages
 
 from hopgate.common.files import atomic_write, json_line, shown
 from hopgate.common.words import words
+from hopgate.evaluation.datasets import question_id
 from hopgate.evaluation.output import check_folder
 from hopgate.evaluation.privacy import personal
 from hopgate.evaluation.threads import Store, Stored, open_store
@@ -240,7 +241,7 @@ def make_row(turn: Turn, said: Mapping[str, Feedback]) -> Row:
     given = said.get(_answer_id(turn.values))
     answer = _right_answer(given)
     return {
-        "id": sha256(normalise(question).encode()).hexdigest()[:16],
+        "id": question_id(question),
         "question": question,
         "signals": _signals(turn.values, given, answer),
         "asked": turn.asked.date().isoformat(),

@@ -14,6 +14,7 @@ import numpy as np
 from hopgate.classifiers.labels import LABEL_FILE, LabelRow, label_row
 from hopgate.common.files import read_jsonl, shown
 from hopgate.common.strategies import FLARE_NAME_OF, FLARE_NAMES, STRATEGIES
+from hopgate.evaluation.datasets import question_id
 from hopgate.evaluation.replay import MEAN_MULTI_STEPS, MULTI_STEPS, Recorded
 from hopgate.evaluation.verdicts import HeldOut
 from hopgate.nodes.generate import read_answer
@@ -53,7 +54,7 @@ class Outcome:
     def as_label(self) -> dict[str, Any]:
         """Return a label row whose id follows from the question."""
         return {
-            "id": hashlib.sha256(self.key.encode()).hexdigest()[:16],
+            "id": question_id(self.row.question),
             "question": self.row.question,
             "correct": [FLARE_NAME_OF[name] for name in STRATEGIES if name in self.correct],
             "label": self.row.label,
