@@ -230,6 +230,8 @@ def _option(name: str, field: "FieldInfo", default: Any, help_text: str) -> clic
     if name == "alpha":
         more = {"type": _number_or_name, "metavar": "NUMBER|NAME"}
         help_text += " Or a name that `calibrate --save` saved."
+    elif name == "stop":
+        more = {"multiple": True, "metavar": "TEXT"}
     elif name == "today":
         more["metavar"] = "YYYY-MM-DD"
     elif name == "where":

@@ -17,8 +17,9 @@ from hopgate.models import chat
 from hopgate.models.local import PARALLEL_REQUESTS
 from hopgate.nodes import gate
 from hopgate.nodes.context import Context
-from hopgate.nodes.generate import prompt_answer, read_answer
+from hopgate.nodes.reading import read_answer
 from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.short import prompt_answer
 from hopgate.nodes.support import overlap, terms
 from hopgate.retrievers.base import Hit
 from hopgate.retrievers.index import Index, load_index

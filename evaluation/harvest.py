@@ -28,7 +28,7 @@ from hopgate.evaluation.datasets import question_id
 from hopgate.evaluation.output import check_folder
 from hopgate.evaluation.privacy import personal
 from hopgate.evaluation.threads import Store, Stored, open_store
-from hopgate.nodes.condense import exchanges
+from hopgate.nodes.conversation import exchanges
 from hopgate.nodes.feedback import Feedback, check_answer
 from hopgate.nodes.text import check_question, normalise
 

@@ -17,7 +17,7 @@ from hopgate.common.strategies import FLARE_NAME_OF, FLARE_NAMES, STRATEGIES
 from hopgate.evaluation.datasets import question_id
 from hopgate.evaluation.replay import MEAN_MULTI_STEPS, MULTI_STEPS, Recorded
 from hopgate.evaluation.verdicts import HeldOut
-from hopgate.nodes.generate import read_answer
+from hopgate.nodes.reading import read_answer
 from hopgate.nodes.text import normalise
 
 SHARE_HELD_OUT = 0.3

@@ -6,7 +6,7 @@ A follow-up of a conversation passes `condense` before the gate.
 `build_graph` is for apps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -17,13 +17,16 @@ from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.edges import add_edges
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
-from hopgate.nodes.condense import condense, exchanges
+from hopgate.nodes.condense import condense
 from hopgate.nodes.context import Context
+from hopgate.nodes.conversation import exchanges
 from hopgate.nodes.escalate import escalate
 from hopgate.nodes.gate import gate
 from hopgate.nodes.generate import generate
 from hopgate.nodes.internals import SYNC_DURABILITY
 from hopgate.nodes.limits import Limits, limits_from_environment
+from hopgate.nodes.message import kind_of
+from hopgate.nodes.own_prompts import PromptName, check_prompts
 from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
 from hopgate.nodes.runtime import Resources, Step, bind, system_clock
@@ -33,6 +36,7 @@ from hopgate.retrievers.base import Retriever, as_retriever
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.prompts import BasePromptTemplate
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -59,6 +63,7 @@ def build_graph(
     limits: Limits | None = None,
     context: Context | None = None,
     instructions: str = "",
+    prompts: "Mapping[PromptName, BasePromptTemplate[Any]] | None" = None,
     name: str = "hopgate",
 ) -> AdaptiveGraph:
     """Compile the adaptive graph.
@@ -81,14 +86,18 @@ def build_graph(
             another graph, whose context is no `Context`, they apply as they are.
         instructions: What every answer follows, such as its tone or language; like a
             conversation's system messages, which come after it, it does not reach the decisions.
+        prompts: Prompts of your own in place of hopgate's, as LangChain templates: `answer`,
+            `answer_with_passages`, `gate`, `condense`, `reason`, `decompose` (docs/prompts.md).
         name: The graph's name, which tells tools and traces of several graphs apart.
 
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
 
     Raises:
-        ValueError: `HOPGATE_LIMITS` cannot be read.
+        ValueError: `HOPGATE_LIMITS` cannot be read, or a prompt has other fields than it should.
     """
+    if prompts:
+        check_prompts(prompts)
     resources = Resources(
         model=chat.wrap(model) if model is not None else None,
         retriever=as_retriever(retriever) if retriever is not None else None,
@@ -97,6 +106,7 @@ def build_graph(
         limits=limits_from_environment() if limits is None else limits,
         context=context,
         instructions=instructions,
+        prompts=prompts or {},
     )
     compiled = _wired(resources, Output).compile(checkpointer=checkpointer, name=name)
     graph = AdaptiveGraph.of(compiled, resources)
@@ -143,8 +153,9 @@ def _wired(
 
 
 def after_start(state: State) -> Literal["condense", "gate"]:
-    """Rewrite a follow-up first; a first question stands alone."""
-    return "condense" if exchanges(state["messages"], state["message_id"]) else "gate"
+    """Rewrite a follow-up question first; what needs no search, or comes first, stands alone."""
+    follows = exchanges(state["messages"], state["message_id"])
+    return "condense" if follows and kind_of(state["decision"]) == "question" else "gate"
 
 
 def after_gate(state: State) -> Literal["route", "generate"]:

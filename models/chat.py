@@ -10,8 +10,9 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -22,6 +23,7 @@ from hopgate.models import local
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.runnables import RunnableConfig
 
 Layout = Literal["inline", "turns"]
 GateMode = Literal["ta-are", "confidence"]
@@ -34,18 +36,28 @@ MAX_RETRIES = 2  # after time-outs, 408, 409, 429 and 5xx; never after 400 or 40
 GIVE_UP_SECONDS = 200.0  # with all retries, for providers that know no time-out
 LIMIT_FIELDS = ("max_tokens", "max_output_tokens", "num_predict")
 """What LangChain's models name the maximum length of a reply."""
+SAMPLING = ("temperature", "top_p", "seed", "reasoning_effort")
+"""Fields of LangChain's models that a request may set, and that some models refuse."""
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are not secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 MOST_CHARS_PER_TOKEN = 16
 """Of any reply, on average: a long word with a token of its own has fewer. What is longer is cut,
 since some endpoints ignore `max_tokens`."""
-MAX_REPLY_CHARS = 16_000
-"""Of any reply: forty times an answer's 100 tokens of English, for models with room to think."""
 MAX_CHARS_WITH_THOUGHTS = 2_000_000  # of a reply before its thoughts are dropped
+MAX_OUTPUT_TOKENS = 128_000
+"""Read of a reply without a limit, unless LangChain knows the model's own."""
+MAX_INPUT_TOKENS = 32_000
+"""Of a prompt, for models whose context LangChain does not know."""
+THINKING_TOKENS = 8_000
+"""Room for a reasoning model's thoughts, besides what a reply may have."""
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
-THINKING_TOKENS = "HOPGATE_THINKING_TOKENS"
 # Thoughts that an endpoint leaves in the reply; some open the tag in the prompt, unseen.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.IGNORECASE | re.DOTALL)
+# The same in an answer, which may itself speak of such tags.
+_FIRST_THOUGHTS = re.compile(r"\A(?:\s*<think>.*?(?:</think>|\Z))+\s*", re.IGNORECASE | re.DOTALL)
+_UNOPENED = re.compile(
+    r"\A(?:(?!<think>).)*?(?:\n\s*</think>|</think>(?=\s*(?:\n|\Z)))\s*", re.IGNORECASE | re.DOTALL
+)
 # A model that cannot stop repeats punctuation, which would keep the parsers busy for minutes.
 _ENDLESS = re.compile(r"(?<!\W)(\W{200})\W++")
 WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
@@ -53,6 +65,27 @@ WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 class ModelError(RuntimeError):
     """The model could not be reached or refused the request; the message names the endpoint."""
+
+
+class OnlyThoughts(ModelError):
+    """The model spent a whole reply on thoughts; from now on its calls leave room for them."""
+
+
+@dataclass
+class Learned:
+    """What calls have shown of a model; its copies share it.
+
+    Attributes:
+        refused: Names of sampling fields that the endpoint refuses.
+        thinks: Whether thoughts come before its replies, and need room.
+        unseen: Whether its thoughts start without a `<think>`, so that they look like a reply.
+        text_only: Whether it refused images or files.
+    """
+
+    refused: set[str] = field(default_factory=set)
+    thinks: bool = False
+    unseen: bool = False
+    text_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +100,8 @@ class Completion:
             empty if not requested or not returned.
         id: The message's id, which its streamed tokens carry.
         prompt_bytes: Size of the prompt's texts in UTF-8.
+        cut: Whether the reply ended at its maximum length.
+        left_out: Names of the sampling settings that the model does not take.
     """
 
     text: str
@@ -75,6 +110,8 @@ class Completion:
     logprobs: tuple[dict[str, float], ...] = ()
     id: str | None = None
     prompt_bytes: int = field(default=0, compare=False)
+    cut: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,8 +132,8 @@ class ChatModel:
         tiny: Whether its answers need a warning.
         evidence_chars: Maximum characters of passage text in one prompt.
         prompt_chars: The operator's limit for the characters of one prompt; None: no limit.
-        thinking_tokens: Tokens that every call adds for a reasoning model's thoughts; 0 for other
-            models.
+        output_tokens: Maximum tokens of a reply that has no other limit; None: the endpoint's.
+        learned: What calls have shown of it.
     """
 
     name: str
@@ -109,7 +146,38 @@ class ChatModel:
     tiny: bool = False
     evidence_chars: int = 48_000  # about 12,000 tokens
     prompt_chars: int | None = None
-    thinking_tokens: int = 0
+    output_tokens: int | None = None
+    learned: Learned = field(default_factory=Learned, compare=False)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Maximum tokens of a prompt by LangChain's profile: less an eighth, for the answer."""
+        known = (self.client.profile or {}).get("max_input_tokens")
+        return int(known or MAX_INPUT_TOKENS) * 7 // 8
+
+    def check_message(self, tokens: int) -> None:
+        """Check that a message of this size fits a prompt, beside passages.
+
+        Raises:
+            ValueError: It does not, by the model's profile; without one the endpoint decides.
+        """
+        most = self.prompt_tokens - self.evidence_chars // CHARS_PER_TOKEN
+        if self.client.profile and tokens > most:
+            raise ValueError(
+                f"the message has about {tokens} tokens: {self.name} can read {most} at once; "
+                "shorten it, or index the text and ask about it"
+            )
+
+    def room(self, max_tokens: int | None) -> int:
+        """Return how many tokens a reply may have, thoughts included.
+
+        Args:
+            max_tokens: Without the thoughts; None: the model's own limit.
+        """
+        if max_tokens is not None:
+            return max_tokens + THINKING_TOKENS * self.learned.thinks
+        known = (self.client.profile or {}).get("max_output_tokens")
+        return self.output_tokens or known or MAX_OUTPUT_TOKENS
 
 
 def resolve(name: str) -> str:
@@ -168,20 +236,6 @@ def base_url() -> str | None:
 def api_key() -> str | None:
     """Return the API key set in the environment, stripped, or None."""
     return (os.environ.get("OPENAI_API_KEY") or "").strip() or None
-
-
-def thinking_tokens() -> int:
-    """Return the tokens the environment reserves for thoughts; 0 by default.
-
-    Raises:
-        ValueError: It is not a whole number.
-    """
-    given = (os.environ.get(THINKING_TOKENS) or "0").strip()
-    if not (given.isascii() and given.isdigit()):
-        raise ValueError(
-            f"{THINKING_TOKENS} is {given!r}; use a whole number of tokens such as 2000"
-        )
-    return int(given)
 
 
 def without_password(url: str) -> str:
@@ -263,12 +317,12 @@ def _create_other(provider: str, model: str) -> ChatModel:
     """
     from langchain.chat_models import init_chat_model
 
-    name, thinking = f"{provider}:{model}", thinking_tokens()
+    name = f"{provider}:{model}"
     try:
         client = init_chat_model(
             model,
             model_provider=provider,
-            temperature=None if thinking else 0,
+            temperature=0,
             timeout=TIMEOUT_SECONDS,
             max_retries=MAX_RETRIES,
         )
@@ -305,16 +359,16 @@ def _create_openai(name: str) -> ChatModel:
     else:
         endpoint = base_url() or OPENAI
         key = api_key() or "none"
-    thinking = 0 if name == LOCAL else thinking_tokens()
     client = ChatOpenAI(
         model=name.partition(":")[2],
         base_url=without_password(endpoint),
         api_key=SecretStr(key),
-        temperature=None if thinking else 0,  # reasoning models refuse 0 or repeat themselves
-        top_p=1,
+        temperature=0,
+        top_p=1 if name == LOCAL else None,  # its server has a default of its own
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
         stream_usage=True,
+        profile={"max_input_tokens": local.CONTEXT_TOKENS} if name == LOCAL else None,
         http_async_client=wire.client(
             auth=_password(endpoint),
             timeout=TIMEOUT_SECONDS,
@@ -332,41 +386,47 @@ def _create_openai(name: str) -> ChatModel:
             draft_threshold=0.75,
             tiny=True,
             evidence_chars=1_200,  # about three passages; more confuse it
+            output_tokens=1_000,  # it may never come to an end
         )
-    return ChatModel(name, without_password(endpoint), client, thinking_tokens=thinking)
+    return ChatModel(name, without_password(endpoint), client)
 
 
 def wrap(client: "BaseChatModel") -> ChatModel:
     """Return an app's LangChain chat model as a `ChatModel`."""
     name = str(getattr(client, "model_name", None) or type(client).__name__)
     endpoint = _address(client) or "its endpoint"
-    return ChatModel(name, endpoint, client, thinking_tokens=thinking_tokens())
+    return ChatModel(name, endpoint, client)
 
 
 async def complete(
     model: ChatModel,
     messages: Sequence["BaseMessage"],
     *,
-    max_tokens: int,
-    stop: list[str] | None = None,
+    max_tokens: int | None,
+    stop: Sequence[str] = (),
+    sampling: Mapping[str, Any] = MappingProxyType({}),
     logprobs: bool = False,
     streamed: bool = False,
 ) -> Completion:
     """Call the model once and return its reply with its cost.
 
+    A sampling field that the endpoint refuses is left out, and the model is remembered; so is one
+    that needs room for thoughts.
+
     Args:
         model: The model.
         messages: The prompt.
-        max_tokens: Maximum tokens of the reply, besides the model's `thinking_tokens`.
+        max_tokens: Maximum tokens of the reply, without thoughts; None: the model's own limit.
         stop: Texts that end the reply.
+        sampling: Values for fields of `SAMPLING`.
         logprobs: Request the likeliest tokens at each position.
         streamed: Whether LangGraph's `messages` stream shows the tokens, as it should for the
             answer only, not for decisions and thoughts.
 
     Raises:
         ValueError: The prompt is longer than the model's `prompt_chars`.
-        ModelError: No reply after the client's retries, or only thoughts; the message names the
-            endpoint.
+        OnlyThoughts: The reply had room for nothing but thoughts; the next one has more.
+        ModelError: No reply after the client's retries; the message names the endpoint.
     """
     chars = sum(len(message.text) for message in messages)
     if model.prompt_chars is not None and chars > model.prompt_chars:
@@ -374,19 +434,14 @@ async def complete(
             f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
             "(prompt_chars); start a new thread or lower max_evidence_tokens"
         )
-    from hopgate.models import wire
-
-    limit = max_tokens + model.thinking_tokens
-    client, options = _limited(model, limit)
-    if stop:
-        options["stop"] = stop
+    limit = model.room(max_tokens)
+    options: dict[str, Any] = {"stop": list(stop)} if stop else {}
     if logprobs:
         options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+    if max_tokens is None and _is_openai(model):
+        options["stream"] = True  # the client's time-out is then that of a piece, not of the whole
     try:
-        tags = [] if streamed else ["nostream"]
-        with wire.allowing(limit, logprobs=logprobs):
-            async with asyncio.timeout(GIVE_UP_SECONDS):
-                reply = await client.ainvoke(list(messages), {"tags": tags}, **options)
+        reply = await _ask(model, messages, limit, max_tokens is None, sampling, options, streamed)
         tops = _top_logprobs(reply.response_metadata, limit)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
@@ -397,25 +452,76 @@ async def complete(
         )
     usage = reply.usage_metadata
     return Completion(
-        text=_reply_text(model, reply, limit),
+        text=_reply_text(model, reply, max_tokens),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=tops,
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
+        cut=_was_cut(reply.response_metadata),
+        left_out=tuple(name for name in sampling if not _takes(model, name)),
     )
 
 
-def _limited(model: ChatModel, max_tokens: int) -> tuple["BaseChatModel", dict[str, Any]]:
-    """Return a client whose replies have at most this many tokens, and the options of its calls.
+async def _ask(
+    model: ChatModel,
+    messages: Sequence["BaseMessage"],
+    limit: int,
+    endless: bool,
+    sampling: Mapping[str, Any],
+    options: dict[str, Any],
+    streamed: bool,
+) -> "AIMessage":
+    """Call the client, and call it again without a sampling field that the endpoint refuses."""
+    from hopgate.models import wire
 
-    Providers other than OpenAI differ in what a call may set, but each has a field for it.
+    config: RunnableConfig = {"tags": [] if streamed else ["nostream"]}
+    while True:
+        client, limited = _configured(model, None if endless else limit, sampling)
+        try:
+            with wire.allowing(limit, logprobs="logprobs" in options):
+                async with asyncio.timeout(None if endless else GIVE_UP_SECONDS):
+                    return await client.ainvoke(list(messages), config, **limited, **options)
+        except Exception as error:
+            if not (name := _refused(model, error)):
+                raise
+            model.learned.refused.add(name)
+
+
+def _refused(model: ChatModel, error: Exception) -> str | None:
+    """Return the sampling field that an endpoint's error is about, if the call had set one."""
+    if getattr(error, "status_code", 400) not in (400, 422):
+        return None
+    named = str(getattr(error, "param", None) or error)
+    sent = (name for name in SAMPLING if name not in model.learned.refused)
+    return next((name for name in sent if re.search(rf"\b{name}\b", named)), None)
+
+
+def _takes(model: ChatModel, name: str) -> bool:
+    """Return whether a sampling field has an effect on the model."""
+    known = name in getattr(type(model.client), "model_fields", {})
+    return known and name not in model.learned.refused
+
+
+def _configured(
+    model: ChatModel, limit: int | None, sampling: Mapping[str, Any]
+) -> tuple["BaseChatModel", dict[str, Any]]:
+    """Return a client with this limit and sampling, and the options of its calls.
+
+    Providers differ in what a call may set, but each has a field for it.
     """
-    names = () if _is_openai(model) else LIMIT_FIELDS
-    for name in names:
-        if name in getattr(type(model.client), "model_fields", {}):
-            return model.client.model_copy(update={name: max_tokens}), {}
-    return model.client, {"max_tokens": max_tokens}
+    changes = {name: value for name, value in sampling.items() if _takes(model, name)}
+    changes |= dict.fromkeys(model.learned.refused)
+    options: dict[str, Any] = {}
+    limit = limit or model.output_tokens
+    if limit is not None:
+        names = () if _is_openai(model) else LIMIT_FIELDS
+        fields = getattr(type(model.client), "model_fields", {})
+        if name := next((name for name in names if name in fields), None):
+            changes[name] = limit
+        else:
+            options["max_tokens"] = limit
+    return model.client.model_copy(update=changes) if changes else model.client, options
 
 
 def _broke_off(model: ChatModel, reply: "AIMessage") -> bool:
@@ -430,19 +536,26 @@ def _is_openai(model: ChatModel) -> bool:
     return isinstance(model.client, BaseChatOpenAI)
 
 
-def _reply_text(model: ChatModel, reply: "AIMessage", limit: int) -> str:
-    text = _THOUGHTS.sub("", reply.text[:MAX_CHARS_WITH_THOUGHTS])
-    if not text and _was_cut(reply.response_metadata):
-        raise ModelError(
-            f"model {model.name} at {model.endpoint} used {limit} tokens without a reply; a "
-            f"reasoning model needs room to think: set {THINKING_TOKENS}, for example to 2000"
+def _reply_text(model: ChatModel, reply: "AIMessage", max_tokens: int | None) -> str:
+    whole, learned = reply.text[:MAX_CHARS_WITH_THOUGHTS], model.learned
+    learned.unseen |= _UNOPENED.match(whole) is not None
+    if max_tokens is None:
+        return _storable(without_thoughts(whole)).strip()
+    text = _THOUGHTS.sub("", whole)
+    if not text.strip() and _was_cut(reply.response_metadata):
+        tokens, error = model.room(max_tokens), ModelError if learned.thinks else OnlyThoughts
+        learned.thinks = True
+        raise error(
+            f"model {model.name} at {model.endpoint} used {tokens} tokens on thoughts and came to "
+            "no reply; lower its reasoning effort, or use another model"
         )
-    return _readable(text)[: reply_chars(limit)].rstrip()
+    text = _ENDLESS.sub(r"\1", _storable(text)).strip()
+    return text[: MOST_CHARS_PER_TOKEN * max_tokens].rstrip()
 
 
-def reply_chars(tokens: int) -> int:
-    """Return how many characters are read of a reply that may have this many tokens."""
-    return min(MOST_CHARS_PER_TOKEN * tokens, MAX_REPLY_CHARS)
+def without_thoughts(text: str) -> str:
+    """Return an answer without the thoughts that an endpoint left before it."""
+    return _FIRST_THOUGHTS.sub("", _UNOPENED.sub("", text))
 
 
 def _was_cut(metadata: dict[str, Any]) -> bool:
@@ -451,9 +564,9 @@ def _was_cut(metadata: dict[str, Any]) -> bool:
     return any(str(each).lower() in ("length", "max_tokens") for each in reasons)
 
 
-def _readable(text: str) -> str:
-    # A lone surrogate can be neither printed nor stored.
-    return _ENDLESS.sub(r"\1", text.encode("utf-8", "replace").decode()).strip()
+def _storable(text: str) -> str:
+    """Replace lone surrogates, which can be neither printed nor stored."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _top_logprobs(metadata: dict[str, Any], limit: int) -> tuple[dict[str, float], ...]:
@@ -505,7 +618,6 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
         )
     if isinstance(error, ReplyTooLong):
         advice = f"check that {url} leads to a chat endpoint that obeys max_tokens"
-        advice += f", or set {THINKING_TOKENS} if its model thinks first"
     if model.name == LOCAL:
         advice = "ask again, or use another model"
     if status in (400, 422):

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
-
-from langchain_core.messages import AnyMessage
 
 from hopgate.nodes import prompts
+from hopgate.nodes.conversation import Exchange, exchanges
+from hopgate.nodes.message import about_conversation
+from hopgate.nodes.own_prompts import fill
 from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import State, Update
-from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, inert, without_marks
+from hopgate.nodes.state import Decision, State, Update
+from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, inert
 
 MAX_TOKENS = 100
 SHOWN_TURNS = 3  # of the conversation, the latest
+SHOWN_CHARS = 2_000  # of each message in it
 
 _NAME = re.compile(r"(?<=\s)[A-Z][\w'’-]+")  # a capitalised word that is not the first
 _POINTS_BACK = re.compile(
@@ -23,45 +23,49 @@ _POINTS_BACK = re.compile(
 )
 
 
-class Exchange(NamedTuple):
-    """An earlier question of the conversation and its answer."""
-
-    question: str
-    answer: str
-
-
 async def condense(state: State, runtime: NodeRuntime) -> Update:
-    """Rewrite a follow-up question; without a conversation it is left alone and costs no call."""
+    """Rewrite a follow-up question, or find that the conversation itself answers it."""
     history = exchanges(state["messages"], state["message_id"])
     if not history:
         return {}
-    rewritten = inert(await rewrite(state["original_question"], history, runtime))
+    rewritten = await rewrite(state["standalone"], history, runtime)
+    if rewritten is None:
+        return {"decision": Decision(message=about_conversation())}
+    rewritten = inert(rewritten)
     return {"standalone": rewritten} if runtime.resources.limits.allows_length(rewritten) else {}
 
 
-async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRuntime) -> str:
+async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRuntime) -> str | None:
     """Rewrite a follow-up so that it can be understood without the conversation.
 
     Falls back to the question itself if the model writes nothing, too much, or an answer instead
     of a question. A tiny model often keeps the "it", or guesses: if its rewrite has no name from
     the last exchange, the last question is put in front of the follow-up.
 
+    Returns:
+        The question; None if a capable model says that the conversation holds all that is needed.
+
     Raises:
         ModelError: No answer from the model.
     """
     model = await runtime.model()
     conversation = "\n".join(
-        f"Question: {as_data(exchange.question)}\nAnswer: {as_data(exchange.answer)}"
+        f"Question: {_shown(exchange.question)}\nAnswer: {_shown(exchange.answer)}"
         for exchange in history[-SHOWN_TURNS:]
     )
-    messages = prompts.render(
-        model.layout,
-        prompts.CONDENSE,
-        prompts.conversation(conversation, as_data(question)),
-        prompts.CONDENSE_DEMOS,
-        cue="Standalone question:",
-    )
+    if own := runtime.resources.prompts.get("condense"):
+        messages = fill(own, conversation=conversation, question=as_data(question))
+    else:
+        messages = prompts.render(
+            model.layout,
+            prompts.CONDENSE if model.layout == "turns" else prompts.CONDENSE_OR_STAY,
+            prompts.conversation(conversation, as_data(question)),
+            prompts.CONDENSE_DEMOS,
+            cue="Standalone question:",
+        )
     completion = await runtime.complete(messages, max_tokens=MAX_TOKENS, stop=["\n"])
+    if completion.text.lower().startswith(prompts.ABOUT_CONVERSATION):
+        return None
     rewritten = completion.text.removeprefix("Question:").strip()
     is_answer = question.endswith("?") and not rewritten.endswith("?")
     if not rewritten or is_answer or len(rewritten) > MAX_QUESTION_CHARS:
@@ -71,19 +75,8 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
     return rewritten
 
 
-def exchanges(messages: Sequence[AnyMessage], current_id: str) -> list[Exchange]:
-    """Return the earlier questions of a conversation that were answered, oldest first."""
-    spoken = [message for message in messages if message.type != "system"]
-    earlier = [message for message in spoken if message.id != current_id]
-    return [
-        Exchange(question.text, _plain(answer))
-        for question, answer in pairwise(earlier)
-        if question.type == "human" and answer.type == "ai"
-    ]
-
-
-def _plain(answer: AnyMessage) -> str:
-    return without_marks(answer.text, answer.additional_kwargs.get("citations") or [])
+def _shown(text: str) -> str:
+    return as_data(text[:SHOWN_CHARS])
 
 
 def _is_resolved(question: str, rewritten: str, last: Exchange) -> bool:

@@ -152,6 +152,51 @@ class Context:
         description="Prompt layout: one message, or demonstrations as chat turns. "
         "auto: what suits the model.",
     )
+    answers: Literal["auto", "full", "short"] = Field(
+        default="auto",
+        description="How to answer. full: as long as needed, with the conversation, and a mark "
+        "after each statement that comes from a passage; short: as the papers do, the bare answer "
+        "in at most 100 tokens. auto: full, but short for questions to local:smollm2.",
+    )
+    max_answer_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Maximum tokens of the answer; a longer one is cut, and a warning says so. "
+        "Default: the model's own limit.",
+    )
+    temperature: float | None = Field(
+        default=None,
+        ge=0,
+        le=2,
+        description="Sampling temperature of the answer. Default: 0, or the model's own where it "
+        "refuses that.",
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Nucleus sampling of the answer. Default: the model's.",
+    )
+    seed: int | None = Field(
+        default=None,
+        ge=-(2**63),
+        le=2**63 - 1,
+        description="Seed of the answer's sampling, for models that take one.",
+    )
+    reasoning_effort: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="How long a reasoning model thinks about the answer, such as low or high. "
+        "Default: the model's.",
+    )
+    stop: tuple[str, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Texts that end the answer.",
+        json_schema_extra={"default": []},
+    )
     index: str = Field(
         default=SAMPLE,
         min_length=1,

@@ -17,6 +17,7 @@ from hopgate.nodes.loop import (
     measured_tokens,
     set_stop_reason,
 )
+from hopgate.nodes.own_prompts import fill
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import Decision, MultihopState, Update
 from hopgate.nodes.text import as_data, key_words
@@ -51,16 +52,17 @@ async def decompose(state: MultihopState, runtime: NodeRuntime) -> Update:
 async def _split(question: str, runtime: NodeRuntime) -> list[str]:
     """Return the sub-questions in order, or the question itself if the model gave none."""
     model, limit = await runtime.model(), runtime.context.max_sub_questions
-    request = as_data(question)
-    if model.layout == "inline":
-        request = f"Question: {request}"
-    instruction = prompts.DECOMPOSE.format(limit=limit)
-    completion = await runtime.complete(
-        prompts.render(
+    if own := runtime.resources.prompts.get("decompose"):
+        messages = fill(own, question=as_data(question), limit=limit)
+    else:
+        request = as_data(question)
+        if model.layout == "inline":
+            request = f"Question: {request}"
+        instruction = prompts.DECOMPOSE.format(limit=limit)
+        messages = prompts.render(
             model.layout, instruction, request, prompts.DECOMPOSE_DEMOS, examples_in_inline=True
-        ),
-        max_tokens=TOKENS_EACH * limit,
-    )
+        )
+    completion = await runtime.complete(messages, max_tokens=TOKENS_EACH * limit)
     return read_sub_questions(completion.text, limit) or [question]
 
 

@@ -79,6 +79,18 @@ EscalateEvent = TypedDict(
 """The answer was in doubt: discard the tokens and the answer sent before."""
 
 
+class AnsweringEvent(TypedDict):
+    """The answer begins: over how many passages, and whether in full (`answers`).
+
+    `thoughts`: the model's thoughts come first, without a tag that starts them.
+    """
+
+    event: Literal["answering"]
+    passages: int
+    full: bool
+    thoughts: bool
+
+
 class TokenEvent(TypedDict):
     """A piece of the answer as the model writes it, marks such as `[1]` included.
 
@@ -113,6 +125,7 @@ Event = Annotated[
     | ThoughtEvent
     | StopEvent
     | EscalateEvent
+    | AnsweringEvent
     | TokenEvent
     | AnswerEvent
     | FailedEvent,

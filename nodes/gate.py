@@ -22,9 +22,11 @@ from hopgate.models.chat import (
 from hopgate.nodes import demonstrations, prompts
 from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import GateEvent
-from hopgate.nodes.generate import prompt_answer, read_answer
+from hopgate.nodes.own_prompts import fill
 from hopgate.nodes.prompts import Demo
+from hopgate.nodes.reading import read_answer
 from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.short import prompt_answer
 from hopgate.nodes.state import Decision, DirectAnswer, GateDecision, State, Update, Verdict
 from hopgate.nodes.text import as_data
 
@@ -64,7 +66,7 @@ _CLOSING = re.compile(
 async def gate(state: State, runtime: NodeRuntime) -> Update:
     """Decide whether the question needs outside knowledge; a No leads straight to the answer."""
     question = state["standalone"]
-    found = await decide(question, runtime)
+    found = _needs_no_search(state, runtime.context) or await decide(question, runtime)
     runtime.send(GateEvent(event="gate", **found))
     update: Update = {"decision": Decision(gate=found)}
     if found["answer"] != "skipped" and not found["retrieve"]:
@@ -95,6 +97,20 @@ async def decide(question: str, runtime: NodeRuntime) -> GateDecision:
     if mode == "confidence":
         return await _confidence(question, model, runtime)
     return await _prompted(question, "vanilla" if mode == "vanilla" else "ta-are", model, runtime)
+
+
+def _needs_no_search(state: State, context: Context) -> GateDecision | None:
+    """Return a No for a message that asks for no facts, if the request leaves it open.
+
+    A chat client's own task is never searched for.
+    """
+    message = state["decision"].get("message")
+    is_open = context.gate == "auto" and context.strategy == "auto"
+    if not message or message["kind"] == "question":
+        return None
+    if not is_open and message["kind"] != "client_task":
+        return None
+    return _decision(message["source"], "no", False, message["reason"])
 
 
 def _without_model(context: Context) -> GateDecision | None:
@@ -165,6 +181,8 @@ def _judged(mode: str, answer: Literal["yes", "no", "invalid"], context: Context
 async def _prompt(
     question: str, mode: PromptedMode, layout: Layout, runtime: NodeRuntime
 ) -> list["BaseMessage"]:
+    if own := runtime.resources.prompts.get("gate"):
+        return fill(own, question=as_data(question), today=runtime.today().isoformat())
     instruction, demos = prompts.VANILLA, tuple[Demo, ...]()
     if mode != "vanilla":
         demos = await _demos(question, mode, layout, runtime.context)

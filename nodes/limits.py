@@ -19,7 +19,9 @@ from hopgate.nodes.context import Context, explain
 from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where
 
 VARIABLE = "HOPGATE_LIMITS"
-SIZES = ("question_chars", "prompt_chars", "body_bytes")
+SIZES = ("question_chars", "message_chars", "prompt_chars", "body_bytes")
+CAPPED = ("max_answer_tokens",)
+"""Fields of a context that are lowered to their maximum, not refused."""
 WHERE = "where"
 USER = "{user}"
 """Stands for the authenticated user in the values of `where`."""
@@ -63,7 +65,9 @@ class Limits:
     """What a request may ask for; by default everything a `Context` allows.
 
     Attributes:
-        question_chars: Maximum characters of a question, also of one edited in the state.
+        question_chars: Maximum characters of a question as it is decided on and searched for, also
+            of one edited in the state; a longer message is shortened to it.
+        message_chars: Maximum characters of a user's message.
         prompt_chars: Maximum characters of one prompt, whatever the state holds.
         body_bytes: Maximum bytes of one HTTP request; enforced by the server's app.
         where: A filter on every search, besides the request's own; `{user}` in it stands for the
@@ -72,6 +76,7 @@ class Limits:
     """
 
     question_chars: int | None = None
+    message_chars: int | None = None
     prompt_chars: int | None = None
     body_bytes: int | None = None
     where: Filter = ()
@@ -83,7 +88,7 @@ class Limits:
 
         Args:
             given: For a field of `Context`, its maximum or a list of its allowed values; also
-                `question_chars`, `prompt_chars` and `body_bytes`, and `where`, a filter.
+                sizes such as `question_chars`, and `where`, a filter.
 
         Raises:
             ValueError: A name is unknown, or a limit does not suit its field.
@@ -136,6 +141,18 @@ class Limits:
                 f"{self.question_chars}; shorten it"
             )
 
+    def check_message(self, text: str) -> None:
+        """Check the length of a user's message.
+
+        Raises:
+            ValueError: It is longer than `message_chars`.
+        """
+        if self.message_chars is not None and len(text) > self.message_chars:
+            raise ValueError(
+                f"the message has {len(text)} characters: this server allows at most "
+                f"{self.message_chars}; shorten it"
+            )
+
     def allows_length(self, question: str) -> bool:
         """Return whether a question is short enough."""
         return self.question_chars is None or len(question) <= self.question_chars
@@ -180,7 +197,7 @@ def _applied(limits: Limits, context: Context, user: str | None) -> Context:
     refused = [
         f"{name} is {getattr(context, name)!r}: this server allows {limit}"
         for name, limit in exceeding.items()
-        if getattr(context, name) != _DEFAULTS[name]
+        if getattr(context, name) != _DEFAULTS[name] and name not in CAPPED
     ]
     if refused:
         raise ValueError("; ".join(refused))

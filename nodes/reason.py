@@ -6,6 +6,7 @@ Trivedi et al. 2023, as Adaptive-RAG and Flare-Aug run it.
 from hopgate.common.words import sentences
 from hopgate.nodes import prompts
 from hopgate.nodes.loop import add_thought, is_final, leaving_room
+from hopgate.nodes.own_prompts import fill
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import MultihopState, Update
 from hopgate.nodes.text import as_data, first_line, has_words
@@ -24,15 +25,20 @@ async def _think(state: MultihopState, runtime: NodeRuntime) -> str:
     """Return the next sentence of reasoning, empty if the model wrote none."""
     model = await runtime.model()
     shown = prompts.fit(state["evidence"], model.evidence_chars)
-    request = prompts.grounded(model.layout, shown, state["standalone"])
-    if thoughts := [hop["thought"] for hop in state["hops"][:-1]]:
-        request += f"\nReasoning: {as_data(' '.join(thoughts))}"
-    completion = await runtime.complete(
-        prompts.render(
+    thoughts = as_data(" ".join(hop["thought"] for hop in state["hops"][:-1]))
+    if own := runtime.resources.prompts.get("reason"):
+        passages = prompts.paragraphs("inline", shown)
+        question = as_data(state["standalone"])
+        messages = fill(own, question=question, passages=passages, reasoning=thoughts)
+    else:
+        request = prompts.grounded(model.layout, shown, state["standalone"])
+        if thoughts:
+            request += f"\nReasoning: {thoughts}"
+        messages = prompts.render(
             model.layout, prompts.REASON, request, prompts.REASON_DEMOS, cue="Next sentence:"
-        ),
-        max_tokens=MAX_TOKENS,
-        stop=["\n"] if model.layout == "turns" else None,
+        )
+    completion = await runtime.complete(
+        messages, max_tokens=MAX_TOKENS, stop=["\n"] if model.layout == "turns" else ()
     )
     return read_thought(completion.text)
 

@@ -24,6 +24,7 @@ from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event, FailedEvent
 from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import NO_LIMITS, Limits
+from hopgate.nodes.own_prompts import PromptName
 from hopgate.nodes.spending import (
     KEY,
     Account,
@@ -40,9 +41,12 @@ from hopgate.retrievers.filters import filtered
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
+    from langchain_core.prompts import BasePromptTemplate
 
 ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
+USUAL_ANSWER = 1_000
+"""Tokens that an answer without a limit is counted with until the endpoint has counted them."""
 MAX_COUNT = 100_000_000
 """Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
 Value = TypeVar("Value")
@@ -67,6 +71,7 @@ class Resources:
         limits: The operator's limits.
         context: The settings of a request that gives none.
         instructions: What every answer follows.
+        prompts: The app's own prompts, by name.
         accounts: What the graph's threads have spent.
     """
 
@@ -77,6 +82,7 @@ class Resources:
     limits: Limits = NO_LIMITS
     context: Context | None = None
     instructions: str = ""
+    prompts: Mapping[PromptName, "BasePromptTemplate[Any]"] = field(default_factory=dict)
     accounts: Accounts = field(default_factory=Accounts, compare=False)
 
     async def check(self, context: Context) -> None:
@@ -178,20 +184,30 @@ class NodeRuntime:
         return await named.route(self.context, self.resources.model_name(self.context), question)
 
     async def complete(
-        self, messages: Sequence["BaseMessage"], *, max_tokens: int, **options: Any
+        self, messages: Sequence["BaseMessage"], *, max_tokens: int | None, **options: Any
     ) -> Completion:
-        """Ask the model once and count the call; see `hopgate.models.chat.complete`.
+        """Ask the model and count the calls; see `hopgate.models.chat.complete`.
+
+        A model that spends the whole reply on thoughts is asked again, with room for them.
 
         Raises:
             BudgetSpent: The turn may not make another call, or not one of this size.
         """
+        try:
+            return await self._complete(messages, max_tokens, options)
+        except chat.OnlyThoughts:
+            return await self._complete(messages, max_tokens, options)
+
+    async def _complete(
+        self, messages: Sequence["BaseMessage"], max_tokens: int | None, options: dict[str, Any]
+    ) -> Completion:
         model = await self.model()
         prompt = estimated_tokens(each.text for each in messages)
-        reply = max_tokens + model.thinking_tokens
+        reply = USUAL_ANSWER if max_tokens is None else model.room(max_tokens)
         self.check_budget(calls=1, tokens=prompt + reply)
         estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
         self.spending.add(**estimate)  # at once, for the calls beside this one
-        spent = estimate.copy()  # what breaks off may have been written to its end
+        spent = estimate.copy()  # a call that fails midway may have been billed in full
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
             completion = _plausible(completion)
@@ -209,6 +225,22 @@ class NodeRuntime:
             self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
         self.last_call = completion
         return completion
+
+    async def answer_tokens(self, messages: Sequence["BaseMessage"]) -> int | None:
+        """Return how long an answer to this prompt may be: by the request, and by its budget.
+
+        Returns:
+            Tokens, without thoughts; None: as long as the model makes it.
+        """
+        limit, budget = self.context.max_answer_tokens, self.context.max_total_tokens
+        if budget is None:
+            return limit
+        of_thread = "max_total_tokens" in self.resources.limits.context
+        used = self.spending.used("prompt_tokens", "completion_tokens", of_thread=of_thread)
+        prompt = estimated_tokens(each.text for each in messages)
+        thoughts = (await self.model()).room(0)
+        left = max(1, budget - used - prompt - thoughts)
+        return left if limit is None else min(limit, left)
 
     async def search(self, query: str, k: int) -> list[Hit]:
         """Find the `k` best passages and count the retrieval.

@@ -1,49 +1,54 @@
-"""Start: find the turn's question and reset what the last turn left in the state."""
+"""Start: find the turn's message, what it asks for, and reset what the last turn left."""
 
-from collections import Counter
 from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage
 
+from hopgate.nodes.conversation import attachments, earlier, system_text
+from hopgate.nodes.message import QUERY_CHARS, MessageDecision, decide, forced, query
 from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.spending import estimated_tokens
 from hopgate.nodes.state import State, Update, new_turn
-from hopgate.nodes.text import check_question, inert
+from hopgate.nodes.text import MAX_QUESTION_CHARS, check_message, inert
 
 
 async def start(state: State, runtime: NodeRuntime) -> Update:
     """Start a turn, after checking that everything it will need can be used.
 
     Raises:
-        ValueError: There is no new question, or it or a setting cannot be used.
+        ValueError: There is no new message, or it or a setting cannot be used.
     """
-    context = runtime.context
+    context, limits = runtime.context, runtime.resources.limits
     await runtime.resources.check(context)
     message = _new_message(state)
-    question = check_question(message.text)
-    runtime.resources.limits.check_question("question", inert(question))
+    text = _text(message)
+    limits.check_message(text)
+    (await runtime.model()).check_message(estimated_tokens([text]))
+    short = context.answers == "short"
+    most = MAX_QUESTION_CHARS if short else QUERY_CHARS
+    question = inert(query(text, min(most, limits.question_chars or most)))
+    limits.check_question("question", question)
+    asked = forced() if short else _asked_for(text, state, message)
     return {
-        **new_turn(context.alpha, context.multihop, _warnings(message, runtime)),
+        **new_turn(context.alpha, context.multihop, asked, _warnings(runtime)),
         "messages": [message],
         "message_id": message.id,
-        "original_question": question,
-        "standalone": inert(question),
+        "original_question": text,
+        "standalone": question,
     }
 
 
-def _warnings(message: AnyMessage, runtime: NodeRuntime) -> list[str]:
+def _asked_for(text: str, state: State, message: AnyMessage) -> MessageDecision:
+    messages = state.get("messages", [])
+    said = [(each.type, each.text) for each in earlier(messages, message.id or "")]
+    return decide(text, said, system_text(messages))
+
+
+def _warnings(runtime: NodeRuntime) -> list[str]:
     """Name what the request gives and hopgate cannot use."""
-    kinds = [] if isinstance(message.content, str) else message.content_blocks
-    unread = Counter(block["type"] for block in kinds if block["type"] != "text")
     return [
-        *(
-            f"the message has {count} part{'s' * (count > 1)} of type {kind!r}, which hopgate "
-            "cannot read; only its text was used"
-            for kind, count in unread.items()
-        ),
-        *(
-            f"configurable.{name} has no effect; give it as context=Context({name}=…)"
-            for name in runtime.misplaced
-        ),
+        f"configurable.{name} has no effect; give it as context=Context({name}=…)"
+        for name in runtime.misplaced
     ]
 
 
@@ -52,7 +57,7 @@ def _new_message(state: State) -> AnyMessage:
     question = state.get("question")
     messages = state.get("messages", [])
     if question is not None or not messages:
-        return HumanMessage(check_question(question), id=str(uuid4()))
+        return HumanMessage(check_message(question), id=str(uuid4()))
     last = messages[-1]
     is_old = last.id == state.get("message_id") and (
         last.text.strip() == state.get("original_question")
@@ -60,3 +65,10 @@ def _new_message(state: State) -> AnyMessage:
     if last.type != "human" or is_old:
         raise ValueError("there is no new question; give one in `question` or a user message")
     return last
+
+
+def _text(message: AnyMessage) -> str:
+    """Return a message's text, which may be missing beside an image or a file."""
+    if attachments(message) and not message.text.strip():
+        return ""
+    return check_message(message.text)

@@ -16,6 +16,7 @@ from hopgate.common.strategies import Label, Strategy
 from hopgate.nodes.context import LoopMode
 from hopgate.nodes.feedback import Given, merge_feedback
 from hopgate.nodes.internals import delta_channel
+from hopgate.nodes.message import MessageDecision
 from hopgate.retrievers.base import Hit
 
 Verdict = Literal["yes", "no", "invalid", "skipped"]
@@ -136,11 +137,15 @@ class Decision(TypedDict, total=False):
     multihop: LoopMode
     """How the loop works, if the turn gets there; `route` takes it from the request."""
     model: str
+    message: MessageDecision
+    """What the message asks for; anything but a question needs no search."""
     gate: GateDecision
     route: RouteDecision | None
     strategy: Strategy
     stop_reason: StopReason | None
     """Why the loop ended."""
+    cut: bool
+    """Whether the answer ended at its maximum length."""
     answered: bool
     """False if the answer is "I don't know"."""
     doubt: str | None
@@ -227,9 +232,10 @@ class State(TypedDict, total=False):
     question: Annotated[str, EphemeralValue]
     """The turn's input; cleared after the first step, so no later turn can pick it up."""
     original_question: str
-    """The question as the user wrote it."""
+    """The message as the user wrote it, which a full answer replies to."""
     standalone: str
-    """The question as every later node reads it, understandable without the conversation."""
+    """The question that is decided on and searched for: short, and understandable without the
+    conversation. A short answer replies to it."""
     message_id: str
     """The user message that this turn answers."""
     decision: Annotated[Decision, merge_decision]
@@ -265,7 +271,9 @@ class MultihopState(TypedDict, total=False):
     """The model's token size in bytes, measured on its last call in the loop."""
 
 
-def new_turn(alpha: float, multihop: LoopMode, warnings: list[str]) -> Update:
+def new_turn(
+    alpha: float, multihop: LoopMode, message: MessageDecision, warnings: list[str]
+) -> Update:
     """Return what `start` resets, since channels keep their values from turn to turn.
 
     Nothing in it is shared: a caller may change the lists it gets.
@@ -278,6 +286,7 @@ def new_turn(alpha: float, multihop: LoopMode, warnings: list[str]) -> Update:
         warnings=warnings,
         alpha=alpha,
         multihop=multihop,
+        message=message,
     )
     return {
         "decision": Overwrite(decision),

@@ -2,8 +2,8 @@
 
 from hopgate.common.words import sentences
 from hopgate.nodes import prompts
-from hopgate.nodes.generate import read_answer
 from hopgate.nodes.loop import add_thought, leaving_room
+from hopgate.nodes.reading import read_answer
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import MultihopState, Update
 from hopgate.nodes.text import as_data, first_line, has_words
@@ -28,7 +28,7 @@ async def _answer(state: MultihopState, runtime: NodeRuntime) -> str:
     completion = await runtime.complete(
         prompts.render(model.layout, prompts.SUB_ANSWER, request, prompts.SUB_ANSWER_DEMOS),
         max_tokens=MAX_TOKENS,
-        stop=["\n"] if model.layout == "turns" else None,
+        stop=["\n"] if model.layout == "turns" else (),
     )
     return read_sub_answer(completion.text)
 

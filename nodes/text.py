@@ -3,7 +3,8 @@
 import re
 import string
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from hopgate.common.files import has_surrogate
@@ -15,6 +16,9 @@ MAX_LINE_CHARS = 2_000  # of a reply; text without spaces between sentences is s
 
 MARK = re.compile(r"(?<!\s)\s*+\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 """A mark that cites passages by their numbers, such as ` [1]` or `[1, 3]`."""
+
+CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+"""Code in Markdown, where `[1]` is not a mark."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WORD = re.compile(r"\w+")
@@ -29,18 +33,27 @@ _MARKER_END = re.compile(r"([|｜])>")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+def check_message(message: object) -> str:
+    """Return what a user wrote, stripped.
+
+    Raises:
+        ValueError: It is not a string, is blank, or holds a lone surrogate.
+    """
+    if not isinstance(message, str) or not as_data(message):
+        raise ValueError("the question is empty; give a text in `question` or a user message")
+    if has_surrogate(message):
+        raise ValueError("the question contains half of a character (a lone surrogate); remove it")
+    return message.strip()
+
+
 def check_question(question: object) -> str:
-    """Return the question, stripped.
+    """Return a question of a dataset or a tool, stripped.
 
     Raises:
         ValueError: It is not a string, is blank, holds a lone surrogate, or is longer than
             `MAX_QUESTION_CHARS`.
     """
-    if not isinstance(question, str) or not as_data(question):
-        raise ValueError("the question is empty; give a text in `question` or a user message")
-    question = question.strip()
-    if has_surrogate(question):
-        raise ValueError("the question contains half of a character (a lone surrogate); remove it")
+    question = check_message(question)
     if len(question) > MAX_QUESTION_CHARS:
         raise ValueError(
             f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS} are "
@@ -76,6 +89,15 @@ def as_data(text: str) -> str:
     return " ".join(inert(text).split())
 
 
+def outside_code(change: Callable[[str], str], text: str) -> str:
+    """Return Markdown with everything changed but its code."""
+    if "`" not in text:
+        return change(text)
+    ends = [0, *(end for code in CODE.finditer(text) for end in code.span()), len(text)]
+    parts = [text[start:end] for start, end in pairwise(ends)]
+    return "".join(part if at % 2 else change(part) for at, part in enumerate(parts))
+
+
 def keep_marks(text: str, numbers: Collection[int]) -> str:
     """Drop the marks that cite a passage by any other number than these."""
 
@@ -87,7 +109,7 @@ def keep_marks(text: str, numbers: Collection[int]) -> str:
         space = mark[0][: mark[0].index("[")]
         return f"{space}[{', '.join(map(str, known))}]" if known else ""
 
-    return MARK.sub(kept, text)
+    return outside_code(lambda part: MARK.sub(kept, part), text)
 
 
 def without_marks(text: str, citations: Iterable[Mapping[str, Any]]) -> str:
@@ -97,7 +119,7 @@ def without_marks(text: str, citations: Iterable[Mapping[str, Any]]) -> str:
     def kept(mark: re.Match[str]) -> str:
         return "" if numbers.issuperset(map(int, mark[1].split(","))) else mark[0]
 
-    return MARK.sub(kept, text).strip()
+    return outside_code(lambda part: MARK.sub(kept, part), text).strip()
 
 
 def normalise(text: str) -> str:

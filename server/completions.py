@@ -17,13 +17,13 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.models.chat import reply_chars, thinking_tokens
+from hopgate.models.chat import SAMPLING
 from hopgate.nodes import events
 from hopgate.nodes.context import Context
-from hopgate.nodes.generate import MAX_TOKENS, settled
 from hopgate.nodes.identity import identity
+from hopgate.nodes.reading import settled
 from hopgate.nodes.state import Citation
-from hopgate.nodes.text import MARK, keep_marks
+from hopgate.nodes.text import CODE, MARK, keep_marks, outside_code
 
 OWNER = "owner"
 """Key of a kept run's metadata: the name of its user, empty without users."""
@@ -31,7 +31,7 @@ SHOWN = ("citations", "decision", "hops", "usage")
 """What of the final state a completion carries, under the key `hopgate`."""
 
 Json = dict[str, Any]
-Part = tuple[Literal["token", "state"], Any]
+Part = tuple[Literal["answering", "token", "state"], Any]
 
 
 class StreamOptions(BaseModel):
@@ -53,6 +53,22 @@ class ChatRequest(BaseModel):
     messages: list[Json] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    stop: str | list[str] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+
+    @property
+    def sampling(self) -> Json:
+        """What the request says about how its answer is written, by fields of `Context`."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        most = self.max_completion_tokens or self.max_tokens
+        given = {name: getattr(self, name) for name in SAMPLING}
+        given |= {"stop": tuple(stop or ()) or None, "max_answer_tokens": most}
+        return {name: value for name, value in given.items() if value is not None}
 
     @model_validator(mode="after")
     def _check_contract(self) -> "ChatRequest":
@@ -132,6 +148,8 @@ async def run(
                 event = events.read(mode, part)
                 if event and event["event"] == "token":
                     parts.put_nowait(("token", event["text"]))
+                elif event and event["event"] == "answering":
+                    parts.put_nowait(("answering", event))
                 elif mode == "values" and not space:
                     parts.put_nowait(("state", part))
             parts.put_nowait(None)
@@ -149,11 +167,8 @@ async def run(
 
 
 def streams(graph: AdaptiveGraph, context: Context) -> bool:
-    """Return whether tokens may be sent before the answer is final.
-
-    Not if the answer may be withdrawn, or if the model's thoughts may come first.
-    """
-    return not context.over(graph.defaults).escalate and not thinking_tokens()
+    """Return whether tokens may be sent before the answer is final: not if it may be withdrawn."""
+    return not context.over(graph.defaults).escalate
 
 
 class Completion:
@@ -177,7 +192,7 @@ class Completion:
             "refusal": None,
             "annotations": annotations(final["answer"], final["citations"]),
         }
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(final)}
         return {
             **self._document("chat.completion", [choice]),
             "usage": _usage(final),
@@ -194,26 +209,28 @@ class Completion:
             parts: From `run`.
             live: Whether to send tokens before the answer is final.
         """
-        reply, sent, state = "", "", Json()
-        most = reply_chars(MAX_TOKENS)
+        reply, sent, state, start = "", "", Json(), Json()
         yield self._chunk({"role": "assistant", "content": ""})
         async with aclosing(parts):
             async for kind, part in parts:
                 if kind == "state":
                     state = part
-                elif live and len(reply) < most:
-                    reply = (reply + part)[:most]
-                    if more := settled(reply)[len(sent) :]:
+                elif kind == "answering":
+                    start = part
+                elif live:
+                    reply += part
+                    if more := _shown_so_far(reply, start)[len(sent) :]:
                         sent += more
                         yield self._chunk({"content": more})
         final = self._final(state)
         answer: str = final["answer"]
         rest = answer[len(sent) :] if answer.startswith(sent) else f"\n\n{answer}"
+        rest = "" if sent.startswith(answer) else rest  # an endpoint that ignores max_tokens
         if rest:
             yield self._chunk({"content": rest})
         if noted := annotations(answer, final["citations"]):
             yield self._chunk({"annotations": noted})
-        yield {**self._chunk({}, "stop"), "hopgate": _shown(final)}
+        yield {**self._chunk({}, _finish(final)), "hopgate": _shown(final)}
         if self._counts:
             yield {**self._document("chat.completion.chunk", []), "usage": _usage(final)}
 
@@ -246,6 +263,20 @@ class Completion:
         return {**state, "answer": answer, "citations": citations, "decision": decision}
 
 
+def _shown_so_far(reply: str, start: Json) -> str:
+    """Return what a client may see of a reply so far, with its marks counted from 1."""
+    passages = start["passages"]
+    text = settled(reply, passages, full=start["full"], thoughts=start["thoughts"])
+    if not passages:
+        return text
+    marks = [int(each) for mark in MARK.findall(CODE.sub("", text)) for each in mark.split(",")]
+    return _renumbered(text, {each: at for at, each in enumerate(dict.fromkeys(marks), 1)})
+
+
+def _finish(final: Json) -> str:
+    return "length" if final["decision"].get("cut") else "stop"
+
+
 def _renumbered(answer: str, places: Mapping[int, int]) -> str:
     """Return an answer whose marks count the cited passages, not all that were found."""
 
@@ -256,7 +287,7 @@ def _renumbered(answer: str, places: Mapping[int, int]) -> str:
         space = mark[0][: mark[0].index("[")]
         return f"{space}[{', '.join(str(places[each]) for each in numbers)}]"
 
-    return MARK.sub(renumber, answer)
+    return outside_code(lambda part: MARK.sub(renumber, part), answer)
 
 
 def annotations(answer: str, citations: Sequence[Mapping[str, Any]]) -> list[Json]:

@@ -139,7 +139,7 @@ class Endpoint:
     async def complete(self, request: Request) -> Response:
         """Answer the last message of a conversation."""
         asked = await read_body(request, ChatRequest)
-        graph, context = self._keeping(), self._context(asked.model)
+        graph, context = self._keeping(), self._context(asked.model, asked.sampling)
         completion = Completion(asked)
         thread = completion.id if self._saver else None
         parts = run(graph, asked.history(), context, user_of(request.scope), thread)
@@ -181,16 +181,16 @@ class Endpoint:
     def _shown(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "hopgate"}
 
-    def _context(self, model: str) -> Context:
-        """Return the settings that a model's name stands for.
+    def _context(self, model: str, sampling: Mapping[str, Any] | None = None) -> Context:
+        """Return the settings that a model's name stands for, and how the answer is sampled.
 
         Raises:
             HTTPException: 404: there is no such model.
             ValueError: Its α is not from 0 to 1.
         """
-        name = self._graph().name
+        name, settings = self._graph().name, {**self._settings, **(sampling or {})}
         if model == name:
-            return Context(**self._settings)
+            return Context(**settings)
         alphas = {each.name: each.alpha for each in PRESETS}
         given = model.removeprefix(f"{name}-")
         if model in alphas:
@@ -203,7 +203,7 @@ class Endpoint:
                 f"there is no model {model!r}; use {name}, {name}-0.7 (α from 0 to 1), or "
                 f"{', '.join(alphas)}",
             )
-        return Context(**{**self._settings, "alpha": alpha})
+        return Context(**{**settings, "alpha": alpha})
 
 
 async def _decided(parts: AsyncGenerator[Part, None]) -> None:

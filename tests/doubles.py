@@ -126,12 +126,14 @@ TASKS = {
     "answer": prompts.GROUNDED,
     "direct": prompts.DIRECT,
 }
+FULL = {"answer": prompts.FULL_GROUNDED, "direct": prompts.FULL}
 
 
 def task(messages: Messages) -> str:
     """Return the node that sent a prompt."""
     text = "\n".join(str(message["content"]) for message in messages)
-    return next(name for name, instruction in TASKS.items() if instruction in text)
+    tasks = [*TASKS.items(), *FULL.items()]
+    return next(name for name, instruction in tasks if instruction in text)
 
 
 def by_task(**replies: "Reply | str | list[str] | Callable[[str], str]") -> Script:

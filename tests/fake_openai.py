@@ -109,17 +109,21 @@ class FakeOpenAI:
         def script(_: Messages) -> Reply | str:
             return left.pop(0) if left else Reply(status=400, error="no reply is scripted")
 
-        self._script: Script = script
+        self.answers(script)
 
     def answers(self, script: Script) -> None:
         """Compute each reply from the messages of its request."""
-        self._script = script
+        self.judges(lambda body: script(body["messages"]))
+
+    def judges(self, judge: Callable[[dict[str, Any]], "Reply | str"]) -> None:
+        """Compute each reply from the whole body of its request."""
+        self._judge = judge
 
     def _reply(self, body: dict[str, Any], key: str | None) -> Reply:
         with self._lock:
             self.requests.append(body)
             self.keys.append(key)
-            reply = self._script(body["messages"])
+            reply = self._judge(body)
         return Reply(reply) if isinstance(reply, str) else reply
 
     def _wait(self, seconds: float) -> None:

@@ -96,7 +96,14 @@ async def run(
 async def ask(
     passages: Any, layout: Any, multihop: Any, question: str = QUESTION
 ) -> tuple[dict[str, Any], FixedRetriever]:
-    context = Context(gate="ta-are", layout=layout, multihop=multihop, hop_k=50, max_passages=50)
+    context = Context(
+        gate="ta-are",
+        layout=layout,
+        multihop=multihop,
+        hop_k=50,
+        max_passages=50,
+        answers="short",
+    )
     return await run("C", {"question": question}, context, *passages)
 
 
@@ -181,9 +188,23 @@ async def test_passages_stay_within_their_two_lines_and_change_no_decision(
 @pytest.mark.parametrize("layout", ["inline", "turns"])
 async def test_passages_of_a_single_retrieval_are_delimited(fake: FakeOpenAI, layout: Any) -> None:
     fake.answers(by_task(answer="Lissmere"))
-    context = Context(strategy="single", layout=layout, top_k=50)
+    context = Context(strategy="single", layout=layout, top_k=50, answers="short")
     await run("B", {"question": QUESTION}, context, [*poisoned(ATTACKS.values()), CORRANE])
     check_wire(fake, layout, [len(ATTACKS) + 1])
+
+
+async def test_passages_of_a_full_answer_are_delimited(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(answer="Lissmere"))
+    passages = [*poisoned(ATTACKS.values()), CORRANE]
+    context = Context(strategy="single", top_k=50)
+    await run("B", {"question": QUESTION}, context, passages)
+    system, user = fake.requests[0]["messages"]
+    assert (system["role"], user["role"]) == ("system", "user")
+    found, message = user["content"].removeprefix("Passages:\n\n").split("\n\nMessage:\n\n")
+    assert message == QUESTION
+    assert not MARKERS.search(found) and not INVISIBLE.search(found)
+    assert re.findall(r"\[[\d\s,]+\]", found) == [f"[{n + 1}]" for n in range(len(passages))]
+    assert len([line for line in found.splitlines() if line]) == 2 * len(passages)
 
 
 # Questions

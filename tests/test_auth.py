@@ -29,7 +29,13 @@ ORIGINAL_QUESTION = "original_question"  # the state's key
 QUESTION = "Who keeps the Zanderfell ledger?"
 ANSWER = "Ypsilanta keeps it"
 SECRETS = ("Zanderfell", "Ypsilanta", "Quetzalmoor")  # only in what ada owns
-LIMITS = {"question_chars": 200, "max_hops": 2, "index": ["sample"], "body_bytes": 20_000}
+LIMITS = {
+    "question_chars": 200,
+    "message_chars": 200,
+    "max_hops": 2,
+    "index": ["sample"],
+    "body_bytes": 20_000,
+}
 FAKE = {"model": "openai:fake", "strategy": "none"}
 
 
@@ -593,7 +599,7 @@ async def test_a_request_above_the_limits_fails_with_the_limit(
     assert await asyncio.gather(
         refusal("x" * 201), refusal("x", max_hops=3), refusal("x", index="/etc")
     ) == [
-        "question has 201 characters: this server allows at most 200; shorten it",
+        "the message has 201 characters: this server allows at most 200; shorten it",
         "max_hops is 3: this server allows at most 2",
         "index is '/etc': this server allows only 'sample'",
     ]

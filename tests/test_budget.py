@@ -367,7 +367,7 @@ async def test_counts_that_cannot_be_true_are_estimated(tokens: Any) -> None:
 
 async def test_a_reply_that_is_only_thoughts_counts_its_tokens() -> None:
     model = Counting(tokens=100, text="", metadata={"finish_reason": "length"})
-    with pytest.raises(RuntimeError, match="used 100 tokens without a reply") as caught:
+    with pytest.raises(RuntimeError, match="tokens on thoughts and came to no reply") as caught:
         await graph(label="A", model=model).ainvoke(ASKED, THREAD)
     spent = spent_by(caught.value)
     assert spent and spent["completion_tokens"] >= 100

@@ -118,9 +118,11 @@ def test_every_field_of_the_context_is_an_option(
         "max_passages": 9, "passage_chars": 500, "max_evidence_tokens": 900,
         "multihop": "decompose", "max_sub_questions": 2, "max_seconds": 1.5,
         "max_calls": 7, "max_retrievals": 8, "max_total_tokens": 9_000,
-        "today": "2024-02-03", "timezone": "Europe/Berlin",
+        "today": "2024-02-03", "timezone": "Europe/Berlin", "answers": "short",
+        "max_answer_tokens": 50, "temperature": 0.5, "top_p": 0.9, "seed": 7,
+        "reasoning_effort": "low",
     }  # fmt: skip
-    assert {*values, "gate_date", "where"} == {field.name for field in fields(Context)}
+    assert {*values, "gate_date", "where", "stop"} == {field.name for field in fields(Context)}
     options = [part for name, each in values.items() for part in (option(name), str(each))]
     run("ask", QUESTION)
     where = ("--where", "source=a.md", "--where", "page=3", "--where", "source=b/*")
@@ -208,7 +210,7 @@ def test_ask_stream_is_a_json_line_an_event_then_the_result(
     assert (ran.code, ran.err) == (0, "")
     *told, result = [json.loads(line) for line in ran.out.split("\n")[:-1]]
     names = [each["event"] for each in told]
-    assert names == ["gate", "route", "hop", "thought", "stop", "token", "answer"]
+    assert names == ["gate", "route", "hop", "thought", "stop", "answering", "token", "answer"]
     assert result.pop("event") == "result"
     document = json.loads(run("ask", QUESTION, "--strategy", "multi", "--json").out)
     assert result.keys() == document.keys()
@@ -238,7 +240,7 @@ def test_ask_stream_prints_each_event_as_it_happens(
     fake.answers(by_task(answer=answer))
     ran = run("ask", QUESTION, "--strategy", "single", "--stream")
     assert (ran.code, in_time) == (0, [True])
-    assert printed == ["gate", "route", "hop", "token", "answer", "result"]
+    assert printed == ["gate", "route", "hop", "answering", "token", "answer", "result"]
 
 
 def test_ask_stream_fails_with_one_line_after_its_events(
@@ -247,7 +249,7 @@ def test_ask_stream_fails_with_one_line_after_its_events(
     fake.answers(by_task(answer=Reply(status=401, error="Incorrect API key")))
     ran = run("ask", QUESTION, "--strategy", "single", "--stream")
     told = [json.loads(line)["event"] for line in ran.out.splitlines()]
-    assert told == ["gate", "route", "hop", "failed"]
+    assert told == ["gate", "route", "hop", "answering", "failed"]
     one_line(ran._replace(out=""), 1, fake.base_url, "(cost so far: 1 retrievals, 1 model calls, ")
 
 
@@ -366,7 +368,7 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask"], ["QUESTION"]),
     (["ask", ""], ["the question is empty"]),
     (["ask", "   "], ["the question is empty"]),
-    (["ask", "x" * 100_000], ["100000 characters", "at most 4000"]),
+    (["ask", "x" * 100_000], ["local:smollm2 can read 6868 at once"]),
     (["ask", QUESTION, "--alpha", "1.5"], ["alpha", "1.5", "less than or equal to 1"]),
     (["ask", QUESTION, "--alpha", "-1"], ["alpha", "-1"]),
     (["ask", QUESTION, "--alpha", "nan"], ["alpha", "nan"]),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hopgate import Context
 from hopgate.models import chat
 from hopgate.models.chat import Layout, ModelError
-from hopgate.nodes.condense import Exchange, rewrite
+from hopgate.nodes.condense import rewrite
+from hopgate.nodes.conversation import Exchange
 from hopgate.nodes.runtime import NodeRuntime, Resources
 from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, check_question
 

@@ -64,6 +64,7 @@ async def test_every_decision_sends_an_event(fake: FakeOpenAI) -> None:
         {"event": "hop", "number": 2, "query": FACT, "passages": [passage(CORRANE)]},
         {"event": "thought", "number": 2, "thought": "So the answer is: Lissmere."},
         {"event": "stop", "number": 2, "stop_reason": "answered"},
+        {"event": "answering", "passages": 2, "full": True, "thoughts": False},
         {"event": "token", "text": "Lissmere [1]"},
     ]
     assert (answer["event"], answer["text"]) == ("answer", "Lissmere [1]")
@@ -82,7 +83,7 @@ async def test_sub_questions_send_a_plan_event(fake: FakeOpenAI) -> None:
     seen = await events_of(build("C"), Context(multihop="decompose"))
     names = [event["event"] for event in seen]
     loop = ["plan", "hop", "thought", "hop", "thought", "stop"]
-    assert names == ["gate", "route", *loop, "token", "answer"]
+    assert names == ["gate", "route", *loop, "answering", "token", "answer"]
     assert seen[2]["sub_questions"] == ["Who designed Skerrane Light?", "Where was {1} born?"]
     assert seen[5]["query"] == "Where was Ilsabet Corrane born?"
 
@@ -127,8 +128,9 @@ async def test_the_loop_sends_one_stop_event_with_the_reason_in_the_state(
 async def test_a_run_without_the_loop_sends_no_stop_event(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate=["[Yes]", "[No]"], answer="Corrane [1]", direct="x"))
     single, none = await events_of(build("B")), await events_of(build("B"))
-    assert [event["event"] for event in single] == ["gate", "route", "hop", "token", "answer"]
-    assert [event["event"] for event in none] == ["gate", "token", "answer"]
+    answer = ["answering", "token", "answer"]
+    assert [event["event"] for event in single] == ["gate", "route", "hop", *answer]
+    assert [event["event"] for event in none] == ["gate", *answer]
 
 
 async def test_a_follow_up_streams_only_its_own_answer(fake: FakeOpenAI) -> None:
@@ -145,7 +147,7 @@ async def test_a_follow_up_streams_only_its_own_answer(fake: FakeOpenAI) -> None
 async def test_a_draft_that_becomes_the_answer_sends_no_token_events(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct=Reply("Tokyo", logprobs=[{"Tokyo": -0.01}])))
     context = Context(gate="draft", gate_threshold=0.2)
-    gate, answer = await events_of(build("B"), context)
+    gate, _, answer = await events_of(build("B"), context)
     assert (gate["mode"], gate["reply"]) == ("draft", "Tokyo")
     assert answer == {"event": "answer", "text": "Tokyo", "citations": []}
 

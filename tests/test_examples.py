@@ -131,10 +131,11 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
     fake: FakeOpenAI, app: App, thread: str
 ) -> None:
     fake.answers(by_task(gate="[Yes]", answer="It was first lit in 1858 [1]."))
-    gate, route, hop, *tokens, answer, result = app.ask(thread, LIGHT, alpha=0.2)
+    gate, route, hop, begun, *tokens, answer, result = app.ask(thread, LIGHT, alpha=0.2)
     assert (gate["event"], gate["answer"]) == ("gate", "yes")
     assert (route["event"], route["strategy"]) == ("route", "single")
     assert (hop["event"], hop["query"]) == ("hop", LIGHT)
+    assert (begun["event"], begun["passages"] > 0) == ("answering", True)
     assert {each["event"] for each in tokens} == {"token"}
     assert "".join(each["text"] for each in tokens) == "It was first lit in 1858 [1]."
     assert (answer["event"], answer["text"]) == ("answer", "It was first lit in 1858 [1].")

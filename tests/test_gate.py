@@ -477,7 +477,7 @@ async def test_the_draft_uses_the_prompt_of_a_direct_answer(fake: FakeOpenAI) ->
     fake.answers(by_task(direct=Reply("Paris", logprobs=CERTAIN)))
     for layout in ("inline", "turns"):
         for settings in ({"gate": "draft"}, {"strategy": "none"}):
-            context = Context(layout=layout, **settings)  # type: ignore[arg-type]
+            context = Context(layout=layout, answers="short", **settings)  # type: ignore[arg-type]
             await graph().ainvoke({"question": QUESTION}, context=context)
     keys = ("messages", "stop", "max_tokens", "max_completion_tokens")
     sent = [{key: body.get(key) for key in keys} for body in fake.requests]

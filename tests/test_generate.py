@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from hopgate import Context, build_graph
 from hopgate.common.words import sentences
 from hopgate.models.chat import Layout, ModelError
-from hopgate.nodes import generate
+from hopgate.nodes.reading import Answer, read_answer
 from hopgate.nodes.support import support
 from hopgate.nodes.text import normalise, without_marks
 from hopgate.retrievers.base import Hit
@@ -43,9 +43,11 @@ DOCUMENTS = (
 
 
 async def run(fake: FakeOpenAI, found: list[Hit] | None = None, layout: Layout = "inline") -> Any:
-    """Answer over these passages, or directly, with a single call."""
+    """Give a short answer over these passages, or directly, with a single call."""
     graph = build_graph(retriever=FixedRetriever(found or []))
-    context = Context(strategy="single" if found else "none", layout=layout, model="openai:fake")
+    context = Context(
+        strategy="single" if found else "none", layout=layout, model="openai:fake", answers="short"
+    )
     return await graph.ainvoke({"question": QUESTION}, context=context)
 
 
@@ -129,12 +131,12 @@ async def test_the_answer_s_message_carries_the_citations_and_the_turn_s_usage(
     }
 
 
-def titles(answer: generate.Answer) -> list[str]:
+def titles(answer: Answer) -> list[str]:
     return [citation["title"] for citation in answer.citations]
 
 
 def test_a_mark_becomes_a_citation_with_its_number_and_stays_in_the_text() -> None:
-    answer = generate.read_answer("Lissmere [2].", EVIDENCE)
+    answer = read_answer("Lissmere [2].", EVIDENCE)
     assert answer.text == "Lissmere [2]."
     assert answer.citations == [
         {
@@ -148,7 +150,7 @@ def test_a_mark_becomes_a_citation_with_its_number_and_stays_in_the_text() -> No
 
 
 def test_a_passage_found_without_a_mark_has_no_number() -> None:
-    (citation,) = generate.read_answer("She was born in Lissmere.", EVIDENCE).citations
+    (citation,) = read_answer("She was born in Lissmere.", EVIDENCE).citations
     assert "number" not in citation
 
 
@@ -164,7 +166,7 @@ def test_a_passage_found_without_a_mark_has_no_number() -> None:
     ],
 )
 def test_markers_are_read_in_every_format(reply: str, text: str, cited: list[str]) -> None:
-    answer = generate.read_answer(reply, EVIDENCE)
+    answer = read_answer(reply, EVIDENCE)
     assert answer.text == text
     assert titles(answer) == cited
     assert without_marks(answer.text, answer.citations).rstrip(".") == "Lissmere"
@@ -172,38 +174,38 @@ def test_markers_are_read_in_every_format(reply: str, text: str, cited: list[str
 
 @pytest.mark.parametrize("number", [0, 4, 999])
 def test_a_marker_for_a_passage_not_shown_is_dropped_with_a_warning(number: int) -> None:
-    answer = generate.read_answer(f"Lissmere [2][{number}]", EVIDENCE)
+    answer = read_answer(f"Lissmere [2][{number}]", EVIDENCE)
     assert answer.text == "Lissmere [2]"
     assert titles(answer) == ["Ilsabet Corrane"]
     assert answer.warnings == [f"the model cited [{number}], which was not retrieved"]
 
 
 def test_a_marker_without_passages_is_dropped_with_a_warning() -> None:
-    answer = generate.read_answer("Paris [1]", [])
+    answer = read_answer("Paris [1]", [])
     assert (answer.text, answer.citations) == ("Paris", [])
     assert answer.warnings == ["the model cited [1], which was not retrieved"]
 
 
 def test_a_number_too_long_for_a_marker_stays_text() -> None:
-    answer = generate.read_answer(f"Lissmere [{'9' * 5000}]", EVIDENCE)
+    answer = read_answer(f"Lissmere [{'9' * 5000}]", EVIDENCE)
     assert answer.text.startswith("Lissmere [999")
 
 
 def test_an_answer_without_markers_is_traced_to_its_passage() -> None:
-    answer = generate.read_answer("640 passengers", EVIDENCE)
+    answer = read_answer("640 passengers", EVIDENCE)
     assert titles(answer) == ["Ondrith Maid"]
     assert answer.citations[0]["quote"] == FERRY["text"]
     assert answer.warnings == []
 
 
 def test_the_quote_is_a_sentence_of_the_passage() -> None:
-    (citation,) = generate.read_answer("lit in 1858", EVIDENCE).citations
+    (citation,) = read_answer("lit in 1858", EVIDENCE).citations
     assert citation["quote"] == "It was lit in 1858."
 
 
 @pytest.mark.parametrize("reply", ["David Hockney", "Yes", "The.", "!"])
 def test_an_unsupported_answer_adds_a_warning(reply: str) -> None:
-    answer = generate.read_answer(reply, EVIDENCE)
+    answer = read_answer(reply, EVIDENCE)
     assert answer.known
     assert answer.citations == []
     assert answer.warnings == ["no retrieved passage supports the answer"]
@@ -214,13 +216,13 @@ def test_an_unsupported_answer_adds_a_warning(reply: str) -> None:
     ["I don't know", "I don't know.", "I don’t know [1]", "i do not know", '"I don\'t know"'],
 )
 def test_i_dont_know_has_neither_citations_nor_warnings(reply: str) -> None:
-    answer = generate.read_answer(reply, EVIDENCE)
-    assert answer == generate.Answer("I don't know", False, [], [])
+    answer = read_answer(reply, EVIDENCE)
+    assert answer == Answer("I don't know", False, [], [])
 
 
 @pytest.mark.parametrize("reply", ["", "  \n", "[1]", "Answer:"])
 def test_an_empty_answer_adds_a_warning(reply: str) -> None:
-    answer = generate.read_answer(reply, EVIDENCE)
+    answer = read_answer(reply, EVIDENCE)
     assert (answer.text, answer.known, answer.citations) == ("I don't know", False, [])
     assert answer.warnings == ["the model gave an empty answer"]
 
@@ -232,7 +234,7 @@ MARKED = st.lists(
 
 @given(MARKED)
 def test_citations_name_each_shown_passage_once_and_quote_it(reply: str) -> None:
-    answer = generate.read_answer(reply, EVIDENCE)
+    answer = read_answer(reply, EVIDENCE)
     ids = [citation["id"] for citation in answer.citations]
     shown = {passage["id"]: passage["text"] for passage in EVIDENCE}
     assert len(ids) == len(set(ids))
@@ -265,38 +267,38 @@ def test_abbreviations_do_not_end_a_sentence() -> None:
 
 
 def test_brackets_inside_a_direct_answer_are_kept() -> None:
-    answer = generate.read_answer("a[1] is the second element", [])
+    answer = read_answer("a[1] is the second element", [])
     assert (answer.text, answer.warnings) == ("a[1] is the second element", [])
 
 
 def test_a_citation_without_a_word_of_the_answer_adds_a_warning() -> None:
-    answer = generate.read_answer("The Treaty of Wumbo, 1777 [1]", EVIDENCE)
+    answer = read_answer("The Treaty of Wumbo, 1777 [1]", EVIDENCE)
     assert answer.warnings == ["[1] does not support the answer that cites it"]
 
 
 def test_an_answer_after_a_partial_i_dont_know_counts() -> None:
     reply = "I don't know the month, but it was lit in 1858 [1]."
-    assert generate.read_answer(reply, EVIDENCE).known
+    assert read_answer(reply, EVIDENCE).known
 
 
 def test_the_quote_is_the_sentence_with_the_answers_number() -> None:
     text = "The lighthouse stands on a lighthouse reef. It was lit in 1858."
     reef = [Hit(id="1", title="Reef", text=text, score=1.0)]
-    (citation,) = generate.read_answer("The first lighthouse was built in 1858.", reef).citations
+    (citation,) = read_answer("The first lighthouse was built in 1858.", reef).citations
     assert citation["quote"] == "It was lit in 1858."
 
 
 @pytest.mark.parametrize("evidence", [[], [LIGHT]])
 def test_a_long_row_of_markers_is_read_quickly(evidence: list[Hit]) -> None:
     started = time.monotonic()
-    assert generate.read_answer(" [1]" * 5_000 + " x", evidence).text
-    assert generate.read_answer("a[1]" + " [2]" * 5_000, evidence).text
+    assert read_answer(" [1]" * 5_000 + " x", evidence).text
+    assert read_answer("a[1]" + " [2]" * 5_000, evidence).text
     assert time.monotonic() - started < 10  # minutes, if each marker is tried as the first
 
 
 @pytest.mark.parametrize(("evidence", "reply"), [([], "x [9] [9] [8]"), ([LIGHT], "x [9][9, 8]")])
 def test_each_bad_marker_gets_one_warning(evidence: list[Hit], reply: str) -> None:
-    found = [each for each in generate.read_answer(reply, evidence).warnings if "was not" in each]
+    found = [each for each in read_answer(reply, evidence).warnings if "was not" in each]
     assert found == [f"the model cited [{n}], which was not retrieved" for n in (9, 8)]
 
 
@@ -322,14 +324,14 @@ def test_each_bad_marker_gets_one_warning(evidence: list[Hit], reply: str) -> No
     ],
 )
 def test_a_quote_does_not_end_at_the_number_of_a_date(text: str, reply: str, quote: str) -> None:
-    (citation,) = generate.read_answer(f"{reply} [1]", [hit("Notes", text)]).citations
+    (citation,) = read_answer(f"{reply} [1]", [hit("Notes", text)]).citations
     assert citation["quote"] == quote
 
 
 def test_a_quote_of_code_is_a_few_lines() -> None:
     lines = [f"    step_{number} = prepare(part_{number})" for number in range(11)]
     code = "def build(parts):\n" + "\n".join(lines) + "\n    return step_10  # moored in Lissmere"
-    (citation,) = generate.read_answer("Lissmere [1]", [hit("build.py", code)]).citations
+    (citation,) = read_answer("Lissmere [1]", [hit("build.py", code)]).citations
     quote = citation["quote"]
     assert "moored in Lissmere" in quote
     assert len(quote.splitlines()) <= 4

@@ -177,7 +177,8 @@ async def test_the_limit_replaces_an_unset_deadline() -> None:
 @pytest.mark.parametrize("after", ["start", "gate", "route", "retrieve", "generate"])
 async def test_limits_apply_to_a_resumed_run(after: str) -> None:
     label = "B" if after in ("retrieve", "generate") else "C"
-    app = graph({"max_hops": 2, "escalate": 4}, label)
+    model = TalkingModel(say=lambda _, prompt: "I don't know" if "Passages" in prompt else "[Yes]")
+    app = graph({"max_hops": 2, "escalate": 4}, label, model=model)
     doubtful = Context(escalate=4, max_hops=2)
     await app.ainvoke({"question": QUESTION}, THREAD, context=doubtful, interrupt_after=[after])
     assert (await app.aget_state(THREAD)).next
@@ -264,9 +265,8 @@ async def test_a_loop_mode_edited_in_the_state_is_limited() -> None:
 async def test_a_long_conversation_cannot_exceed_prompt_chars() -> None:
     model = TalkingModel(say=say)
     messages = [("user", "Who?"), ("assistant", "word " * 5_000), ("user", "And where?")]
-    with pytest.raises(ValueError, match=r"a prompt has \d+ characters: this server allows at mos"):
-        await graph({"prompt_chars": 20_000}, model=model).ainvoke({"messages": messages}, THREAD)
-    assert model.prompts == []
+    await graph({"prompt_chars": 6_000}, model=model).ainvoke({"messages": messages}, THREAD)
+    assert model.prompts and max(map(len, model.prompts)) < 6_000
 
 
 async def test_evidence_edited_in_the_state_cannot_exceed_prompt_chars() -> None:
@@ -284,12 +284,21 @@ async def test_evidence_edited_in_the_state_cannot_exceed_prompt_chars() -> None
 
 
 @pytest.mark.parametrize("given", ["question", "messages"])
-async def test_a_question_that_is_too_long_is_refused_before_any_call(given: str) -> None:
+async def test_a_message_that_is_too_long_is_refused_before_any_call(given: str) -> None:
     model, long = TalkingModel(say=say), "x" * 101
     turn = {"question": long} if given == "question" else {"messages": [("user", long)]}
-    with pytest.raises(ValueError, match="question has 101 characters: this server allows at most"):
-        await graph({"question_chars": 100}, model=model).ainvoke(turn, THREAD)
+    with pytest.raises(ValueError, match="message has 101 characters: this server allows at most"):
+        await graph({"message_chars": 100}, model=model).ainvoke(turn, THREAD)
     assert model.prompts == []
+
+
+async def test_a_long_message_is_searched_for_by_its_question_and_answered_whole() -> None:
+    model, retriever = TalkingModel(say=say), FixedRetriever([LIGHT])
+    app = graph({"question_chars": 40}, "B", model=model, retriever=retriever)
+    story = f"I have seen many lights. {'They were far away. ' * 80}Who built them?"
+    await app.ainvoke({"question": story}, THREAD)
+    assert retriever.queries == ["Who built them?"]
+    assert story in model.prompts[-1]
 
 
 async def test_a_rewritten_follow_up_that_is_too_long_is_dropped() -> None:

@@ -154,4 +154,3 @@ def test_ask_shows_nothing_live_if_stderr_is_not_a_terminal(
     ran = run("ask", "Why?", "--strategy", "none")
     assert (ran.code, ran.err) == (0, "")
     assert "x" in ran.out
-    assert not fake.requests[0].get("stream")

@@ -29,7 +29,7 @@ async def test_the_plain_flow_makes_the_same_calls_as_the_graph(
     address, load_measures, plain_flow = load_modules
     plain, own = await plain_flow.load_plain(), await plain_flow.load_own()
     graph = build_graph()
-    settings = {"model": plain_flow.MODEL, "alpha": plain_flow.ALPHA}
+    settings = {"model": plain_flow.MODEL, "alpha": plain_flow.ALPHA, "answers": "short"}
     questions = load_measures.questions()[:8]
 
     async def hopgate(question: str) -> Any:

@@ -214,7 +214,7 @@ async def test_an_app_s_own_parts_and_limits_count(tools: served.Tools) -> None:
         route = await result_of(client, "route", question=QUESTION)
         assert (route["strategy"], "profile" in route) == ("single", False)
         assert "at most 3" in await error_of(client, "search", query="light", k=4)
-        for tool, name in (("ask", "question"), ("search", "query"), ("route", "question")):
+        for tool, name in (("search", "query"), ("route", "question")):
             message = await error_of(client, tool, **{name: "x" * 61})
             assert "at most 60" in message
 

@@ -21,6 +21,7 @@ from langchain_openai import ChatOpenAI
 from hopgate import Context, build_graph
 from hopgate.models import chat, local
 from hopgate.models.chat import ChatModel, Completion, ModelError
+from hopgate.nodes.runtime import NodeRuntime
 
 PROMPT = [HumanMessage("Say something.")]
 
@@ -171,7 +172,7 @@ async def test_completion_carries_text_and_tokens(fake: FakeOpenAI, key: str) ->
     assert completion == Completion("Paris", PROMPT_TOKENS, COMPLETION_TOKENS, id=completion.id)
     (request,) = fake.requests
     assert request["model"] == "fake"
-    assert (request["temperature"], request["top_p"]) == (0, 1)
+    assert request["temperature"] == 0
     assert request["max_completion_tokens" if "max_tokens" not in request else "max_tokens"] == 8
     assert "logprobs" not in request
     assert fake.keys == [f"Bearer {key}"]
@@ -269,37 +270,53 @@ async def test_thoughts_are_removed_from_the_reply(fake: FakeOpenAI, reply: str)
 
 
 @pytest.mark.parametrize("thought", ["", "<think>The lighthouse was"])
-async def test_thoughts_that_use_up_the_tokens_are_an_error_with_advice(
+async def test_a_reply_eaten_by_thoughts_is_asked_for_again_with_room(
     fake: FakeOpenAI, thought: str
 ) -> None:
-    fake.says(Reply(thought, finish="length"))
-    message = await error_of()
-    assert "used 8 tokens without a reply" in message and "HOPGATE_THINKING_TOKENS" in message
-    fake.says(Reply("Oslo is the", finish="length"), Reply("\n\n", finish="length"))
-    assert (await complete()).text == "Oslo is the"
-    assert (await complete()).text == ""  # small models may end in white space
+    fake.says(Reply(thought, finish="length"), "Oslo", "Oslo", Reply(thought, finish="length"))
+    runtime = NodeRuntime(Context(model="openai:fake"))
+    assert (await runtime.complete(PROMPT, max_tokens=8)).text == "Oslo"
+    assert runtime.usage["llm_calls"] == 2
+    assert (await runtime.complete(PROMPT, max_tokens=8)).text == "Oslo"  # remembered
+    assert [body["max_completion_tokens"] for body in fake.requests] == [8, 8008, 8008]
+    with pytest.raises(ModelError, match="used 8008 tokens on thoughts and came to no reply"):
+        await runtime.complete(PROMPT, max_tokens=8)
 
 
-async def test_thinking_tokens_are_added_to_every_call(
-    fake: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_reply_that_is_cut_or_white_space_is_not_taken_for_thoughts(
+    fake: FakeOpenAI,
 ) -> None:
-    monkeypatch.setenv("HOPGATE_THINKING_TOKENS", "2000")
-    fake.says("Oslo", "Oslo")
-    await complete()
-    own = chat.wrap(ChatOpenAI(model="own"))
-    await chat.complete(own, PROMPT, max_tokens=8)
-    for request in fake.requests:
-        assert request["max_completion_tokens"] == 2008
-        assert "temperature" not in request  # reasoning models refuse 0
+    fake.says(Reply("Oslo is the", finish="length"), "\n\n")
+    cut = await complete()
+    assert (cut.text, cut.cut) == ("Oslo is the", True)
+    assert (await complete()).text == ""
 
 
-@pytest.mark.parametrize("given", ["many", "-1", "1.5", "²"])
-async def test_invalid_thinking_tokens_are_refused(
-    key: str, monkeypatch: pytest.MonkeyPatch, given: str
+@pytest.mark.parametrize("field", ["temperature", "top_p"])
+async def test_a_refused_sampling_field_is_left_out_and_remembered(
+    fake: FakeOpenAI, field: str
 ) -> None:
-    monkeypatch.setenv("HOPGATE_THINKING_TOKENS", given)
-    with pytest.raises(ValueError, match=r"HOPGATE_THINKING_TOKENS is .*such as 2000"):
-        await chat.load("openai:fake")
+    def strict(body: dict[str, Any]) -> Reply:
+        return (
+            Reply(status=400, error=f"Unsupported value: '{field}'")
+            if field in body
+            else Reply("x")
+        )
+
+    fake.judges(strict)
+    model = await chat.load("openai:fake")
+    sampling = {"temperature": 0.5, "top_p": 0.9, "seed": 7}
+    for _ in range(2):
+        found = await chat.complete(model, PROMPT, max_tokens=8, sampling=sampling)
+        assert (found.text, found.left_out) == ("x", (field,))
+    assert len(fake.requests) == 3
+    rest = sampling.keys() - {field}
+    assert {name: fake.requests[-1][name] for name in rest} == {n: sampling[n] for n in rest}
+
+
+async def test_a_refusal_that_is_about_something_else_is_an_error(fake: FakeOpenAI) -> None:
+    fake.says(Reply(status=400, error="the prompt is too long"))
+    assert "the prompt is too long" in await error_of()
 
 
 @pytest.mark.parametrize("run", [" ", "\n", " \t", ".", ":", "[] ("])

@@ -149,7 +149,7 @@ def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
         assert control["options"] == field.get("enum", [])
         default = field["default"]
         if not isinstance(shown_as := default, bool):
-            shown_as = "" if default in (None, {}) else str(default)
+            shown_as = "" if default in (None, {}, []) else str(default)
         assert control["value"] == shown_as
     shown.page.locator("[name=gate]").focus()
     expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])

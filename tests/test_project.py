@@ -17,6 +17,8 @@ from langgraph_dev import ROOT, start
 from langgraph_sdk import get_client
 from mypy import api
 
+from hopgate.nodes import prompts
+
 FILES = [
     ".env.example",
     ".gitignore",
@@ -121,6 +123,6 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     assert [each["source"] for each in result["citations"]] == ["canteen.md"]
     assert result["decision"]["gate"]["retrieve"] is True
     gate, answer = fake.prompts
-    assert "Answer in one or two short sentences." in answer
-    assert "Answer in one or two short sentences." not in gate
+    assert prompts.FULL_GROUNDED in answer
+    assert prompts.FULL_GROUNDED not in gate
     assert page.status_code == 200

@@ -174,7 +174,7 @@ async def test_a_threaded_run_streams_events_from_inside_the_loop(client: LangGr
     ]
     names = [data["event"] for _, data in events]
     assert names[:3] == ["gate", "route", "hop"], seen
-    assert names[-2:] == ["stop", "answer"]
+    assert names[-3:] == ["stop", "answering", "answer"]
     assert all(
         event.startswith("custom|multihop:") == (data["event"] in ("hop", "thought", "stop"))
         for event, data in events
@@ -449,7 +449,7 @@ async def test_each_run_sets_the_gate_s_pool_and_time_zone(
 
 
 async def test_concurrent_runs_do_not_mix(client: LangGraphClient, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct=lambda asked: asked.splitlines()[-2]))
+    fake.answers(by_task(direct=lambda asked: asked))
 
     async def ask(number: int) -> Any:
         return await client.runs.wait(
@@ -473,6 +473,10 @@ BAD: dict[str, Any] = {
         ("escalate", "max_seconds", "max_calls", "max_retrievals", "max_total_tokens"), -1
     ),
     **dict.fromkeys(("model", "demos", "index", "router", "profile"), ""),
+    **dict.fromkeys(("temperature", "top_p", "max_answer_tokens"), -1),
+    **dict.fromkeys(("answers", "stop"), "maybe"),
+    "seed": 0.5,
+    "reasoning_effort": "",
     **dict.fromkeys(("passage_chars", "max_evidence_tokens"), 10),
     **dict.fromkeys(("today", "gate_date"), "yesterday"),
     "gate_demos": 3,

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from tiny_models import save_cross_encoder
 
 from hopgate.nodes.context import Context
-from hopgate.nodes.generate import read_answer
+from hopgate.nodes.reading import read_answer
 from hopgate.nodes.runtime import NodeRuntime, Resources
 from hopgate.retrievers.base import Hit
 from hopgate.retrievers.building import build_index

@@ -13,7 +13,10 @@ from hopgate.nodes.sub_answer import read_sub_answer
 from hopgate.nodes.support import support
 from hopgate.retrievers.base import Hit
 
-UNSUPPORTED = "no retrieved passage supports the answer"
+UNSUPPORTED = {
+    "short": "no retrieved passage supports the answer",
+    "full": "the answer cites no passage, and none holds its words",
+}
 
 
 class Case(NamedTuple):
@@ -86,10 +89,13 @@ def passages(language: str) -> list[Hit]:
     return [Hit(id="1", title="", text=text, score=1.0), *unrelated]
 
 
-async def ask(fake: FakeOpenAI, language: str, reply: str) -> Any:
+in_both = pytest.mark.parametrize("answers", ["short", "full"])
+
+
+async def ask(fake: FakeOpenAI, language: str, reply: str, answers: Any = "full") -> Any:
     fake.says(reply)
     graph = build_graph(retriever=FixedRetriever(passages(language)))
-    context = Context(strategy="single", model="openai:fake")
+    context = Context(strategy="single", model="openai:fake", answers=answers)
     return await graph.ainvoke({"question": CASES[language].question}, context=context)
 
 
@@ -102,20 +108,23 @@ async def test_an_answer_without_markers_finds_its_passage(fake: FakeOpenAI, lan
     assert result["decision"].get("warnings", []) == []
 
 
+@in_both
 @pytest.mark.parametrize("language", CASES)
-async def test_a_wrong_answer_adds_a_warning(fake: FakeOpenAI, language: str) -> None:
-    result = await ask(fake, language, CASES[language].wrong)
+async def test_a_wrong_answer_adds_a_warning(fake: FakeOpenAI, language: str, answers: Any) -> None:
+    result = await ask(fake, language, CASES[language].wrong, answers)
     assert result["citations"] == []
-    assert result["decision"]["warnings"] == [UNSUPPORTED]
+    assert result["decision"]["warnings"] == [UNSUPPORTED[answers]]
 
 
+@in_both
 @pytest.mark.parametrize("language", CASES)
-async def test_a_marker_is_checked(fake: FakeOpenAI, language: str) -> None:
-    result = await ask(fake, language, f"{CASES[language].reply} [1]")
+async def test_a_marker_is_checked(fake: FakeOpenAI, language: str, answers: Any) -> None:
+    result = await ask(fake, language, f"{CASES[language].reply} [1]", answers)
     assert [each["id"] for each in result["citations"]] == ["1"]
     assert result["decision"].get("warnings", []) == []
-    result = await ask(fake, language, f"{CASES[language].wrong} [1]")
-    assert result["decision"]["warnings"] == ["[1] does not support the answer that cites it"]
+    result = await ask(fake, language, f"{CASES[language].wrong} [1]", answers)
+    (warning,) = result["decision"]["warnings"]
+    assert warning.startswith("[1] does not support ")
 
 
 async def test_the_quote_is_the_chinese_sentence_with_the_year(fake: FakeOpenAI) -> None:

@@ -25,8 +25,8 @@ from openai import AsyncOpenAI, OpenAI
 from starlette.applications import Starlette
 
 from hopgate import build_graph
-from hopgate.models.chat import reply_chars
-from hopgate.nodes.generate import MAX_TOKENS, read_answer, settled
+from hopgate.models.chat import _UNOPENED, without_thoughts
+from hopgate.nodes.reading import read_answer, read_full_answer, settled
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
 from hopgate.server import project, tokens, v1
@@ -74,7 +74,7 @@ def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
     """A server with the users ada and ben, limits that name them, and a file of what is asked."""
     limits = {
         "alpha": 0.75,
-        "question_chars": 60,
+        "message_chars": 60,
         "body_bytes": 4_000,
         "where": {"source": "users/{user}/*"},
     }
@@ -217,24 +217,47 @@ def test_a_conversation_brings_its_history_and_its_system_message(
 
 def test_what_has_no_effect_is_named(served: Serving, fake: FakeOpenAI) -> None:
     fake.answers(by_task(answer="In 1858 [1]"))
-    image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    text: Any = {"type": "text", "text": QUESTION}
     done = served.client().chat.completions.create(
-        model="hopgate",
-        messages=[{"role": "user", "content": [text, image]}],
-        temperature=0.3,
-        max_tokens=900,
+        model="hopgate", messages=[user(QUESTION)], presence_penalty=0.3, user="ada"
     )
     warnings = extra(done)["decision"]["warnings"]
-    assert "max_tokens, temperature: no effect in hopgate" in warnings
-    assert any("1 part of type 'image'" in each for each in warnings)
+    assert "presence_penalty, user: no effect in hopgate" in warnings
+
+
+def test_sampling_reaches_the_request_that_writes_the_answer_and_no_other(
+    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="In 1858 [1]"))
+    wanted = {"temperature": 0.3, "top_p": 0.8, "seed": 7, "stop": ["END"]}
+    with serving(tmp_path, _fake_server, "--model", "openai:fake", "--gate", "ta-are") as found:
+        found.client().chat.completions.create(
+            model="hopgate",
+            messages=[user(QUESTION)],
+            max_tokens=900,
+            reasoning_effort="low",
+            **wanted,
+        )
+    gate, answer = fake.requests
+    assert gate["temperature"] == 0 and wanted.keys() & gate.keys() == {"temperature"}
+    assert {name: answer[name] for name in wanted} == wanted
+    assert (answer["max_completion_tokens"], answer["reasoning_effort"]) == (900, "low")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_was_cut_says_so(served: Serving, fake: FakeOpenAI, stream: bool) -> None:
+    fake.answers(by_task(answer=Reply("It was lit in", finish="length")))
+    body = {"model": "hopgate", "messages": [user(QUESTION)], "stream": stream}
+    reply = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).text
+    last = json.loads(reply.split("\n\n")[-3].removeprefix("data: ") if stream else reply)
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert "the answer was cut at its maximum length" in str(last["hopgate"]["decision"])
 
 
 # Streams
 
 
 def test_a_stream_is_the_answer_piece_by_piece(served: Serving, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(answer=streamed("Answer:", " It was", " lit in", " 1858", " [", "3].")))
+    fake.answers(by_task(answer=streamed("It was", " lit in", " 1858", " [", "3].")))
     chunks = list(
         served.client().chat.completions.create(
             model="hopgate",
@@ -259,17 +282,17 @@ def test_a_stream_is_the_answer_piece_by_piece(served: Serving, fake: FakeOpenAI
     assert all(each.usage is None for each in chunks[:-1])
 
 
-def test_the_stream_of_a_model_that_ignores_max_tokens_is_cut_like_its_answer(
+def test_the_answer_of_a_model_that_ignores_max_tokens_is_not_streamed_twice(
     served: Serving, fake: FakeOpenAI
 ) -> None:
     fake.answers(by_task(answer=streamed(*["It was lit in 1858. "] * 2_000)))
     chunks = list(
         served.client().chat.completions.create(
-            model="hopgate", messages=[user(QUESTION)], stream=True
+            model="hopgate", messages=[user(QUESTION)], stream=True, max_tokens=100
         )
     )
     text = "".join(each.choices[0].delta.content or "" for each in chunks)
-    assert text == ("It was lit in 1858. " * 2_000)[: reply_chars(MAX_TOKENS)].strip()
+    assert text == ("It was lit in 1858. " * 2_000).strip()
 
 
 def test_usage_is_streamed_only_if_it_is_wanted(served: Serving, fake: FakeOpenAI) -> None:
@@ -300,7 +323,7 @@ def test_an_answer_that_may_be_withdrawn_is_sent_once_it_stands(
     _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
 ) -> None:
     options = ("--escalate", "3", "--model", "openai:fake", "--gate", "ta-are")
-    fake.answers(by_task(gate="[No]", direct="Unknown [7]", answer=streamed("In", " 1858 [1]")))
+    fake.answers(by_task(gate="[No]", direct="I don't know", answer=streamed("In", " 1858 [1]")))
     with serving(tmp_path, _fake_server, *options) as found:
         chunks = found.client().chat.completions.create(
             model="hopgate", messages=[user(QUESTION)], stream=True
@@ -312,22 +335,30 @@ def test_an_answer_that_may_be_withdrawn_is_sent_once_it_stands(
 EVIDENCE = [Hit(id=f"{n}", title=f"Light {n}", text=f"Lit in 185{n}.", score=1.0) for n in range(3)]
 PIECES = st.sampled_from(
     ["Answer: ", "answer", "I ", "do", "don't", "don’t know", "In 1851", " [1]", "[2, 9]", " [7]",
-     "[", "]", "<think>", "no</think>", "\n", " ", ".", "a[1]", "<b>", "However, ", "I", "x"]
+     "[", "]", "<think>", "no</think>", "\n", " ", ".", "a[1]", "<b>", "However, ", "I", "x", "`",
+     "```"]
 )  # fmt: skip
 
 
-@given(st.lists(PIECES, max_size=8), st.booleans())
-def test_what_is_streamed_is_never_taken_back(pieces: list[str], grounded: bool) -> None:
-    from hopgate.models.chat import _THOUGHTS, _readable
-
+@given(st.lists(PIECES, max_size=8), st.booleans(), st.booleans())
+def test_what_is_streamed_is_never_taken_back(
+    pieces: list[str], grounded: bool, full: bool
+) -> None:
     reply = "".join(pieces)
-    seen = _readable(_THOUGHTS.sub("", reply))
-    if "</think>" in reply and not reply.startswith("<think>"):
-        return  # a template has opened the tag: HOPGATE_THINKING_TOKENS then holds all back
-    final = read_answer(seen, EVIDENCE if grounded else [], "When was it lit?").text
+    seen = without_thoughts(reply).strip()
+    thoughts = _UNOPENED.match(reply) is not None
+    read = read_full_answer if full else read_answer
+    final = read(seen, EVIDENCE if grounded else [], "When was it lit?").text
     for end in range(len(reply) + 1):
-        part = settled(reply[:end])
+        part = settled(reply[:end], 3 * grounded, full=full, thoughts=thoughts)
         assert final.startswith(part), (reply[:end], part, final)
+
+
+def test_a_full_answer_streams_on_past_its_marks() -> None:
+    reply = "It was lit in 1851 [1]. Then [9] it `a[7]` grew [2, 3]. [x] is not a mark [12"
+    seen = [settled(reply[:end], 3, full=True) for end in range(len(reply) + 1)]
+    assert seen[21] == "It was lit in 1851" and seen[22] == "It was lit in 1851 [1]"
+    assert seen[-1] == "It was lit in 1851 [1]. Then it `a[7]` grew [2, 3]. [x] is not a mark"
 
 
 def test_a_client_that_hangs_up_ends_the_run(served: Serving, fake: FakeOpenAI) -> None:
@@ -544,7 +575,7 @@ def test_limits_hold_for_a_completion(public: Serving, fake: FakeOpenAI, stream:
     ask = public.client(TOKEN).chat.completions.create
     with pytest.raises(openai.BadRequestError, match=r"alpha is 1\.0: this server allows at most"):
         ask(model="most-reliable", messages=[user(QUESTION)], stream=stream)
-    with pytest.raises(openai.BadRequestError, match="question has 61 characters"):
+    with pytest.raises(openai.BadRequestError, match="message has 61 characters"):
         ask(model="hopgate", messages=[user("x" * 61)], stream=stream)
     with pytest.raises(openai.APIStatusError, match="allows at most 4000 bytes") as caught:
         ask(model="hopgate", messages=[user("x" * 5_000)], stream=stream)
@@ -619,7 +650,7 @@ def test_a_project_s_graph_and_environment_are_served_in_its_folder(
     _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
 ) -> None:
     write_project(tmp_path, env=".env")
-    (tmp_path / ".env").write_text(f"HOPGATE_LIMITS='{{\"question_chars\": {len(QUESTION)}}}'\n")
+    (tmp_path / ".env").write_text(f"HOPGATE_LIMITS='{{\"message_chars\": {len(QUESTION)}}}'\n")
     fake.answers(by_task(direct="Tokyo"))
     with serving(tmp_path, _fake_server) as found:
         ask = found.client().chat.completions.create

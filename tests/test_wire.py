@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from doubles import TalkingModel
 from fake_openai import COMPLETION_TOKENS, FakeOpenAI, Reply
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 
 from hopgate.models import chat, wire
-from hopgate.models.chat import MAX_REPLY_CHARS, Completion, ModelError
-from hopgate.nodes.condense import inert
+from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes.decompose import read_sub_questions
 from hopgate.nodes.gate import parse, probability_of_yes, uncertainty
-from hopgate.nodes.generate import read_answer, settled
+from hopgate.nodes.message import decide, query
+from hopgate.nodes.reading import read_answer, read_full_answer, settled
 from hopgate.nodes.reason import read_thought
 from hopgate.nodes.sub_answer import read_sub_answer
 from hopgate.nodes.support import support
-from hopgate.nodes.text import keep_marks
+from hopgate.nodes.text import inert, keep_marks
 from hopgate.retrievers.base import Hit
 
 PROMPT = [HumanMessage("Say something.")]
@@ -151,7 +151,7 @@ async def test_a_stream_without_end_is_not_read_to_its_end(fake: FakeOpenAI, kin
 def check_refusal(message: str, fake: FakeOpenAI) -> None:
     assert "far longer than 100 tokens" in message
     assert f"model openai:fake at {fake.base_url}" in message
-    assert "obeys max_tokens" in message and chat.THINKING_TOKENS in message
+    assert "obeys max_tokens" in message
     assert "\n" not in message and len(message) < 700
     assert len(fake.requests) == 1  # a retry would cost as much again
 
@@ -159,11 +159,10 @@ def check_refusal(message: str, fake: FakeOpenAI) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("thinking", [0, 2_000])
 async def test_a_reply_of_full_length_is_read(
-    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, stream: bool, thinking: int
+    fake: FakeOpenAI, stream: bool, thinking: int
 ) -> None:
     """The largest there are: a rare word for each token, with log-probabilities and filters."""
-    monkeypatch.setenv(chat.THINKING_TOKENS, str(thinking))
-    monkeypatch.setattr(chat, "_loaded", type(chat._loaded)())
+    (await chat.load("openai:fake")).learned.thinks = bool(thinking)
     tokens, filters = 100 + thinking, {f"kind {n}": {"filtered": False} for n in range(8)}
     words = ["word"] * 100
     if thinking:
@@ -221,12 +220,7 @@ async def test_the_reply_of_another_provider_s_client_is_cut() -> None:
     own = chat.wrap(TalkingModel(say=lambda *_: "word " * 1_000_000))
     async with responsive():
         found = await chat.complete(own, PROMPT, max_tokens=100)
-    assert len(found.text) <= chat.reply_chars(100)
-
-
-def test_a_model_with_room_to_think_has_a_limit_too() -> None:
-    assert chat.reply_chars(100) == 1_600
-    assert chat.reply_chars(100 + 32_000) == MAX_REPLY_CHARS
+    assert len(found.text) <= 100 * chat.MOST_CHARS_PER_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -248,13 +242,19 @@ async def test_a_log_probability_is_at_most_0(fake: FakeOpenAI) -> None:
     assert 0 <= uncertainty(found) <= 1
 
 
+LONG = 16_000  # characters
+MODEL = chat.wrap(TalkingModel(say=lambda *_: ""))
 HIT = Hit(id="1", title="Tower", text="The tower is 330 metres tall.", score=1.0)
 READERS: dict[str, Callable[[str], object]] = {
-    "_readable": chat._readable,
+    "_readable": lambda reply: chat._reply_text(MODEL, AIMessage(reply), 100_000),
     "parse": parse,
     "read_answer": lambda reply: read_answer(reply, []),
     "read_answer with evidence": lambda reply: read_answer(reply, [HIT], "How tall is it?"),
-    "settled": settled,
+    "settled": lambda reply: settled(reply, 0, full=False),
+    "settled in full": lambda reply: settled(reply, 3, full=True),
+    "read_full_answer": lambda reply: read_full_answer(reply, [HIT], "How tall is it?"),
+    "decide": lambda reply: decide(reply, [("human", "Hi"), ("ai", reply)], reply),
+    "query": query,
     "read_thought": read_thought,
     "read_sub_questions": lambda reply: read_sub_questions(reply, 5),
     "read_sub_answer": read_sub_answer,
@@ -275,7 +275,7 @@ PATTERNS = (
 def test_reading_the_longest_reply_takes_no_time(reader: str) -> None:
     """About 0.05 s each, up to 0.1 s; what grows with the square of the length takes minutes."""
     for pattern in PATTERNS:
-        many = (pattern * MAX_REPLY_CHARS)[: MAX_REPLY_CHARS - 20]
+        many = (pattern * LONG)[: LONG - 20]
         for reply in (many, f"a{many}", f"{many}a", f"[{many}]", f"I don't know{many}"):
             started = time.perf_counter()
             READERS[reader](reply)

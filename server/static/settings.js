@@ -129,7 +129,8 @@ function control(kind, initial, nullable) {
     return { input, read: () => input.checked, write: (value) => (input.checked = value) };
   }
   if (kind.type === "number" || kind.type === "integer") return numeric(kind, id, initial, nullable);
-  if (kind.type === "object") return json(id, initial);
+  if (kind.type === "object") return json(id, initial, '{"source": "handbook/*"}');
+  if (kind.type === "array") return json(id, initial, '["END"]');
   const placeholder = initial || "none";
   const input = el("input", { id, type: "text", maxlength: kind.maxLength, placeholder, spellcheck: "false" });
   const read = () => input.value.trim() || (nullable ? null : initial);
@@ -137,8 +138,8 @@ function control(kind, initial, nullable) {
 }
 
 /** A text in JSON; what is not JSON is sent as it is, so that the server says what it wants. */
-function json(id, initial) {
-  const input = el("input", { id, type: "text", placeholder: '{"source": "handbook/*"}', spellcheck: "false" });
+function json(id, initial, placeholder) {
+  const input = el("input", { id, type: "text", placeholder, spellcheck: "false" });
   const read = () => {
     const text = input.value.trim();
     if (!text) return initial;
