@@ -18,7 +18,7 @@ from hopgate.models.chat import CHARS_PER_TOKEN, ChatModel
 from hopgate.nodes import prompts
 from hopgate.nodes.context import Context
 from hopgate.nodes.state import Found, Input
-from hopgate.nodes.text import check_question
+from hopgate.nodes.text import check_message
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,7 @@ class AdaptiveMiddleware(AgentMiddleware[AdaptiveState, Any, Any]):
     It decides once for each message of the user, in the light of the conversation. Every model
     call of that turn then sees the passages below the message, as data; the stored messages stay
     as they are. The agent's state keeps the decisions and passages as `hopgate`: `[2]` in the
-    answer is its `evidence[1]`. A message that cannot be a question, because it has no text or more
-    than 4,000 characters, is left alone; then `hopgate` is None.
+    answer is its `evidence[1]`. A message without text is left alone; then `hopgate` is None.
     """
 
     state_schema = AdaptiveState
@@ -109,7 +108,7 @@ def _is_new(state: AdaptiveState) -> bool:
 def _asked(messages: Sequence[AnyMessage]) -> Input | None:
     """Return the conversation without tool calls; None if its last message is no question."""
     try:
-        check_question(messages[-1].text)
+        check_message(messages[-1].text)
     except ValueError as error:
         log.warning("the agent's message is answered without retrieval: %s", error)
         return None

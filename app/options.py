@@ -40,11 +40,15 @@ FILE = _File(path_type=Path)
 ANSWERING = (
     "model", "layout", "mode", "where", "rerank", "top_k", "max_evidence_tokens", "hop_k",
     "max_hops", "max_passages", "passage_chars", "multihop", "max_sub_questions", "max_seconds",
-    "max_calls", "max_retrievals", "max_total_tokens",
+    "max_calls", "max_retrievals", "max_total_tokens", "answers", "max_answer_tokens",
 )  # fmt: skip
 """Fields of `Context` that an answer depends on once the strategy is chosen."""
-INDEX_HELP = {"index": "Folder of an index, or a store; sample: the built-in collection."}
-"""For commands that record which index they used."""
+INDEX_HELP = {
+    "index": "Folder of an index, or a store; sample: the built-in collection.",
+    "answers": "full: as for people; short: as the papers do, the bare answer in at most 100 "
+    "tokens. auto: short.",
+}
+"""For commands that record which index they used, and measure."""
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."

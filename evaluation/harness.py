@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -243,7 +244,12 @@ class _WarmUp:
 async def _final_state(
     graph: CompiledStateGraph[Any, Context, Any, Any], example: Example, context: Context
 ) -> dict[str, Any]:
-    """Run the graph; a retriever that failed is an error here, not an answer."""
+    """Run the graph, by default with the papers' short answers.
+
+    A retriever that failed is an error here, not an answer.
+    """
+    if context.answers == "auto":
+        context = replace(context, answers="short")
     try:
         result: dict[str, Any] = await graph.ainvoke(
             {"question": example.question}, context=context

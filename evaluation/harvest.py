@@ -30,6 +30,7 @@ from hopgate.evaluation.privacy import personal
 from hopgate.evaluation.threads import Store, Stored, open_store
 from hopgate.nodes.conversation import exchanges
 from hopgate.nodes.feedback import Feedback, check_answer
+from hopgate.nodes.message import kind_of
 from hopgate.nodes.text import check_question, normalise
 
 if TYPE_CHECKING:
@@ -233,8 +234,10 @@ def make_row(turn: Turn, said: Mapping[str, Feedback]) -> Row:
     """Return the row of a question; see `harvest`.
 
     Raises:
-        ValueError: The question is empty or too long.
+        ValueError: The question is empty or too long, or the message was not a question.
     """
+    if kind_of(turn.values.get("decision")) != "question":
+        raise ValueError("the message asks for no facts")
     question = check_question(turn.values["standalone"])
     if not normalise(question):
         raise ValueError("the question has no words")

@@ -30,8 +30,9 @@ class MessageDecision(TypedDict):
 
     kind: Kind
     """question: perhaps facts, so gate and router decide. The others need no search. conversation:
-    it is about what was said; small_talk: a greeting or thanks; task: writing, code, or work on a
-    text that the message brings; client_task: a chat client's own, such as a title."""
+    it is about what was said; small_talk: a greeting, thanks or an introduction; task: writing,
+    code, or work on a text that the message brings; client_task: a chat client's own, such as a
+    title."""
     source: Literal["rules", "model"]
     reason: str
 
@@ -39,7 +40,7 @@ class MessageDecision(TypedDict):
 _REASONS: dict[Kind, str] = {
     "question": "it may need facts",
     "conversation": "it is about the conversation",
-    "small_talk": "it is a greeting or thanks",
+    "small_talk": "it is a greeting, thanks or an introduction",
     "task": "it asks for writing, code, or work on a text of its own",
     "client_task": "it is a chat client's own task",
 }
@@ -130,6 +131,15 @@ _ABOUT_SAID = _search(
     r"|\byou (?:just )?(?:said|told me|mentioned)\b.*\?|\bwie hei(?:ß|ss)e ich\b"
     r"|\bhabe ich (?:dich |dir |zuerst )*ge(?:fragt|sagt)|\bcomment je m'appelle\b"
     r"|\bai-je (?:demandé|dit)|\bcómo me llamo\b|我叫什么|我(?:刚才|最先|第一)"
+)
+_INTRODUCTION = _search(
+    r"^\W*(?:(?:hi|hello|hey|hallo|bonjour|hola)\b\W*)?"
+    + _either(
+        "my name is; i'm called; call me; i(?:'m| am) from; i work (?:in|at|for); i live in; "
+        "ich hei(?:ß|ss)e; mein name ist; je m'appelle; me llamo"
+    )
+    + r"(?!.*(?:\?|\b(?:need|want|looking|how|can|can't|could|help|brauche|voudrais)\b))",
+    re.DOTALL,
 )
 _FIRST_PERSON = _search(
     r"\b"
@@ -285,6 +295,8 @@ def _is_client_task(text: str, system: str) -> bool:
 
 def _is_small_talk(text: str) -> bool:
     said = [word.lower() for word in re.findall(r"[\w'’-]+", text[:READ_CHARS])]
+    if len(text) < READ_CHARS and _INTRODUCTION.match(text):
+        return True
     return (
         len(said) <= SMALL_TALK_WORDS
         and len(text) < READ_CHARS
