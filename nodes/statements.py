@@ -109,5 +109,5 @@ def _statements(answer: str, language: str) -> list[Statement]:
 
 def _statement(text: str, before: tuple[int, ...] = ()) -> Statement:
     numbers = [int(each) for group in MARK.findall(text) for each in group.split(",")]
-    plain = _BULLET.sub("", MARK.sub("", text)).strip()
+    plain = _BULLET.sub("", MARK.sub("", text)).strip(" |")
     return Statement(plain, tuple(dict.fromkeys([*before, *numbers])))

@@ -43,7 +43,7 @@ async def test_the_answer_has_the_conversation_the_passages_and_the_whole_messag
     await app.ainvoke({"messages": messages}, context=Context(strategy="single"))
     system, asked, said, last = (each["content"] for each in fake.requests[-1]["messages"])
     assert system == f"{prompts.FULL_GROUNDED}\n\nBe kind.\n\nAnswer like a keeper."
-    assert (asked, said) == ("Who keeps it?", "Nobody")
+    assert (asked, said) == ("Who keeps it?", "Nobody.")
     assert last.startswith("Passages:\n\n[1] Skerrane Light\n")
     assert last.endswith("\n\nMessage:\n\nline one\nline two?")
     assert "max_completion_tokens" not in fake.requests[-1]
@@ -152,7 +152,7 @@ def test_marks_in_sentences_lists_and_tables_are_kept_and_cited_once() -> None:
     reply = (
         "Skerrane Light was designed by Ilsabet Corrane [1][2]. It was lit in 1858. [1]\n\n"
         "- Corrane was born in Lissmere [2]\n\n| what | where |\n|---|---|\n"
-        "| lighthouses | drawn by her [2, 1] |\n\nSee `a[9]`."
+        "| lighthouses | drawn by her [2] |\n\nSee `a[9]`."
     )
     found = read_full_answer(reply, EVIDENCE, QUESTION)
     assert (found.text, found.warnings) == (reply, [])
