@@ -13,7 +13,7 @@ import pytest
 from aegra_servers import Cluster, cluster, configuration, interpreter
 from commands import Ran, one_line
 from doubles import by_task
-from fake_openai import FakeOpenAI, Messages, Reply, _completion
+from fake_openai import FakeOpenAI, Messages, Reply, _stream
 from langgraph_dev import Server
 from langgraph_sdk.client import LangGraphClient
 from pydantic import TypeAdapter
@@ -148,7 +148,7 @@ async def test_a_run_streams_events_and_tokens_from_inside_the_loop(
     events = [(event, shape.validate_python(data)) for event, data in seen if "custom" in event]
     names = [data["event"] for _, data in events]
     hops = ["hop", "thought"] * len(THOUGHTS)
-    assert names == ["gate", "route", *hops, "stop", "answer"], seen
+    assert names == ["gate", "route", *hops, "stop", "answering", "answer"], seen
     assert all(
         event.startswith("custom|multihop:") == (data["event"] in ("hop", "thought", "stop"))
         for event, data in events
@@ -229,11 +229,11 @@ async def test_both_processes_work_on_the_queue(
     aegra: Cluster, ada: LangGraphClient, fake: FakeOpenAI
 ) -> None:
     """One process cannot hold more than its slots, so the calls meet only if both work."""
-    reply, meeting = Reply("x"), threading.Barrier(JOBS + 1)
+    meeting = threading.Barrier(JOBS + 1)
 
     def met() -> Iterator[bytes]:
         meeting.wait(60)
-        yield json.dumps(_completion(reply)).encode()
+        yield _stream(Reply("x"))
 
     fake.answers(lambda _: Reply(body=met()))
     context = {"model": "openai:fake", "strategy": "none"}

@@ -314,13 +314,20 @@ async def test_images_and_other_parts_of_a_message_stay(fake: FakeOpenAI) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["Summarise this: " + "x " * 4000, [{"type": "image", "url": "https://127.0.0.1/a"}]]
+    ("text", "kind"),
+    [
+        ("Summarise this: " + "x " * 4000, "task"),
+        ([{"type": "image", "url": "https://127.0.0.1/a"}], None),
+    ],
 )
-async def test_a_message_that_is_no_question_is_left_alone(fake: FakeOpenAI, text: Any) -> None:
+async def test_a_message_that_is_not_a_question_is_left_alone(
+    fake: FakeOpenAI, text: Any, kind: str | None
+) -> None:
     graph, model = agent(build([LIGHT]), "Done.")
     result = await graph.ainvoke(asked(text))
     assert model.prompts[0][0].content == text
-    assert result["hopgate"] is None
+    decided = result["hopgate"]
+    assert (decided and decided["decision"]["message"]) == kind
     assert not fake.requests
 
 
