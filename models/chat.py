@@ -38,6 +38,7 @@ LIMIT_FIELDS = ("max_tokens", "max_output_tokens", "num_predict")
 """What LangChain's models name the maximum length of a reply."""
 SAMPLING = ("temperature", "top_p", "seed", "reasoning_effort")
 """Fields of LangChain's models that a request may set, and that some models refuse."""
+STOP = "stop"  # refused by some reasoning models too
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are not secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 MOST_CHARS_PER_TOKEN = 16
@@ -76,7 +77,7 @@ class Learned:
     """What calls have shown of a model; its copies share it.
 
     Attributes:
-        refused: Names of sampling fields that the endpoint refuses.
+        refused: Names of sampling fields that the endpoint refuses, perhaps `stop` among them.
         thinks: Whether thoughts come before its replies, and need room.
         unseen: Whether its thoughts start without a `<think>`, so that they look like a reply.
         text_only: Whether it refused images or files.
@@ -410,8 +411,8 @@ async def complete(
 ) -> Completion:
     """Call the model once and return its reply with its cost.
 
-    A sampling field that the endpoint refuses is left out, and the model is remembered; so is one
-    that needs room for thoughts.
+    A sampling field or `stop` that the endpoint refuses is left out, and the model is remembered;
+    so is one that needs room for thoughts.
 
     Args:
         model: The model.
@@ -459,7 +460,7 @@ async def complete(
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
         cut=_was_cut(reply.response_metadata),
-        left_out=tuple(name for name in sampling if not _takes(model, name)),
+        left_out=_left_out(model, sampling, stop),
     )
 
 
@@ -472,28 +473,30 @@ async def _ask(
     options: dict[str, Any],
     streamed: bool,
 ) -> "AIMessage":
-    """Call the client, and call it again without a sampling field that the endpoint refuses."""
+    """Call the client, and call it again without a field that the endpoint refuses."""
     from hopgate.models import wire
 
     config: RunnableConfig = {"tags": [] if streamed else ["nostream"]}
     while True:
         client, limited = _configured(model, None if endless else limit, sampling)
+        if STOP in model.learned.refused:
+            options.pop(STOP, None)
         try:
             with wire.allowing(limit, logprobs="logprobs" in options):
                 async with asyncio.timeout(None if endless else GIVE_UP_SECONDS):
                     return await client.ainvoke(list(messages), config, **limited, **options)
         except Exception as error:
-            if not (name := _refused(model, error)):
+            if not (name := _refused(model, error, (*SAMPLING, *({STOP} & options.keys())))):
                 raise
             model.learned.refused.add(name)
 
 
-def _refused(model: ChatModel, error: Exception) -> str | None:
-    """Return the sampling field that an endpoint's error is about, if the call had set one."""
+def _refused(model: ChatModel, error: Exception, fields: Sequence[str]) -> str | None:
+    """Return the field that an endpoint's error is about, if the call may have set it."""
     if getattr(error, "status_code", 400) not in (400, 422):
         return None
     named = str(getattr(error, "param", None) or error)
-    sent = (name for name in SAMPLING if name not in model.learned.refused)
+    sent = (name for name in fields if name not in model.learned.refused)
     return next((name for name in sent if re.search(rf"\b{name}\b", named)), None)
 
 
@@ -501,6 +504,13 @@ def _takes(model: ChatModel, name: str) -> bool:
     """Return whether a sampling field has an effect on the model."""
     known = name in getattr(type(model.client), "model_fields", {})
     return known and name not in model.learned.refused
+
+
+def _left_out(
+    model: ChatModel, sampling: Mapping[str, Any], stop: Sequence[str]
+) -> tuple[str, ...]:
+    ends = [STOP] if stop and STOP in model.learned.refused else []
+    return (*(name for name in sampling if not _takes(model, name)), *ends)
 
 
 def _configured(
@@ -511,7 +521,7 @@ def _configured(
     Providers differ in what a call may set, but each has a field for it.
     """
     changes = {name: value for name, value in sampling.items() if _takes(model, name)}
-    changes |= dict.fromkeys(model.learned.refused)
+    changes |= dict.fromkeys(model.learned.refused - {STOP})
     options: dict[str, Any] = {}
     limit = limit or model.output_tokens
     if limit is not None:

@@ -9,7 +9,7 @@ from hopgate.nodes.message import about_conversation
 from hopgate.nodes.own_prompts import fill
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.state import Decision, State, Update
-from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, inert
+from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, first_line, inert
 
 MAX_TOKENS = 100
 SHOWN_TURNS = 3  # of the conversation, the latest
@@ -63,10 +63,12 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
             prompts.CONDENSE_DEMOS,
             cue="Standalone question:",
         )
-    completion = await runtime.complete(messages, max_tokens=MAX_TOKENS, stop=["\n"])
-    if completion.text.lower().startswith(prompts.ABOUT_CONVERSATION):
+    completion = await runtime.complete(
+        messages, max_tokens=MAX_TOKENS, stop=["\n"] if model.layout == "turns" else ()
+    )
+    rewritten = first_line(completion.text).removeprefix("Question:").strip()
+    if rewritten.lower().startswith(prompts.ABOUT_CONVERSATION):
         return None
-    rewritten = completion.text.removeprefix("Question:").strip()
     is_answer = question.endswith("?") and not rewritten.endswith("?")
     if not rewritten or is_answer or len(rewritten) > MAX_QUESTION_CHARS:
         rewritten = question

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -40,9 +40,10 @@ Json = dict[str, Any]
 
 
 def openai(body: Json) -> Iterator[Json] | str:
-    """Behave like OpenAI's reasoning models: no temperature, and thoughts that nobody sees."""
-    if "temperature" in body:
-        return "Unsupported value: 'temperature' does not support 0 with this model."
+    """Behave like OpenAI's: neither temperature nor stop, and thoughts that nobody sees."""
+    for name in ("temperature", "stop"):
+        if name in body:
+            return f"Unsupported parameter: '{name}' is not supported with this model."
     return _chunks(body, body.get("max_completion_tokens"), {})
 
 
@@ -103,6 +104,8 @@ def _prompt(body: Json) -> str:
 def _words(prompt: str) -> list[str]:
     if json.dumps(prompts.VANILLA)[1:-1] in prompt:
         return ["[", "Yes", "]"]
+    if "standalone" in prompt.lower():
+        return ["Who ", "designed ", "Skerrane ", "Light?", "\n", "It", "'s"]
     return ["It was ", "first lit ", "in 1858 ", "[1]", "."]
 
 
@@ -243,3 +246,15 @@ async def test_the_tokens_of_a_stream_are_the_answer_s(endpoint: Endpoint) -> No
     tokens = "".join(each["text"] for each in found if each["event"] == "token")
     raw = f"<think>{SECRET}</think>" * (endpoint.stand_in is qwen)
     assert tokens == f"{raw}It was first lit in 1858 [1]."
+
+
+async def test_a_follow_up_and_stop_texts(endpoint: Endpoint) -> None:
+    app, context = graph(checkpointer=InMemorySaver()), replace(endpoint.context, stop=("END",))
+    thread = RunnableConfig(configurable={"thread_id": "1"})
+    await app.ainvoke({"question": QUESTION}, thread, context=context)
+    await app.ainvoke({"question": "Who designed it?"}, thread, context=context)
+    state = (await app.aget_state(thread)).values
+    assert state["standalone"] == "Who designed Skerrane Light?"
+    assert state["answer"] == "It was first lit in 1858 [1]."
+    left_out = ["the model does not take stop: left out"] * (endpoint.stand_in is openai)
+    assert state["decision"]["warnings"] == left_out
