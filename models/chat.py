@@ -387,7 +387,7 @@ def _create_openai(name: str) -> ChatModel:
             draft_threshold=0.75,
             tiny=True,
             evidence_chars=1_200,  # about three passages; more confuse it
-            output_tokens=1_000,  # it may never come to an end
+            output_tokens=300,  # it often repeats itself without end
         )
     return ChatModel(name, without_password(endpoint), client)
 
