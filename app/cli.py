@@ -29,6 +29,7 @@ from hopgate.options import (
     INDEX_HELP,
     ContextCommand,
     combined,
+    deciding_alpha,
     hired,
     job_options,
     json_option,
@@ -111,7 +112,8 @@ def route(
     from hopgate.evaluation import routing
 
     context = request_context(settings)
-    used = (context.alpha, context.router, context.profile)
+    alpha = deciding_alpha(context)
+    used = (alpha, context.router, context.profile)
     if (question is None) == (source is None) or (source is None) != (target is None):
         raise click.UsageError("give a QUESTION, or --input with --output")
     if source is not None and target is not None:
@@ -368,7 +370,8 @@ def sweep(
 
 
 ALPHA_ONLY = (
-    "router", "profile", "questions", "steps_multi", "budget_steps", "min_accuracy", "save"
+    "router", "profile", "questions", "steps_multi", "budget_steps", "budget_calls",
+    "budget_tokens", "min_accuracy", "save",
 )  # fmt: skip
 CALIBRATION_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
 GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "workers", "ray", "overwrite")
@@ -381,6 +384,8 @@ GATE_ONLY = (*CALIBRATION_FIELDS, "min_recall", "out", "concurrency", "workers",
     type=float,
     help="Maximum mean steps; picks the most accurate α within that budget.",
 )
+@click.option("--budget-calls", type=float, help="The same for model calls, without the gate's.")
+@click.option("--budget-tokens", type=float, help="The same for tokens, as `label` counts them.")
 @click.option(
     "--min-accuracy", type=float, help="Minimum accuracy; picks the cheapest α that reaches it."
 )
@@ -416,7 +421,7 @@ def calibrate(
 ) -> None:
     """Choose the α that meets a goal on recorded outcomes, or a gate's threshold.
 
-    Without --gate: a step budget or an accuracy floor gives α. With it, the model is prompted, and
+    Without --gate: a budget or an accuracy floor gives α. With it, the model is prompted, and
     the threshold that best separates the questions that need retrieval is chosen.
     """
     for name in ALPHA_ONLY if gate else GATE_ONLY:
@@ -440,14 +445,13 @@ def _calibrate_alpha(
     profile: str | None,
     questions: Path | None,
     steps_multi: str | None,
-    budget_steps: float | None,
-    min_accuracy: float | None,
     save: str | None,
+    **goals: float | None,
 ) -> None:
     from hopgate import render
     from hopgate.evaluation import calibration
 
-    goal = calibration.Goal(budget_steps, min_accuracy)
+    goal = calibration.Goal(**goals)
     outcomes = (labels, questions, steps_multi)
     with render.progress("routing") as advance:
         found = calibration.calibrate(router, profile, outcomes, goal, save, advance)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.options import (
     ANSWERING,
     FILE,
@@ -86,7 +87,8 @@ def improve(
     context = request_context(settings)
     answering = {name: value for name, value in settings.items() if name not in DECIDING}
     inputs = improving.Inputs(questions, index_path(context.index), judging, labels, trusted)
-    rule = improving.Rule(context.router, context.profile, context.alpha, floor)
+    alpha = DEFAULT_ALPHA if context.alpha is None else context.alpha
+    rule = improving.Rule(context.router, context.profile, alpha, floor)
     with hired(workers, ray) as hands, render.stages() as progress:
         job = make_job(answering, concurrency, overwrite, progress, hands)
         verdict = improving.improve(inputs, rule, out, job)

@@ -15,7 +15,7 @@ PROFILE = "flan-t5-xl"
 """The embedded model's own profile hardly ever loops, since the model gains nothing from it; this
 one shows all three paths."""
 QUESTIONS = {
-    "What is the capital of Japan?": "Common knowledge: the gate should say No.",
+    "How many legs does a spider have?": "The collection has nothing about it: no retrieval.",
     "In what year was Skerrane Light first lit?": "One passage has it: one retrieval.",
     "Where was the designer of Skerrane Light born?": "Two passages in a chain: several hops.",
 }

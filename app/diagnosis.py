@@ -109,18 +109,25 @@ def _router() -> str:
 
 def _profile() -> list[Check]:
     """Check which LLM the router takes the configured model for."""
-    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.classifiers.profiles import chosen_profile, default_alpha
     from hopgate.models import chat
     from hopgate.nodes.route import guessed
 
     try:
         model = chat.resolve("auto")
         profile = chosen_profile("builtin", "auto", model) or "none"
+        alpha = default_alpha("builtin", "auto", model)
     except (ValueError, RuntimeError):  # their own checks say why
         return []
     advice = guessed(model, profile)
     return [
-        Check("router's profile", advice is None, False, f"{profile} for {model}", advice or "")
+        Check(
+            "router's profile",
+            advice is None,
+            False,
+            f"{profile} for {model}, α = {alpha:g}",
+            advice or "",
+        )
     ]
 
 

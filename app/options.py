@@ -317,6 +317,16 @@ def request_context(settings: Mapping[str, Any]) -> "Context":
     return replace(context, alpha=saved_alpha(context.router, alpha, profile))
 
 
+def deciding_alpha(context: "Context") -> float:
+    """Return the α of a request: its own, or the profile's."""
+    from hopgate.models import chat
+    from hopgate.nodes.named import default_alpha
+
+    if context.alpha is not None:
+        return context.alpha
+    return default_alpha(context, chat.resolve(context.model))
+
+
 def make_job(
     settings: Mapping[str, Any],
     concurrency: int,

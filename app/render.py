@@ -590,9 +590,10 @@ def _percent(share: float | None) -> str:
 def calibrated(found: dict[str, Any]) -> None:
     """Print the chosen α, and how to use it."""
     interval, multi = found["interval"], found["multi"]
+    cost = next(name for name in ("steps", "calls", "tokens") if name in interval)
     _out.print(f"[bold]α = {found['alpha']:g}[/]{_between(interval['alpha'], '.2f')}")
     _out.print(f"accuracy {found['accuracy']:.1%}{_between(interval['accuracy'], '.1%')}")
-    _out.print(f"steps    {found['steps']:.2f}{_between(interval['steps'], '.2f')}")
+    _out.print(f"{cost:8} {found[cost]:,.2f}{_between(interval[cost], ',.2f')}")
     shares = ", ".join(f"{label} {share:.0%}" for label, share in found["shares"].items())
     _out.print(f"shares   {shares}")
     _out.print(f"(always multi-step: {multi['accuracy']:.1%} at {multi['steps']:.2f} steps)")

@@ -143,6 +143,7 @@ def context(model: str = plain_flow.MODEL) -> Context:
     """Return the settings of hopgate's graph: those of the plain flow."""
     return Context(
         alpha=plain_flow.ALPHA,
+        gate="ta-are",
         model=model,
         top_k=plain_flow.TOP_K,
         hop_k=plain_flow.HOP_K,

@@ -106,8 +106,9 @@ def add_profiles(
     if checkpoint.graph is None:
         add_graph(checkpoint)
     for profile, rows in labels.items():
-        questions = [row.question for row in rows]
-        checkpoint.known[profile] = summarise(Router(checkpoint, profile), questions)
+        made = Router(checkpoint, profile)
+        checkpoint.known[profile] = summarise(made, [row.question for row in rows])
+        checkpoint.alphas[profile] = made.cheapest_alpha(rows)
     write(checkpoint, out, card, int8=int8, overwrite=overwrite)
     return about
 

@@ -90,6 +90,7 @@ class Checkpoint:
             and for one that was trained before routers had a graph.
         dials: The dial of each LLM that has one, by profile; for the others, α itself is the
             blend's weight.
+        alphas: The default α of each LLM that has one, by profile.
         known: For the LLMs that have one, by profile: the summary of its training questions.
     """
 
@@ -100,6 +101,7 @@ class Checkpoint:
     training: dict[str, Any] = field(default_factory=dict)
     graph: bytes | None = None
     dials: dict[str, Dial] = field(default_factory=dict)
+    alphas: dict[str, float] = field(default_factory=dict)
     known: dict[str, Summary] = field(default_factory=dict)
 
     @property
@@ -185,6 +187,7 @@ def _read(folder: Path, base: bool) -> Checkpoint:
         training=manifest["training"],
         graph=(folder / manifest["graph"]).read_bytes() if manifest.get("graph") else None,
         dials={name: Dial(each) for name, each in manifest.get("dials", {}).items()},
+        alphas=manifest.get("alphas", {}),
         known={name: Summary(**each) for name, each in manifest.get("known", {}).items()},
     )
 
@@ -294,6 +297,7 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "graph": GRAPH if checkpoint.graph else None,
             "sha256": {name: sha256(folder / name) for name in hashed},
             "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
+            "alphas": checkpoint.alphas,
             "known": {name: each.as_json() for name, each in checkpoint.known.items()},
             "training": checkpoint.training,
         }
@@ -375,6 +379,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
         for weights in manifest.get("dials", {}).values():
             Dial(weights)  # raises if they are not those of a dial
+        for alpha in manifest.get("alphas", {}).values():
+            if not 0 <= alpha <= 1:
+                raise ValueError(f"α is {alpha!r}")
         for summary in manifest.get("known", {}).values():
             Summary(**summary)  # raises if it is none
     except (KeyError, ValueError, TypeError, AttributeError) as error:

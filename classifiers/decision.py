@@ -7,6 +7,9 @@ from typing import NamedTuple, Protocol
 
 from hopgate.common.strategies import LABELS, Label
 
+DEFAULT_ALPHA = 0.7
+"""For routers without a default of their own."""
+
 
 def choose(probs: Mapping[str, float], alpha: float, doubt: str | None) -> tuple[Label, str]:
     """Return the likeliest label, or B where A cannot be right, with the reason.

@@ -8,12 +8,17 @@ buy about equal shares of the steps between a router's cheapest and most reliabl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 KNOTS = 41
 """Knots of a dial: one for each fortieth of the steps between the two ends."""
 _HALVINGS = 40
+ALPHA_STEPS = 10
 
 
 class Dial:
@@ -61,6 +66,24 @@ def even_dial(steps_at: Callable[[float], float]) -> Dial:
         return Dial()
     inner = np.linspace(first, last, KNOTS)[1:-1]
     return Dial([0.0, *(round(_crossing(steps_at, steps), 6) for steps in inner), 1.0])
+
+
+def cheapest_alpha(
+    right: NDArray[np.float64], chosen_at: Callable[[float], NDArray[np.intp]]
+) -> float:
+    """Return the least α at which no fewer questions are right than with always one retrieval.
+
+    Args:
+        right: The chances that none, single and multi are right: shape (questions, 3).
+        chosen_at: Which of them a router takes for each question at an α.
+
+    Returns:
+        A multiple of 0.1; 1 if each loses something.
+    """
+    rows, single = np.arange(len(right)), right[:, 1].sum()
+    alphas = (step / ALPHA_STEPS for step in range(ALPHA_STEPS))
+    enough = (each for each in alphas if right[rows, chosen_at(each)].sum() >= single)
+    return next(enough, 1.0)
 
 
 def _crossing(steps_at: Callable[[float], float], steps: float) -> float:

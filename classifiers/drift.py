@@ -24,7 +24,7 @@ SCORES = ("single over none", "multi over single")
 objective, the gain in the chance of a right answer but for a factor and a constant, so their
 deciles are the same at every α."""
 ALPHA = 0.7
-"""Where labels are counted: the default of a request."""
+"""Where labels are counted: the same for all LLMs."""
 MAJOR = 0.25
 """An index above it is a major shift."""
 MOST_DOUBTED = 0.25

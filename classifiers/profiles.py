@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopgate.classifiers.checkpoint import PROFILE, profiles_in
+from hopgate.classifiers.checkpoint import PROFILE, profiles_in, verify
+from hopgate.classifiers.decision import DEFAULT_ALPHA
 
 CLOSEST = (
     (r"flan.*xxl|flan.*11b", "flan-t5-xxl"),
@@ -56,6 +57,13 @@ def _names(model: str) -> tuple[str, str]:
 def _bare(model: str) -> str:
     name = model.lower().rpartition("/")[2]
     return name.partition(":")[2] or name
+
+
+def default_alpha(router: Path | str, profile: str, model: str) -> float:
+    """Return the α of requests that give none; takes the arguments of `chosen_profile`."""
+    chosen = chosen_profile(router, profile, model)
+    alphas: dict[str, float] = verify(router).get("alphas", {})
+    return alphas.get(chosen or "", DEFAULT_ALPHA)
 
 
 def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:

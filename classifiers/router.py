@@ -27,7 +27,8 @@ from hopgate.classifiers.checkpoint import (
     read,
     router_folder,
 )
-from hopgate.classifiers.dial import Dial
+from hopgate.classifiers.decision import DEFAULT_ALPHA, likeliest
+from hopgate.classifiers.dial import Dial, cheapest_alpha
 from hopgate.classifiers.doubts import doubt
 from hopgate.common.cache import Cache
 from hopgate.common.extras import require
@@ -37,6 +38,8 @@ from hopgate.common.strategies import LABELS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Encoding
+
+    from hopgate.classifiers.labels import LabelRow
 
     Features = Callable[[Sequence[list[int]]], NDArray[np.float32]]
 
@@ -53,6 +56,7 @@ class Router:
         source: The architecture, `t5` or `minilm`; decisions carry it.
         profile: The LLM that the cost weights were trained for, e.g. `flan-t5-xl`.
         profiles: All LLMs that the folder has cost weights for.
+        alpha: The default α of requests.
         dial: From α to the weight of the reliability weights, and back.
         one_pass: Whether all α share one pass of the encoder, so that many cost as much as one.
         training: Data, recipe and figures of the training.
@@ -75,6 +79,7 @@ class Router:
         self.profiles = checkpoint.profiles
         self.profile = _checked_profile(profile, self.profiles)
         self.dial = checkpoint.dials.get(self.profile, Dial())
+        self.alpha = checkpoint.alphas.get(self.profile, DEFAULT_ALPHA)
         self.known = checkpoint.known.get(self.profile)
         self.one_pass = checkpoint.one_pass
         self._tokenizer = checkpoint.tokenizer
@@ -134,6 +139,16 @@ class Router:
             features = self._features_at(weights[0])(ids)
             return [self._probabilities(features, weight) for weight in weights]
         return [self._probabilities(self._features_at(each)(ids), each) for each in weights]
+
+    def cheapest_alpha(self, rows: Sequence[LabelRow]) -> float:
+        """Return the default α that training outcomes suggest, see `dial.cheapest_alpha`."""
+        questions, right = [row.question for row in rows], [row.chances for row in rows]
+
+        def chosen(alpha: float) -> NDArray[np.intp]:
+            labels = map(likeliest, self.route(questions, alpha))
+            return np.array([LABELS.index(label) for label in labels], dtype=np.intp)
+
+        return cheapest_alpha(np.array(right, dtype=np.float64), chosen)
 
     def doubts(self, questions: Sequence[str]) -> list[str | None]:
         """Return for each question why its decision is unreliable; None if it is not."""

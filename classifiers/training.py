@@ -177,7 +177,10 @@ def train(
     if checkpoint.graph:  # else each pass would need torch, and every α a pass of its own
         questions = [row.question for rows in (*labels.values(), hops) for row in rows]
         for profile in checkpoint.profiles:
-            checkpoint.known[profile] = summarise(Router(checkpoint, profile), questions)
+            router, rows = Router(checkpoint, profile), labels[profile]
+            checkpoint.known[profile] = summarise(router, questions)
+            if objective == "utility":  # whose rows have the outcomes
+                checkpoint.alphas[profile] = router.cheapest_alpha(rows)
     write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
     unfinished.discard()
     return training

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from hopgate.classifiers import saved_alphas
 from hopgate.classifiers.router import load_router
 from hopgate.common.extras import STATISTICS, require
-from hopgate.common.strategies import LABELS
+from hopgate.common.files import read_jsonl
+from hopgate.common.strategies import FLARE_NAMES, LABELS
 from hopgate.evaluation.replay import Choices, Probabilities, Recorded, read_recorded, route_all
 from hopgate.evaluation.scores import percentile_interval, resampled_means
 
@@ -99,33 +100,50 @@ def router_calibration(
 
 @dataclass(frozen=True)
 class Goal:
-    """What α must achieve: exactly one of a step budget and an accuracy floor.
+    """What α must achieve: exactly one of a budget and an accuracy floor.
 
     Attributes:
         budget_steps: Maximum mean steps; picks the most accurate α within it.
         min_accuracy: Minimum accuracy, 0 to 1; picks the cheapest α that reaches it.
+        budget_calls: As `budget_steps`, for model calls, which the labels must have.
+        budget_tokens: The same for tokens.
 
     Raises:
-        ValueError: Both or neither is given, or one is out of range.
+        ValueError: Several or none is given, or one is out of range.
     """
 
     budget_steps: float | None = None
     min_accuracy: float | None = None
+    budget_calls: float | None = None
+    budget_tokens: float | None = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        if (self.budget_steps is None) == (self.min_accuracy is None):
-            raise ValueError("give either --budget-steps or --min-accuracy")
-        if self.budget_steps is not None and not 0 <= self.budget_steps < math.inf:
-            raise ValueError(f"--budget-steps is {self.budget_steps}; use a number of at least 0")
+        if sum(value is not None for value in asdict(self).values()) != 1:
+            raise ValueError(
+                "give one of --budget-steps, --budget-calls, --budget-tokens and --min-accuracy"
+            )
+        if self.min_accuracy is None and not 0 <= self.budget < math.inf:
+            raise ValueError(f"--budget-{self.cost} is {self.budget}; use a number of at least 0")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
             raise ValueError(f"--min-accuracy is {self.min_accuracy}; use a number from 0 to 1")
+
+    @property
+    def cost(self) -> str:
+        """What is budgeted: `steps`, `calls` or `tokens`."""
+        names = ("steps", "calls", "tokens")
+        return next((n for n in names if getattr(self, f"budget_{n}") is not None), "steps")
+
+    @property
+    def budget(self) -> float:
+        """The maximum mean cost; 0 if there is none."""
+        return float(getattr(self, f"budget_{self.cost}") or 0)
 
     def met(self, accuracy: Floats, steps: Floats) -> NDArray[np.bool_]:
         """Return which points meet the goal, in the shape of the arguments."""
         if self.min_accuracy is not None:
             return accuracy >= self.min_accuracy - _EPSILON
-        return steps <= float(self.budget_steps or 0) + _EPSILON
+        return steps <= self.budget + _EPSILON
 
     def best(self, accuracy: Floats, steps: Floats) -> NDArray[np.intp]:
         """Return the index along the last axis of the best point that meets the goal; -1 if none.
@@ -180,7 +198,8 @@ def calibrate(
         advance(done, len(recorded.questions))
 
     routed = route_all(classifier, recorded.questions, ALPHAS, count)
-    found = choose_alpha(recorded, routed.choices, ALPHAS, goal)
+    costs = None if goal.cost == "steps" else _costs(outcomes[0], goal.cost, recorded)
+    found = choose_alpha(recorded, routed.choices, ALPHAS, goal, costs=costs)
     about = {
         "profile": classifier.profile,
         "goal": {name: value for name, value in asdict(goal).items() if value is not None},
@@ -201,7 +220,12 @@ def calibrate(
 
 
 def choose_alpha(
-    recorded: Recorded, choices: Choices, alphas: Sequence[float], goal: Goal, seed: int = 0
+    recorded: Recorded,
+    choices: Choices,
+    alphas: Sequence[float],
+    goal: Goal,
+    seed: int = 0,
+    costs: Floats | None = None,
 ) -> dict[str, Any]:
     """Choose the α that meets a goal best, with 95% bootstrap intervals over the questions.
 
@@ -216,6 +240,7 @@ def choose_alpha(
         alphas: The values to choose from.
         goal: What α must achieve.
         seed: Seed of the resampling.
+        costs: [questions, 3], what is budgeted, if that is not steps; its mean is returned too.
 
     Returns:
         `alpha`, `accuracy`, `steps`, `shares`, `interval` (low and high of the first three),
@@ -224,25 +249,27 @@ def choose_alpha(
     Raises:
         ValueError: No α meets the goal; the message says what can be reached.
     """
-    right, cost = recorded.correct_for(choices).astype(float), recorded.steps_for(choices)
+    rows, table = np.arange(len(recorded.questions)), recorded.steps if costs is None else costs
+    right, cost = recorded.correct_for(choices).astype(float), table[rows, choices]
     accuracy, steps = right.mean(-1), cost.mean(-1)
     chosen = int(goal.best(accuracy, steps))
     if chosen < 0:
         raise ValueError(_unreachable(goal, alphas, accuracy, steps))
     means = resampled_means(np.concatenate([right, cost]), RESAMPLES, seed)
-    accuracies, costs = np.split(means, 2, axis=1)
-    again = goal.best(accuracies, costs)
+    accuracies, spent = np.split(means, 2, axis=1)
+    again = goal.best(accuracies, spent)
     feasible = np.asarray(alphas)[again[again >= 0]]
     score = recorded.score(choices[chosen])
     return {
         "alpha": float(alphas[chosen]),
         "accuracy": score["accuracy"],
         "steps": score["steps"],
+        goal.cost: float(steps[chosen]),
         "shares": score["shares"],
         "interval": {
             "alpha": percentile_interval(feasible) if len(feasible) else None,
             "accuracy": percentile_interval(accuracies[:, chosen]),
-            "steps": percentile_interval(costs[:, chosen]),
+            goal.cost: percentile_interval(spent[:, chosen]),
         },
         "resamples": RESAMPLES,
         "infeasible": int((again < 0).sum()),
@@ -254,9 +281,28 @@ def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: F
         best, wanted = int(accuracy.argmax()), f"reaches an accuracy of {goal.min_accuracy:g}"
         extreme = "the most accurate"
     else:
-        best, wanted = int(steps.argmin()), f"stays within {goal.budget_steps:g} steps"
+        best, wanted = int(steps.argmin()), f"stays within {goal.budget:g} {goal.cost}"
         extreme = "the cheapest"
     return (
         f"no α {wanted} on these labels; {extreme}, α = {alphas[best]:g}, has "
-        f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} steps"
+        f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} {goal.cost}"
     )
+
+
+def _costs(labels: Path, cost: str, recorded: Recorded) -> Floats:
+    """Return the calls or tokens of each strategy, which `hopgate label` writes with its labels."""
+    rows, _ = read_jsonl(labels, lambda row, _: row, expected="--labels as of `hopgate label`")
+    try:
+        found = [[_total(row[cost][name]) for name in FLARE_NAMES] for row in rows]
+    except (KeyError, TypeError):
+        found = []
+    if len(found) != len(recorded.questions):
+        raise ValueError(
+            f"--budget-{cost} needs the {cost} of every question, which `hopgate label` writes; "
+            f"{labels} does not have them"
+        )
+    return np.array(found, dtype=np.float64)
+
+
+def _total(cost: float | dict[str, float]) -> float:
+    return sum(cost.values()) if isinstance(cost, dict) else cost

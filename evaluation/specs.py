@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 from hopgate.nodes.context import Gate
 
-GATES = tuple(gate for gate in get_args(Gate) if gate != "off")
+GATES = tuple(gate for gate in get_args(Gate) if gate not in ("off", "reply"))
 """Those of `Context` except `off`, which leaves the decision to the router."""
 PROMPTED = ("auto", "ta-are", "confidence")
 """Gates whose prompt has demonstrations and a date."""

@@ -36,7 +36,9 @@ SAMPLE = "sample"
 BUILTIN = "builtin"
 FIXED = "fixed"
 
-Gate = Literal["auto", "ta-are", "vanilla", "confidence", "draft", "always", "never", "off"]
+Gate = Literal[
+    "auto", "ta-are", "vanilla", "confidence", "draft", "reply", "always", "never", "off"
+]
 LoopMode = Literal["ircot", "decompose"]
 
 
@@ -87,17 +89,19 @@ class Context:
             is allowed.
     """
 
-    alpha: float = Field(
-        default=0.7,
+    alpha: float | None = Field(
+        default=None,
         ge=0,
         le=1,
-        description="The dial: 0 is cheapest, 1 most reliable by what the router has learnt.",
+        description="The dial: 0 is cheapest, 1 most reliable by what the router has learnt. "
+        "Default: the profile's own, the cheapest that was no worse than always searching once.",
     )
     gate: Gate = Field(
         default="auto",
-        description="How to decide whether to retrieve at all. auto: what suits the model; "
-        "ta-are, vanilla, confidence: ask the model; draft: answer directly and retrieve if "
-        "the model is unsure of it; always, never: fixed; off: the router decides alone.",
+        description="How to decide whether to retrieve at all. auto: what the collection covers, "
+        "then what suits the model; ta-are, vanilla, confidence: ask the model; draft: answer "
+        "directly and retrieve if the model is unsure of it; reply: in one call, the model replies "
+        "or asks for a search; always, never: fixed; off: the router decides alone.",
     )
     gate_threshold: float | None = Field(
         default=None,

@@ -16,7 +16,7 @@ from hopgate.common.strategies import Strategy
 from hopgate.nodes.state import Citation, GateDecision, RouteDecision, StopReason, Usage
 from hopgate.retrievers.base import Hit
 
-ANSWERING_NODE = "generate"
+ANSWERING_NODES = ("generate", "gate")  # the gate `reply` may write the answer
 
 
 class GateEvent(GateDecision):
@@ -82,13 +82,15 @@ EscalateEvent = TypedDict(
 class AnsweringEvent(TypedDict):
     """The answer begins: over how many passages, and whether in full (`answers`).
 
-    `thoughts`: the model's thoughts come first, without a tag that starts them.
+    `thoughts`: the model's thoughts come first, without a tag that starts them. `may_search`: the
+    reply may be the wish to search instead; then the answer begins again later.
     """
 
     event: Literal["answering"]
     passages: int
     full: bool
     thoughts: bool
+    may_search: bool
 
 
 class TokenEvent(TypedDict):
@@ -152,9 +154,8 @@ def read(mode: str, part: Any) -> Event | None:
     if mode != "messages":
         return None
     message, metadata = part
-    if metadata.get("langgraph_node") != ANSWERING_NODE or not isinstance(message, AIMessageChunk):
-        return None
-    if not message.text:
+    answers = metadata.get("langgraph_node") in ANSWERING_NODES
+    if not (answers and isinstance(message, AIMessageChunk) and message.text):
         return None
     # A lone surrogate can be neither printed nor sent.
     return TokenEvent(event="token", text=message.text.encode("utf-8", "replace").decode())

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hopgate.models.chat import ChatModel, Completion, ModelError
+from hopgate.models.chat import SAMPLING, ChatModel, Completion, ModelError
 from hopgate.nodes import prompts
+from hopgate.nodes.context import Context
 from hopgate.nodes.conversation import (
     attachments,
     earlier,
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
 
 async def reply(
-    state: State, shown: Sequence[Hit], runtime: NodeRuntime, **options: Any
+    state: State,
+    shown: Sequence[Hit],
+    runtime: NodeRuntime,
+    *,
+    may_search: bool = False,
+    **options: Any,
 ) -> tuple[Completion, list[str]]:
     """Ask the model to reply to the message, over passages if there are any.
 
@@ -35,6 +41,7 @@ async def reply(
         state: The turn.
         shown: The passages.
         runtime: The request's settings and model.
+        may_search: Whether the model may ask for a search instead (`prompts.SEARCH`).
         options: More of `hopgate.models.chat.complete`.
 
     Returns:
@@ -45,7 +52,8 @@ async def reply(
     """
     model = await runtime.model()
     text_only = model.tiny or model.learned.text_only
-    messages, dropped = _prompt(state, shown, runtime, model, text_only)
+    more = prompts.MAY_SEARCH if may_search else ""
+    messages, dropped = _prompt(state, shown, runtime, model, text_only, more)
     brings = not text_only and any(map(attachments, messages))
     limit = await runtime.answer_tokens(messages)
     try:
@@ -53,14 +61,19 @@ async def reply(
     except ModelError:
         if not brings:
             raise
-        messages, dropped = _prompt(state, shown, runtime, model, text_only=True)
+        messages, dropped = _prompt(state, shown, runtime, model, True, more)
         completion = await runtime.complete(messages, max_tokens=limit, **options)
         model.learned.text_only = True
     return completion, dropped
 
 
 def _prompt(
-    state: State, shown: Sequence[Hit], runtime: NodeRuntime, model: ChatModel, text_only: bool
+    state: State,
+    shown: Sequence[Hit],
+    runtime: NodeRuntime,
+    model: ChatModel,
+    text_only: bool,
+    more: str,
 ) -> tuple[list["BaseMessage"], list[str]]:
     """Return the prompt: instructions, as much of the conversation as fits, passages, message."""
     from langchain_core.messages import HumanMessage, SystemMessage, merge_message_runs
@@ -78,7 +91,8 @@ def _prompt(
             whole = [*([SystemMessage(system)] if system else []), *history, HumanMessage(text)]
         else:
             fields = {"question": text, "history": list(history)}
-            fields["instructions"] = system_text(state["messages"], resources.instructions)
+            system = system_text(state["messages"], resources.instructions)
+            fields["instructions"] = f"{system}\n\n{more}".strip()
             if shown:
                 fields["passages"] = prompts.paragraphs("inline", shown)
             name: AnswerPrompt = "answer_with_passages" if shown else "answer"
@@ -110,3 +124,21 @@ def _with_parts(messages: list["BaseMessage"], parts: Sequence[Any]) -> list["Ba
     *others, last = messages
     text = [{"type": "text", "text": last.text}] if last.text else []
     return [*others, last.model_copy(update={"content": [*text, *parts]})]
+
+
+def wanted(context: Context) -> dict[str, Any]:
+    """Return how a request wants its answer to be written, as options of `complete`."""
+    given = {name: getattr(context, name) for name in SAMPLING}
+    sampling = {name: value for name, value in given.items() if value is not None}
+    return {"sampling": sampling, "stop": context.stop, "streamed": True}
+
+
+def notes_of(completion: Completion, remedy: str) -> list[str]:
+    """Return what the user should know of a call: what it left out, and where it ended."""
+    notes = []
+    if completion.left_out:
+        names = ", ".join(completion.left_out)
+        notes.append(f"the model does not take {names}: left out")
+    if completion.cut:
+        notes.append(f"the answer was cut at its maximum length; use {remedy}, or ask to continue")
+    return notes

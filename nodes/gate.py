@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hopgate.classifiers.decision import choose
 from hopgate.models.chat import (
     TOP_LOGPROBS,
     WITHOUT_LOGPROBS,
@@ -19,15 +20,24 @@ from hopgate.models.chat import (
     Layout,
     ModelError,
 )
-from hopgate.nodes import demonstrations, prompts
+from hopgate.nodes import demonstrations, full, prompts
 from hopgate.nodes.context import FIXED, Context
-from hopgate.nodes.events import GateEvent
+from hopgate.nodes.events import AnsweringEvent, GateEvent
 from hopgate.nodes.own_prompts import fill
 from hopgate.nodes.prompts import Demo
 from hopgate.nodes.reading import read_answer
+from hopgate.nodes.route import guess
 from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.short import prompt_answer
-from hopgate.nodes.state import Decision, DirectAnswer, GateDecision, State, Update, Verdict
+from hopgate.nodes.state import (
+    Decision,
+    DirectAnswer,
+    GateDecision,
+    Looked,
+    State,
+    Update,
+    Verdict,
+)
 from hopgate.nodes.text import as_data
 
 if TYPE_CHECKING:
@@ -63,16 +73,34 @@ _CLOSING = re.compile(
 )
 
 
+COVERED = (0.925, 0.85)
+"""At α = 0 and at α = 1: a collection plainly covers what scores above this share of unrelated
+questions. Chosen, as the next, on the pipeline's 194 training questions (docs/results/pays.md)."""
+NOT_COVERED = (0.8, 0.5)
+"""Likewise: it plainly does not cover what scores above less than this share of them."""
+
+
 async def gate(state: State, runtime: NodeRuntime) -> Update:
     """Decide whether the question needs outside knowledge; a No leads straight to the answer."""
     question = state["standalone"]
-    found = _needs_no_search(state, runtime.context) or await decide(question, runtime)
+    looked, found = None, _needs_no_search(state, runtime.context)
+    if found is None and is_open(runtime.context):
+        looked = await runtime.look(question)
+        found = await _without_asking(looked, question, runtime)
+    draft: DirectAnswer | None = None
+    if found is None and runtime.context.gate == "reply" and runtime.context.strategy == "auto":
+        found, draft = await _reply(state, runtime)
+    found = found or await decide(question, runtime)
+    found["coverage"] = looked["coverage"] if looked else None
     runtime.send(GateEvent(event="gate", **found))
     update: Update = {"decision": Decision(gate=found)}
+    if looked and found["retrieve"]:
+        update["looked"] = looked
     if found["answer"] != "skipped" and not found["retrieve"]:
         update["decision"]["strategy"] = "none"
-    is_draft = found["mode"] == "draft" and found["reply"]
-    update["draft"] = DirectAnswer(question=question, text=found["reply"]) if is_draft else None
+    if found["mode"] == "draft" and found["reply"]:
+        draft = DirectAnswer(question=question, text=found["reply"])
+    update["draft"] = draft
     return update
 
 
@@ -105,12 +133,45 @@ def _needs_no_search(state: State, context: Context) -> GateDecision | None:
     A chat client's own task is never searched for.
     """
     message = state["decision"].get("message")
-    is_open = context.gate == "auto" and context.strategy == "auto"
     if not message or message["kind"] == "question":
         return None
-    if not is_open and message["kind"] != "client_task":
+    if not is_open(context) and message["kind"] != "client_task":
         return None
     return _decision(message["source"], "no", False, message["reason"])
+
+
+def is_open(context: Context) -> bool:
+    """Return whether the request leaves it open how to decide."""
+    return context.gate == "auto" and context.strategy == "auto"
+
+
+async def _without_asking(
+    looked: Looked | None, question: str, runtime: NodeRuntime
+) -> GateDecision | None:
+    """Decide without a call to the model, where the collection or the router is plain.
+
+    What the collection plainly covers is searched, whatever the model believes, and what it plainly
+    does not cover is not. In between, the router may know that no search is needed. α says how
+    plainly: with a higher one more is searched, and more is asked.
+    """
+    if looked is None:
+        return None
+    alpha, share = await runtime.alpha(), looked["coverage"]["share"]
+    least, most = ((1 - alpha) * low + alpha * high for low, high in (COVERED, NOT_COVERED))
+    shown = f"it scores above {share:.0%} of unrelated questions"
+    if share >= least:
+        reason = f"the collection covers it: {shown}, at least {least:.0%}"
+        return _decision("coverage", "yes", True, reason)
+    routed = await runtime.route(question)
+    if share < most and not routed.doubt:
+        reason = f"the collection does not cover it: {shown}, below {most:.0%}"
+        return _decision("coverage", "no", False, reason)
+    label, reason = choose(routed.probs, alpha, routed.doubt)
+    if label != "A" or await guess(routed.profile, runtime):  # another LLM's knowledge
+        return None
+    return _decision(
+        "router", "no", False, f"{reason}, and the collection hardly covers it: {shown}"
+    )
 
 
 def _without_model(context: Context) -> GateDecision | None:
@@ -251,6 +312,29 @@ def probability_of_yes(completion: Completion) -> float | None:
 
 
 # Answering directly first
+
+
+async def _reply(state: State, runtime: NodeRuntime) -> tuple[GateDecision, DirectAnswer | None]:
+    """Let the model reply to the message, or ask for a search, in one call."""
+    model = await runtime.model()
+    begun = AnsweringEvent(
+        event="answering", passages=0, full=True, thoughts=model.learned.unseen, may_search=True
+    )
+    runtime.send(begun)
+    completion, notes = await full.reply(
+        state, [], runtime, may_search=True, **full.wanted(runtime.context)
+    )
+    if completion.text.lower().startswith(prompts.SEARCH):
+        return _decision("reply", "yes", True, "the model asks for a search"), None
+    draft = DirectAnswer(
+        question=state["standalone"],
+        text=completion.text,
+        full=True,
+        id=completion.id,
+        cut=completion.cut,
+        warnings=[*notes, *full.notes_of(completion, "a higher max_answer_tokens")],
+    )
+    return _decision("reply", "no", False, "the model replied without a search"), draft
 
 
 async def _draft(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:

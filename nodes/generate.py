@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from hopgate.common.strategies import Strategy
-from hopgate.models.chat import SAMPLING, ChatModel, Completion
+from hopgate.models.chat import ChatModel
 from hopgate.nodes import full, prompts
 from hopgate.nodes.conversation import earlier, system_text
 from hopgate.nodes.events import AnswerEvent, AnsweringEvent
@@ -49,6 +49,7 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
             passages=len(shown),
             full=not short,
             thoughts=model.learned.unseen,
+            may_search=False,
         )
     )
     written = _draft(state, runtime) or await (_short if short else _full)(state, shown, runtime)
@@ -115,11 +116,15 @@ def _warnings(state: State, written: Written, model: ChatModel) -> list[str]:
 def _draft(state: State, runtime: NodeRuntime) -> Written | None:
     """Return the gate's draft if it answers this question, so that its call was not for nothing.
 
-    It was written without instructions, which are not part of the gate's verdict.
+    A short one was written without instructions, which are not part of the gate's verdict.
     """
     draft, question = state.get("draft"), state["standalone"]
-    instructed = system_text(state["messages"], runtime.resources.instructions)
-    if not draft or draft["question"] != question or state["evidence"] or instructed:
+    if not draft or draft["question"] != question or state["evidence"]:
+        return None
+    if draft.get("full"):
+        answer = read_full_answer(draft["text"], [])
+        return Written(answer, draft.get("id"), draft.get("warnings", ()), draft.get("cut", False))
+    if system_text(state["messages"], runtime.resources.instructions):
         return None
     return Written(read_answer(draft["text"], [], question))
 
@@ -128,36 +133,20 @@ async def _short(state: State, shown: Sequence[Hit], runtime: NodeRuntime) -> Wr
     """Answer as the papers do."""
     question = state["standalone"]
     system = system_text(state["messages"], runtime.resources.instructions)
-    completion = await prompt_answer(question, shown, runtime, system=system, **_wanted(runtime))
+    completion = await prompt_answer(
+        question, shown, runtime, system=system, **full.wanted(runtime.context)
+    )
     answer = read_answer(completion.text, shown, question)
-    return Written(answer, completion.id, _notes(completion, "answers=full"), completion.cut)
+    return Written(answer, completion.id, full.notes_of(completion, "answers=full"), completion.cut)
 
 
 async def _full(state: State, shown: Sequence[Hit], runtime: NodeRuntime) -> Written:
     """Answer the whole message, in its conversation."""
-    completion, notes = await full.reply(state, shown, runtime, **_wanted(runtime))
+    completion, notes = await full.reply(state, shown, runtime, **full.wanted(runtime.context))
     said = "\n".join(each.text for each in earlier(state["messages"], state["message_id"]))
     answer = read_full_answer(completion.text, shown, state["original_question"], said)
-    notes += _notes(completion, "a higher max_answer_tokens")
+    notes += full.notes_of(completion, "a higher max_answer_tokens")
     return Written(answer, completion.id, notes, completion.cut)
-
-
-def _wanted(runtime: NodeRuntime) -> dict[str, Any]:
-    """Return how the request wants the answer to be sampled."""
-    given = {name: getattr(runtime.context, name) for name in SAMPLING}
-    sampling = {name: value for name, value in given.items() if value is not None}
-    return {"sampling": sampling, "stop": runtime.context.stop, "streamed": True}
-
-
-def _notes(completion: Completion, remedy: str) -> list[str]:
-    """Return what the user should know of a call: what it left out, and where it ended."""
-    notes = []
-    if completion.left_out:
-        names = ", ".join(completion.left_out)
-        notes.append(f"the model does not take {names}: left out")
-    if completion.cut:
-        notes.append(f"the answer was cut at its maximum length; use {remedy}, or ask to continue")
-    return notes
 
 
 def _deeper(

@@ -18,6 +18,7 @@ from hopgate.common.errors import reason
 from hopgate.nodes.context import SAMPLE, Context
 from hopgate.nodes.evidence import plain_hit
 from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 
 if TYPE_CHECKING:
@@ -102,6 +103,11 @@ def check_router(context: Context, model: str) -> None:
     _profile(context.router, context.profile, model)
 
 
+def default_alpha(context: Context, model: str) -> float:
+    """Return the α of a request that gives none; raises the errors of `check_router`."""
+    return _alpha(context.router, context.profile, model)
+
+
 class Search(NamedTuple):
     """What searches have in common that can run as one."""
 
@@ -127,6 +133,16 @@ async def search(context: Context, query: str, k: int) -> list[Hit]:
     return await asyncio.wrap_future(_searches.submit(key, query))
 
 
+async def look(context: Context, query: str, k: int) -> Look:
+    """Search the request's index, and say what it has to do with the query; see `search`."""
+    key = Search(context.index, context.mode, parse_where(context.where), k)
+    return await asyncio.wrap_future(_looks.submit(key, query))
+
+
+def _look_all(key: Search, queries: Sequence[str]) -> list[Look]:
+    return look_with(_open_filtered(key.name, key.mode, key.where), queries, key.k)
+
+
 def _search_all(key: Search, queries: Sequence[str]) -> list[list[Hit]]:
     return find(_open_filtered(key.name, key.mode, key.where), queries, key.k)
 
@@ -144,10 +160,22 @@ def find(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]
     Raises:
         RetrievalFailed: The retriever raised, or returned the hits of fewer or more queries.
     """
+    return [each.hits for each in _checked(lambda: _as_looks(retriever, queries, k), queries, k)]
+
+
+def look_with(retriever: Retriever, queries: Sequence[str], k: int) -> list[Look]:
+    """Search an open retriever that may say what it has to do with each query; see `find`."""
+    return _checked(lambda: look_at(retriever, queries, k), queries, k)
+
+
+def _as_looks(retriever: Retriever, queries: Sequence[str], k: int) -> list[Look]:
+    return [Look(list(hits)) for hits in retriever.search(queries, k)]
+
+
+def _checked(search: Callable[[], list[Look]], queries: Sequence[str], k: int) -> list[Look]:
     try:
-        found = retriever.search(queries, k)
-        pairs = zip(queries, found, strict=True)
-        return [[plain_hit(hit) for hit in hits[:k]] for _, hits in pairs]
+        pairs = zip(queries, search(), strict=True)
+        return [each._replace(hits=[plain_hit(hit) for hit in each.hits[:k]]) for _, each in pairs]
     except Exception as error:
         sizes = ", ".join(str(len(query)) for query in queries)
         log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
@@ -163,9 +191,9 @@ class Named(NamedTuple):
     alpha: float
 
 
-async def route(context: Context, model: str, question: str) -> Routed:
+async def route(context: Context, model: str, question: str, alpha: float) -> Routed:
     """Ask the request's router; raises the errors of `check_router`."""
-    key = Named(context.router, context.profile, model, context.alpha)
+    key = Named(context.router, context.profile, model, alpha)
     return await asyncio.wrap_future(_routings.submit(key, question))
 
 
@@ -174,6 +202,7 @@ def _route_all(key: Named, questions: Sequence[str]) -> list[Routed]:
 
 
 _searches = Batcher(_search_all, lambda key: key.name)
+_looks = Batcher(_look_all, lambda key: key.name)
 _routings = Batcher(_route_all, lambda key: key.router)
 
 
@@ -223,6 +252,12 @@ def _find_profile(router: str, profile: str, model: str) -> str | None:
     return chosen_profile(router, profile, model)
 
 
+def _find_alpha(router: str, profile: str, model: str) -> float:
+    from hopgate.classifiers.profiles import default_alpha
+
+    return default_alpha(router, profile, model)
+
+
 def _find_router(router: str, profile: str, model: str) -> "Router":
     from hopgate.classifiers.router import load_router
 
@@ -232,4 +267,5 @@ def _find_router(router: str, profile: str, model: str) -> "Router":
 _check_folder = Lookup(_check, _index_files)
 _open_folder = Lookup(_open, _index_files)
 _profile = Lookup(_find_profile, _router_files)
+_alpha = Lookup(_find_alpha, _router_files)
 _router = Lookup(_find_router, _router_files)

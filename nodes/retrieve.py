@@ -13,7 +13,7 @@ async def retrieve(state: State, runtime: NodeRuntime) -> Update:
     update: Update = {}
     runtime.leaves_room = True
     try:
-        found = runtime.search(query, runtime.context.top_k)
+        found = runtime.search(query, runtime.context.top_k, state.get("looked"))
         evidence = await runtime.in_time("the search", found)
     except (RetrievalFailed, DeadlinePassed) as error:
         evidence = []
@@ -21,4 +21,4 @@ async def retrieve(state: State, runtime: NodeRuntime) -> Update:
         update["decision"] = with_warning(state, f"{late}{error}; answered without sources")
     runtime.send(hop_event(1, query, evidence))
     hop = Hop(query=query, passage_ids=[hit["id"] for hit in evidence], thought="")
-    return {**update, "evidence": evidence, "hops": [hop]}
+    return {**update, "evidence": evidence, "hops": [hop], "looked": None}

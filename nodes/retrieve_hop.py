@@ -29,7 +29,7 @@ async def retrieve_hop(state: MultihopState, runtime: NodeRuntime) -> Update:
     found: list[Hit] = []
     new: list[Hit] = []
     try:
-        found = await runtime.search(query, runtime.context.hop_k)
+        found = await runtime.search(query, runtime.context.hop_k, state.get("looked"))
         new, stop_reason = await _select(found, state, runtime)
         decision = Decision(stop_reason=stop_reason)
     except RetrievalFailed as error:
@@ -43,6 +43,7 @@ async def retrieve_hop(state: MultihopState, runtime: NodeRuntime) -> Update:
         "hops": [hop],
         **set_stop_reason(state, decision),
         **clear_query(state),
+        **({"looked": None} if state.get("looked") else {}),
     }
 
 

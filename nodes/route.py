@@ -9,25 +9,26 @@ from hopgate.nodes.state import Decision, GateDecision, RouteDecision, State, Up
 
 async def route(state: State, runtime: NodeRuntime) -> Update:
     """Choose how deep to retrieve; a strategy that a person or the request set wins."""
-    context, decision = runtime.context, state["decision"]
+    context, decision, alpha = runtime.context, state["decision"], await runtime.alpha()
     edited, warnings = decision.get("strategy"), Decision()
     if edited == "single" or edited == "multi":
-        found = _forced(edited, context.alpha, "the strategy was set in the state")
+        found = _forced(edited, alpha, "the strategy was set in the state")
     elif context.strategy != "auto":
         reason = f"the request sets strategy {context.strategy!r}"
-        found = _forced(context.strategy, context.alpha, reason)
+        found = _forced(context.strategy, alpha, reason)
     else:
         routed = await runtime.route(state["standalone"])
-        found = _classified(routed, context.alpha, decision["gate"])
-        if guess := await _guess(found["profile"], runtime):
-            warnings = with_warning(state, guess)
+        found = _classified(routed, alpha, decision["gate"])
+        if advice := await guess(found["profile"], runtime):
+            warnings = with_warning(state, advice)
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
     decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
     return {"decision": decision | warnings}
 
 
-async def _guess(profile: str, runtime: NodeRuntime) -> str | None:
+async def guess(profile: str, runtime: NodeRuntime) -> str | None:
+    """Return a warning if the request's model is only taken for the profile's LLM."""
     if runtime.context.profile != "auto" or runtime.resources.router is not None:
         return None
     return guessed((await runtime.model()).name, profile)

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
-from hopgate.classifiers.decision import Routed, Router, routed
+from hopgate.classifiers.decision import DEFAULT_ALPHA, Routed, Router, routed
 from hopgate.common.background import wait_for
 from hopgate.common.threads import in_thread
 from hopgate.models import chat
@@ -24,6 +24,7 @@ from hopgate.nodes.context import FIXED, Context
 from hopgate.nodes.events import Event, FailedEvent
 from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import NO_LIMITS, Limits
+from hopgate.nodes.named import RetrievalFailed
 from hopgate.nodes.own_prompts import PromptName
 from hopgate.nodes.spending import (
     KEY,
@@ -35,8 +36,9 @@ from hopgate.nodes.spending import (
     Spending,
     estimated_tokens,
 )
-from hopgate.nodes.state import Decision, Update, Usage
+from hopgate.nodes.state import Coverage, Decision, Looked, Update, Usage
 from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import filtered
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
 USUAL_ANSWER = 1_000
 """Tokens that an answer without a limit is counted with until the endpoint has counted them."""
+WEB = "web:"
 MAX_COUNT = 100_000_000
 """Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
 Value = TypeVar("Value")
@@ -175,13 +178,22 @@ class NodeRuntime:
             self._model = await self.resources.load_model(self.context)
         return self._model
 
+    async def alpha(self) -> float:
+        """Return the request's α, by default the profile's own."""
+        context, own = self.context, self.resources.router is not None
+        if context.alpha is not None or own or context.strategy != "auto":
+            return DEFAULT_ALPHA if context.alpha is None else context.alpha
+        name = self.resources.model_name(context)
+        return await in_thread("alpha", named.default_alpha, context, name)
+
     async def route(self, question: str) -> Routed:
         """Ask the request's router."""
-        own, alpha = self.resources.router, self.context.alpha
+        own, alpha = self.resources.router, await self.alpha()
         if own is not None:
             (found,) = await in_thread(f"route {id(own)}", routed, own, [question], alpha)
             return found
-        return await named.route(self.context, self.resources.model_name(self.context), question)
+        name = self.resources.model_name(self.context)
+        return await named.route(self.context, name, question, alpha)
 
     async def complete(
         self, messages: Sequence["BaseMessage"], *, max_tokens: int | None, **options: Any
@@ -242,8 +254,49 @@ class NodeRuntime:
         left = max(1, budget - used - prompt - thoughts)
         return left if limit is None else min(limit, left)
 
-    async def search(self, query: str, k: int) -> list[Hit]:
+    async def look(self, query: str) -> Looked | None:
+        """Search before deciding, unless that costs more than it may save, as on the web.
+
+        The retrieval is counted when its passages are used, see `search`.
+
+        Returns:
+            None if the retriever cannot say what it has to do with the query.
+        """
+        k = max(self.context.top_k, self.context.hop_k)
+        try:
+            if self.resources.retriever is None and named.is_folder(self.context):
+                found = await named.look(self.context, query, k)
+            elif self.resources.retriever is None and self.context.index.startswith(WEB):
+                return None
+            else:
+                found = await in_thread(self.resources.store(self.context), self._look, query, k)
+        except RetrievalFailed:
+            return None  # said where the passages are needed
+        if found.share is None or found.score is None:
+            return None
+        return Looked(
+            query=query,
+            settings=self._searched(),
+            passages=found.hits,
+            coverage=Coverage(score=found.score, share=found.share),
+        )
+
+    def _look(self, query: str, k: int) -> Look:
+        retriever = self.resources.open_retriever(self.context)
+        return named.look_with(retriever, [query], k)[0] if hasattr(retriever, "look") else Look([])
+
+    def _searched(self) -> str:
+        """Return the settings that say where a search looks."""
+        names = ("index", "mode", "rerank", "where")
+        return repr([getattr(self.context, name) for name in names])
+
+    async def search(self, query: str, k: int, looked: Looked | None = None) -> list[Hit]:
         """Find the `k` best passages and count the retrieval.
+
+        Args:
+            query: The search text.
+            k: Maximum number of passages.
+            looked: An earlier look, whose passages are used if it was for the same search.
 
         Returns:
             Hits of plain Python types, whatever the retriever returns (numpy scalars cannot be
@@ -255,6 +308,8 @@ class NodeRuntime:
         """
         self.check_budget(retrievals=1)
         self.spending.add(retrieval_steps=1)
+        if looked and (looked["query"], looked["settings"]) == (query, self._searched()):
+            return looked["passages"][:k]
         if self.resources.retriever is None and named.is_folder(self.context):
             return await named.search(self.context, query, k)
         return await in_thread(self.resources.store(self.context), self._search, query, k)

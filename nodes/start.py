@@ -30,7 +30,7 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     limits.check_question("question", question)
     asked = forced() if short else _asked_for(text, state, message)
     return {
-        **new_turn(context.alpha, context.multihop, asked, _warnings(runtime)),
+        **new_turn(await runtime.alpha(), context.multihop, asked, _warnings(runtime)),
         "messages": [message],
         "message_id": message.id,
         "original_question": text,

@@ -36,6 +36,15 @@ Update = dict[str, Any]
 """What a node returns: the channels that it changes."""
 
 
+class Coverage(TypedDict):
+    """How much the collection has to do with the question, see `retrievers.coverage`."""
+
+    score: float
+    """The highest inner product with a passage."""
+    share: float
+    """The share of unrelated questions that score lower in this collection, from 0 to 1."""
+
+
 class GateDecision(TypedDict):
     """What the gate decided, and why."""
 
@@ -47,6 +56,17 @@ class GateDecision(TypedDict):
     threshold: float | None
     reply: str
     reason: str
+    coverage: NotRequired[Coverage | None]
+    """What the collection has to do with the question, if that was looked at."""
+
+
+class Looked(TypedDict):
+    """A search that was made before the decision, whose passages are used if it is searched."""
+
+    query: str
+    settings: str
+    passages: list[Hit]
+    coverage: Coverage
 
 
 class RouteDecision(TypedDict):
@@ -114,10 +134,15 @@ def merge_usage(old: Usage, new: Usage) -> Usage:
 
 
 class DirectAnswer(TypedDict):
-    """The answer that the `draft` gate wrote, and the question it answers."""
+    """The answer that the gate `draft` or `reply` wrote, and the question it answers."""
 
     question: str
     text: str
+    full: NotRequired[bool]
+    """Whether it is a full answer, of the gate `reply`, to the message in its conversation."""
+    id: NotRequired[str | None]
+    cut: NotRequired[bool]
+    warnings: NotRequired[list[str]]
 
 
 Escalation = TypedDict("Escalation", {"from": Strategy, "to": Strategy, "reason": str})
@@ -239,8 +264,10 @@ class State(TypedDict, total=False):
     message_id: str
     """The user message that this turn answers."""
     decision: Annotated[Decision, merge_decision]
+    looked: Looked | None
+    """The search made before the decision, until its passages are used."""
     draft: DirectAnswer | None
-    """The draft gate's answer; without evidence it becomes the turn's answer."""
+    """The gate's answer; without evidence it becomes the turn's answer."""
     evidence: Annotated[list[Hit], add_evidence]
     """Passages found in this turn, in citation order."""
     sub_questions: list[str]
@@ -266,6 +293,7 @@ class MultihopState(TypedDict, total=False):
     sub_questions: list[str]
     hops: Annotated[list[Hop], delta_channel(lambda old, writes: reduce(add_hops, writes, old))]
     next_query: str
+    looked: Looked | None
     usage: Annotated[Usage, merge_usage]
     bytes_per_token: float
     """The model's token size in bytes, measured on its last call in the loop."""
@@ -291,6 +319,7 @@ def new_turn(
     return {
         "decision": Overwrite(decision),
         "draft": None,
+        "looked": None,
         "evidence": Overwrite([]),
         "sub_questions": [],
         "hops": Overwrite([]),

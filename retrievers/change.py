@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from msgspec import structs
 from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.base import Passage
+from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.encoders import Encoder, first_line
 from hopgate.retrievers.factory import (
     FLAT,
@@ -308,6 +310,7 @@ class Change:
         self._check_shrinks()
         differs = bool(self._added or self._removed or self._moved)
         differs = differs or (before is not None and before["roots"] != self.roots)
+        differs = differs or (before is not None and "background" not in before)
         if before and not (differs or self.rewrite or self._new_language or self._new_factory):
             return self._report(before, changed=False)
         words = self._words_writer.commit()
@@ -330,6 +333,7 @@ class Change:
             language=self.language,
             mode=mode,
             mode_reason=reason,
+            background=self._background(segments, keys),
             passages=len(keys),
             sources=self._count_sources(words),
             roots=self.roots,
@@ -374,13 +378,41 @@ class Change:
         came = sum(map(words.has, touched)) - sum(map(self.words.has, touched))
         return self._manifest["sources"] + came
 
+    def _is_another(self, keys: Keys) -> bool:
+        """Return whether the collection has become another, so that it has to be measured again."""
+        return not self._manifest or self._new_language or len(self._added) >= len(keys) / 2
+
+    def _background(self, segments: Sequence[SegmentInfo], keys: Keys) -> list[float]:
+        """Measure what unrelated questions score, again when the collection has become another."""
+        before = self._manifest.get("background") if self._manifest else None
+        if before is not None and not self._is_another(keys):
+            return before
+        held = merged_keys(self._held, np.array(self._added, dtype=np.uint64))
+        dead = held[~is_in(held, keys)]
+
+        def best(queries: Vectors) -> Sequence[float]:
+            found = [
+                Segment(self._at(each["name"]), each, dead).search(queries, 1, None)
+                for each in segments
+            ]
+            return [max(near[0][0] for near in each if near) for each in zip(*found, strict=True)]
+
+        try:
+            return measure(best, self.encoder.encode_queries)
+        except Exception:  # whatever an app's own encoder raises: all else is done
+            return []
+
+    def _at(self, name: str) -> Path:
+        """Return the folder of a segment's files, which are moved when the change is published."""
+        new = any((self._writer.work / VECTORS).glob(f"{name}.*"))
+        return (self._writer.work if new else self._writer.folder) / VECTORS
+
     def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
         """Choose the default mode, again when the collection has become another."""
-        before = self._manifest
         if self.mode:
             return self.mode
-        if before and not self._new_language and len(self._added) < len(keys) / 2:
-            return before["mode"], before["mode_reason"]
+        if self._manifest and not self._is_another(keys):
+            return self._manifest["mode"], self._manifest["mode_reason"]
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
         try:

@@ -11,10 +11,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hopgate.common.files import has_surrogate, shown
+from hopgate.retrievers.coverage import Look, look_at
 
 if TYPE_CHECKING:
     from hopgate.retrievers.base import Hit, Retriever
@@ -126,12 +127,21 @@ class Filtered:
     def __init__(self, retriever: Retriever, wanted: Filter) -> None:
         """Keep both."""
         self._search: Callable[..., list[list[Hit]]] = retriever.search
+        self._looks: Callable[..., list[Look]] = partial(look_at, retriever)
         self._wanted = wanted
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` passages that fulfil the filter for each query."""
         found = self._search(queries, k, where=self._wanted)
         return [[hit for hit in hits if matches(hit, self._wanted)] for hits in found]
+
+    def look(self, queries: Sequence[str], k: int) -> list[Look]:
+        """Search as `search` does, and say what the retriever has to do with each query."""
+        found = self._looks(queries, k, where=self._wanted)
+        return [
+            each._replace(hits=[hit for hit in each.hits if matches(hit, self._wanted)])
+            for each in found
+        ]
 
 
 def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> list[Hit]:

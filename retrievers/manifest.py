@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -123,6 +123,8 @@ class Manifest(TypedDict):
         language: Chooses the analyzer of the words.
         mode: The mode that `auto` means.
         mode_reason: Why.
+        background: What questions that it does not answer score in it, see `retrievers.coverage`;
+            empty if the encoder could not be measured.
         passages: How many there are.
         sources: How many documents they come from.
         roots: Folders that were indexed.
@@ -143,6 +145,7 @@ class Manifest(TypedDict):
     language: str
     mode: Mode
     mode_reason: str
+    background: NotRequired[list[float]]
     passages: Annotated[int, Field(ge=1)]
     sources: Count
     roots: list[str]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hopgate.common.cache import Cache
 from hopgate.common.extras import require
 from hopgate.retrievers.base import Hit, Retriever, check_k
+from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files
 from hopgate.retrievers.filters import Filter, Where, filtered
 
@@ -72,6 +73,16 @@ class Reranked:
         check_k(k)
         found = filtered(self._retriever, where).search(queries, max(k, CANDIDATES))
         return [self._ordered(query, hits)[:k] for query, hits in zip(queries, found, strict=True)]
+
+    def look(
+        self, queries: Sequence[str], k: int, where: Where | Filter | None = None
+    ) -> list[Look]:
+        """Search, and say what the collection has to do with each query; see `look_at`."""
+        found = look_at(filtered(self._retriever, where), queries, max(k, CANDIDATES))
+        return [
+            each._replace(hits=self._ordered(query, each.hits)[:k])
+            for query, each in zip(queries, found, strict=True)
+        ]
 
     def _ordered(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         texts = [f"{hit['title']} {hit['text']}".strip() for hit in hits]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index import Index, check_index, load_index
@@ -128,6 +129,12 @@ class InMode:
     ) -> list[list[Hit]]:
         """Find at most `k` passages for each query, see `Index.search`."""
         return self._index.search(queries, k, mode=self._mode, where=where)
+
+    def look(
+        self, queries: Sequence[str], k: int, where: Where | Filter | None = None
+    ) -> list[Look]:
+        """Search, and say what the collection has to do with each query, see `Index.look`."""
+        return self._index.look(queries, k, mode=self._mode, where=where)
 
 
 def _engine(name: str) -> str:

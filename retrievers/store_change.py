@@ -23,6 +23,7 @@ from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.change import BuildProgress, BuildReport, Repeat, chunks
+from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.encoders import Encoder, first_line
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.incoming import Incoming
@@ -187,6 +188,7 @@ class StoreChange:
         info["roots"] = self.roots
         if not info["complete"] or self.mode:
             info["mode"], info["mode_reason"] = self._chosen_mode(info)
+            info["background"] = self._background()
             info["complete"] = True
         changed = bool(self._put or removed or before != info)
         if changed:
@@ -285,6 +287,15 @@ class StoreChange:
             return default_mode(passages, self._encoder(), info["language"])
         except Exception as error:  # whatever an app's own encoder raises: all else is done
             return "hybrid", f"the encoder could not be measured: {first_line(error)}"
+
+    def _background(self) -> list[float]:
+        def best(queries: Vectors) -> Sequence[float]:
+            return [self._collection.search("dense", q, [], 1, ())[0][1] for q in queries.tolist()]
+
+        try:
+            return measure(best, self._encoder().encode_queries)
+        except Exception:  # as above, and some engines find what was just stored only later
+            return []
 
     def _fill(self, info: StoreInfo) -> None:
         """Write the rows that the store does not have, a batch at a time."""

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, NotRequired, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -135,6 +135,7 @@ class StoreInfo(TypedDict):
         language: Chooses the analyzer of the words.
         mode: The mode that `auto` means.
         mode_reason: Why.
+        background: See `Manifest`.
         average_terms: Mean number of words in a passage when the collection was made.
         roots: Folders that were indexed.
         created: When the collection was made, UTC, ISO 8601.
@@ -146,6 +147,7 @@ class StoreInfo(TypedDict):
     language: str
     mode: Mode
     mode_reason: str
+    background: NotRequired[list[float]]
     average_terms: float
     roots: list[str]
     created: str

@@ -21,6 +21,7 @@ from hopgate.models.chat import SAMPLING
 from hopgate.nodes import events
 from hopgate.nodes.context import Context
 from hopgate.nodes.identity import identity
+from hopgate.nodes.prompts import SEARCH
 from hopgate.nodes.reading import settled
 from hopgate.nodes.state import Citation
 from hopgate.nodes.text import CODE, MARK, keep_marks, outside_code
@@ -216,7 +217,7 @@ class Completion:
                 if kind == "state":
                     state = part
                 elif kind == "answering":
-                    start = part
+                    reply, start = "", part
                 elif live:
                     reply += part
                     if more := _shown_so_far(reply, start)[len(sent) :]:
@@ -267,6 +268,8 @@ def _shown_so_far(reply: str, start: Json) -> str:
     """Return what a client may see of a reply so far, with its marks counted from 1."""
     passages = start["passages"]
     text = settled(reply, passages, full=start["full"], thoughts=start["thoughts"])
+    if start["may_search"] and SEARCH.startswith(text[: len(SEARCH)].lower()):
+        return ""
     if not passages:
         return text
     marks = [int(each) for mark in MARK.findall(CODE.sub("", text)) for each in mark.split(",")]

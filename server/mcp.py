@@ -174,12 +174,13 @@ class Tools:
         context = self._settings(asked.alpha)
         question, runtime = self._checked("question", asked.question, context, user)
         found = await runtime.in_time("route", runtime.route(question))
-        label, reason = choose(found.probs, runtime.context.alpha, found.doubt)
+        alpha = await runtime.alpha()
+        label, reason = choose(found.probs, alpha, found.doubt)
         route = Routed(
             strategy=STRATEGY_OF[label],
             label=label,
             probs=found.probs,
-            alpha=runtime.context.alpha,
+            alpha=alpha,
             reason=reason,
         )
         return {**route, "profile": found.profile} if found.profile else route

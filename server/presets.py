@@ -14,7 +14,6 @@ from uuid import UUID, uuid5
 from langgraph_sdk import get_client
 from starlette.applications import Starlette
 
-from hopgate.nodes.context import Context
 from hopgate.nodes.limits import limits_from_environment
 from hopgate.server.tokens import SYSTEM
 
@@ -29,8 +28,13 @@ class Preset(NamedTuple):
     """An assistant that ships: its name, its α and its description."""
 
     name: str
-    alpha: float
+    alpha: float | None
     description: str
+
+    @property
+    def context(self) -> dict[str, float]:
+        """The settings that it saves."""
+        return {} if self.alpha is None else {"alpha": self.alpha}
 
     @property
     def assistant_id(self) -> str:
@@ -38,10 +42,11 @@ class Preset(NamedTuple):
         return str(uuid5(NAMESPACE, self.name))
 
 
+DEFAULT = "balanced"
 PRESETS = (
     Preset("cheapest", 0.0, "α = 0: retrieves only if the gate asks for it."),
     Preset("most-reliable", 1.0, "α = 1: retrieves wherever it helps, by what was learnt."),
-    Preset("balanced", Context().alpha, "The default α: retrieves several times if it pays off."),
+    Preset(DEFAULT, None, "The α of the model's profile: as good as always searching once."),
 )  # lists start with the newest: clients that take the first get the default
 
 
@@ -63,7 +68,7 @@ async def create() -> None:
     allowed = limits_from_environment()
     create_one = _create_on_aegra if "aegra_api" in sys.modules else _create_on_langgraph
     for preset in PRESETS:
-        if not allowed.allows(alpha=preset.alpha):
+        if preset.alpha is not None and not allowed.allows(alpha=preset.alpha):
             log.info("preset %s is left out: HOPGATE_LIMITS does not allow its α", preset.name)
             continue
         await create_one(_assistant(preset))
@@ -75,7 +80,7 @@ def _assistant(preset: Preset) -> dict[str, Any]:
         "assistant_id": preset.assistant_id,
         "name": preset.name,
         "description": preset.description,
-        "context": {"alpha": preset.alpha},
+        "context": preset.context,
         "metadata": {"created_by": CREATOR},
         "if_exists": "do_nothing",
     }

@@ -29,12 +29,13 @@ from hopgate.models.chat import ModelError
 from hopgate.nodes.context import Context, explain
 from hopgate.nodes.identity import identity
 from hopgate.nodes.limits import limits_from_environment
+from hopgate.nodes.runtime import NodeRuntime
 from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
 from hopgate.server.bodies import read_body
 from hopgate.server.completions import OWNER, ChatRequest, Completion, Part, run, streams
 from hopgate.server.feedback import Opinion
 from hopgate.server.guards import BodyLimit, body_bytes
-from hopgate.server.presets import PRESETS
+from hopgate.server.presets import DEFAULT, PRESETS
 from hopgate.server.refusals import INTERNAL, error, refusal
 from hopgate.server.users import Users, user_of
 
@@ -122,19 +123,19 @@ class Endpoint:
         guards = [Middleware(Users), Middleware(BodyLimit, max_bytes=body_bytes())]
         return Mount("/v1", app, middleware=guards)
 
-    def models(self, _: Request) -> Response:
+    async def models(self, _: Request) -> Response:
         """List the models: the graph, and each preset of α that the operator allows."""
         allowed = limits_from_environment()
-        presets = sorted(PRESETS, key=lambda each: each.alpha)
-        names = [each.name for each in presets if allowed.allows(alpha=each.alpha)]
-        names.insert(0, self._graph().name)
-        return JSONResponse({"object": "list", "data": [self._shown(name) for name in names]})
+        presets = sorted(PRESETS, key=lambda each: each.alpha or 0)
+        names = [self._graph().name]
+        names += [p.name for p in presets if p.alpha is None or allowed.allows(alpha=p.alpha)]
+        return JSONResponse({"object": "list", "data": [await self._shown(n) for n in names]})
 
-    def model(self, request: Request) -> Response:
+    async def model(self, request: Request) -> Response:
         """Describe one model."""
         name = request.path_params["name"]
         self._context(name)
-        return JSONResponse(self._shown(name))
+        return JSONResponse(await self._shown(name))
 
     async def complete(self, request: Request) -> Response:
         """Answer the last message of a conversation."""
@@ -147,8 +148,8 @@ class Endpoint:
             async with aclosing(parts):
                 document = await _while_connected(request, completion.document(parts))
             return JSONResponse(document)
-        await _while_connected(request, _decided(parts))
-        chunks = completion.chunks(parts, streams(graph, context))
+        begun = await _while_connected(request, _decided(parts))
+        chunks = completion.chunks(_continued(begun, parts), streams(graph, context))
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return Stream(_lines(chunks), headers=headers, media_type="text/event-stream")
 
@@ -178,8 +179,16 @@ class Endpoint:
         graph = self._graph()
         return graph.copy({"checkpointer": self._saver}) if self._saver else graph
 
-    def _shown(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._started, "owned_by": "hopgate"}
+    async def _shown(self, name: str) -> dict[str, Any]:
+        graph = self._graph()
+        settings = self._context(name).over(graph.defaults)
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "hopgate",
+            "alpha": await NodeRuntime(settings, graph.resources).alpha(),
+        }
 
     def _context(self, model: str, sampling: Mapping[str, Any] | None = None) -> Context:
         """Return the settings that a model's name stands for, and how the answer is sampled.
@@ -189,7 +198,7 @@ class Endpoint:
             ValueError: Its α is not from 0 to 1.
         """
         name, settings = self._graph().name, {**self._settings, **(sampling or {})}
-        if model == name:
+        if model in (name, DEFAULT):
             return Context(**settings)
         alphas = {each.name: each.alpha for each in PRESETS}
         given = model.removeprefix(f"{name}-")
@@ -206,11 +215,28 @@ class Endpoint:
         return Context(**{**settings, "alpha": alpha})
 
 
-async def _decided(parts: AsyncGenerator[Part, None]) -> None:
-    """Wait for the gate's decision; what fails before it can have an HTTP status of its own."""
+async def _decided(parts: AsyncGenerator[Part, None]) -> list[Part]:
+    """Wait for the gate's decision, or for an answer that begins before it.
+
+    What fails before can have an HTTP status of its own.
+
+    Returns:
+        The last part.
+    """
     async for kind, part in parts:
-        if kind == "state" and "gate" in part.get("decision", {}):
-            return
+        if kind == "answering" or (kind == "state" and "gate" in part.get("decision", {})):
+            return [(kind, part)]
+    return []
+
+
+async def _continued(
+    begun: list[Part], parts: AsyncGenerator[Part, None]
+) -> AsyncGenerator[Part, None]:
+    async with aclosing(parts):
+        for part in begun:
+            yield part
+        async for part in parts:
+            yield part
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:

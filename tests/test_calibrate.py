@@ -102,8 +102,8 @@ def test_the_best_point_that_meets_a_goal(goal: Goal, best: int) -> None:
 @pytest.mark.parametrize(
     ("budget", "floor", "message"),
     [
-        (None, None, "either --budget-steps or --min-accuracy"),
-        (1.0, 0.4, "either --budget-steps or --min-accuracy"),
+        (None, None, "give one of --budget-steps"),
+        (1.0, 0.4, "give one of --budget-steps"),
         (-1.0, None, "--budget-steps is -1"),
         (float("nan"), None, "--budget-steps is nan"),
         (None, 1.1, "--min-accuracy is 1.1"),
@@ -301,7 +301,7 @@ def test_ask_and_route_accept_a_saved_setting(
     routed = run("route", "Why?", *named)
     assert json.loads(routed.out)["alpha"] == kept["alpha"], routed.err
     fake.answers(by_task(gate="[Yes]", reason="So the answer is: x", answer="x [1]"))
-    asked = run("ask", "Why is the sea salt?", *named)
+    asked = run("ask", "Why is the sea salt?", *named, "--gate", "ta-are")
     assert json.loads(asked.out)["decision"]["route"]["alpha"] == kept["alpha"], asked.err
 
 
@@ -327,7 +327,7 @@ def test_an_unknown_name_is_one_line(run: Callable[..., Ran], router: Path) -> N
     ("arguments", "parts"),
     [
         ([], ["--budget-steps", "--min-accuracy"]),
-        (["--budget-steps", "1", "--min-accuracy", "0.5"], ["either --budget-steps"]),
+        (["--budget-steps", "1", "--min-accuracy", "0.5"], ["give one of --budget-steps"]),
         (["--min-accuracy", "2"], ["--min-accuracy is 2"]),
         (["--min-accuracy", "1"], ["reaches an accuracy of 1", "has an accuracy"]),
         (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "lowercase letters"]),
@@ -356,3 +356,24 @@ def test_nothing_is_routed_for_a_read_only_folder(
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != router)
     command = ("calibrate", "--router", router, "--labels", labels, "--budget-steps", "9")
     one_line(run(*command, "--save", "cheap"), 1, str(router), "permission denied", "--router")
+
+
+def test_calls_and_tokens_are_budgets_too(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    """A search costs more tokens than an answer without one, so a low budget leaves few."""
+    names, path = ("zero", "one", "multiple"), tmp_path / "labels.jsonl"
+    calls = dict(zip(names, (1, 1, 3), strict=True))
+    tokens = {name: {"prompt": 100 * at + 90, "completion": 10} for at, name in enumerate(names)}
+    rows = [
+        {"id": str(at), "question": f"Who was number {at}?", "label": "B", "correct": ["one"]}
+        | {"calls": calls, "tokens": tokens}
+        for at in range(20)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("calibrate", "--labels", path, "--json")
+    found = json.loads(run(*command, "--budget-tokens", "150").out)
+    assert 100 <= found["tokens"] <= 150
+    assert found["tokens"] == pytest.approx(100 + 100 * found["steps"])
+    assert json.loads(run(*command, "--budget-calls", "1").out)["calls"] == 1
+    del rows[3]["tokens"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    one_line(run(*command, "--budget-tokens", "150"), 2, "needs the tokens of every question")

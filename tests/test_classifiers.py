@@ -364,7 +364,7 @@ def test_routing_imports_only_what_it_needs() -> None:
             del sys.modules[name]
         importlib.import_module(f"{room}.router").load_router().route(["Who?"], 0.5)
         imported = {name for name in sys.modules if name.startswith(f"{room}.")}
-    needed = {"checkpoint", "dial", "doubts", "drift", "router"}
+    needed = {"checkpoint", "decision", "dial", "doubts", "drift", "router"}
     assert imported == {f"{room}.{name}" for name in needed}
 
 

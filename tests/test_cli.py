@@ -172,7 +172,7 @@ def test_gate_and_router_decide_at_the_given_alpha(
     assert ran.code == 0, ran.err
     decision = json.loads(ran.out)["decision"]
     assert decision["gate"]["answer"] == "yes"
-    assert decision["gate"]["mode"] == "ta-are"
+    assert decision["gate"]["mode"] == "coverage"
     route = decision["route"]
     assert route["alpha"] == 0.8
     assert set(route["probs"]) == {"A", "B", "C"}
@@ -683,11 +683,12 @@ def test_doctor_tries_the_endpoint_and_hides_the_key(
 def test_doctor_says_which_llm_the_router_takes_the_model_for(
     run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for model, ok, found in (("qwen3", False, "flan-t5-xl"), ("gpt-4o", True, "gpt-4o")):
+    taken = (("qwen3", False, "flan-t5-xl", 0.3), ("gpt-4o", True, "gpt-4o", 0))
+    for model, ok, found, alpha in taken:
         monkeypatch.setenv("OPENAI_MODEL", model)
         checks = {check["name"]: check for check in json.loads(run("doctor", "--json").out)}
         check = checks["router's profile"]
-        assert (check["ok"], check["found"]) == (ok, f"{found} for openai:{model}")
+        assert (check["ok"], check["found"]) == (ok, f"{found} for openai:{model}, α = {alpha}")
         assert ("does not know openai:qwen3" in check["advice"]) is not ok
 
 

@@ -18,10 +18,10 @@ def test_the_demo_takes_each_of_the_three_paths_and_names_sources(
     assert "gate    no" in none
     assert "route" not in none
     assert "0 retrievals" in none
-    assert re.search(r"gate    yes.*\nroute   B at α = 0.7 \(A 0\.\d\d  B", single)
+    assert re.search(r"gate    yes \(coverage\)[^│]*\nroute   B at α = 0.7 \(A 0\.\d\d  B", single)
     assert "1 retrievals" in single
     assert "hop 2" not in single
-    assert re.search(r"gate    yes.*\nroute   C at α = 0.7", multi)
+    assert re.search(r"gate    yes \(coverage\)[^│]*\nroute   C at α = 0.7", multi)
     assert "hop 2" in multi
     assert "stopped " in multi
     for path in (single, multi):  # a citation follows the answer's box

@@ -18,7 +18,6 @@ from hopgate.classifiers.adding import add_profiles
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST, read
 from hopgate.classifiers.doubts import doubt
 from hopgate.classifiers.drift import (
-    ALPHA,
     CHANCE,
     MIN_QUESTIONS,
     SCORES,
@@ -28,7 +27,6 @@ from hopgate.classifiers.drift import (
     summarise,
 )
 from hopgate.classifiers.router import Router, load_router
-from hopgate.nodes.context import Context
 
 
 class Normal:
@@ -109,10 +107,6 @@ def test_equal_scores_share_a_bin() -> None:
     found = summarise(Normal(), ["0 1 a", "0 1 b", "0 1 c", "0 2 d"])
     assert found.cuts[SCORES[0]] == [0] and found.counts[SCORES[0]] == [4, 0]
     assert sum(found.counts[SCORES[1]]) == 4
-
-
-def test_labels_are_counted_at_the_default_of_a_request() -> None:
-    assert Context().alpha == ALPHA
 
 
 # In a router's folder

@@ -64,7 +64,7 @@ async def test_every_decision_sends_an_event(fake: FakeOpenAI) -> None:
         {"event": "hop", "number": 2, "query": FACT, "passages": [passage(CORRANE)]},
         {"event": "thought", "number": 2, "thought": "So the answer is: Lissmere."},
         {"event": "stop", "number": 2, "stop_reason": "answered"},
-        {"event": "answering", "passages": 2, "full": True, "thoughts": False},
+        {"event": "answering", "passages": 2, "full": True, "thoughts": False, "may_search": False},
         {"event": "token", "text": "Lissmere [1]"},
     ]
     assert (answer["event"], answer["text"]) == ("answer", "Lissmere [1]")

@@ -47,6 +47,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+ASKING = {"HOPGATE_LIMITS": '{"gate": ["ta-are"]}'}
+"""The gate asks the model, so that scripted replies decide and not what the collection holds."""
+
+
 # FastAPI
 
 
@@ -109,6 +113,7 @@ def _app(
         "HOPGATE_POSTGRES": postgres.replace("postgres@", f"postgres:{PASSWORD}@"),
         "OPENAI_API_KEY": "sk-app-1f6b0c9d2e",
         "OPENAI_BASE_URL": _fake_server.base_url,
+        **ASKING,
     }
     app = App(tmp_path_factory.mktemp("app"), env)
     yield app
@@ -145,8 +150,8 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
 
 
 def test_events_are_streamed_during_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
-    fake.answers(by_task(gate="[No]", direct=Reply("Tokyo", delay=0.5)))
-    asked = {"thread": thread, "question": "What is the capital of Japan?"}
+    fake.answers(by_task(gate="[No]", direct=Reply("Berlin", delay=0.5)))
+    asked = {"thread": thread, "question": "What is the capital of Germany?"}
     with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW) as response:
         lines = response.iter_lines()
         assert next(lines) == "event: gate"
@@ -156,13 +161,13 @@ def test_events_are_streamed_during_the_run(fake: FakeOpenAI, app: App, thread: 
 
 
 def test_concurrent_conversations_do_not_mix(fake: FakeOpenAI, app: App) -> None:
-    capitals = {"Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
+    capitals = {"Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
 
     def direct(asked: str) -> str:
         return next(capitals[name] for name in capitals if f"of {name}?" in asked)
 
     fake.answers(by_task(gate="[No]", direct=direct, condense=lambda asked: asked.splitlines()[-2]))
-    threads = {str(uuid4()): names for names in (("Japan", "Italy"), ("Spain", "England"))}
+    threads = {str(uuid4()): names for names in (("Germany", "Italy"), ("Spain", "England"))}
 
     def converse(thread: str) -> None:
         for name in threads[thread]:
@@ -174,23 +179,23 @@ def test_concurrent_conversations_do_not_mix(fake: FakeOpenAI, app: App) -> None
         turns = [(f"What is the capital of {name}?", capitals[name]) for name in names]
         roles = ("human", "ai", "human", "ai")
         assert app.history(thread) == list(zip(roles, [*turns[0], *turns[1]], strict=True))
-    assert not any("Japan" in prompt and "Spain" in prompt for prompt in fake.prompts)
+    assert not any("Germany" in prompt and "Spain" in prompt for prompt in fake.prompts)
 
 
 def test_two_questions_of_one_conversation_wait_for_each_other(
     fake: FakeOpenAI, app: App, thread: str
 ) -> None:
-    said = by_task(gate=Reply("[No]", delay=0.3), direct="Tokyo", condense="Where is it?")
+    said = by_task(gate=Reply("[No]", delay=0.3), direct="Berlin", condense="Where is it?")
     fake.answers(said)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda each: app.ask(thread, each), ["Where is Tokyo?", "Where is it?"]))
+        list(pool.map(lambda each: app.ask(thread, each), ["Where is Berlin?", "Where is it?"]))
     assert [role for role, _ in app.history(thread)] == ["human", "ai", "human", "ai"]
 
 
 def test_two_processes_answer_one_question_of_a_conversation_at_a_time(
     fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
 ) -> None:
-    said = by_task(gate=Reply("[No]", delay=0.3), direct="Tokyo", condense="Where is it?")
+    said = by_task(gate=Reply("[No]", delay=0.3), direct="Berlin", condense="Where is it?")
     fake.answers(said)
     other = App(tmp_path, app.env)
     try:
@@ -206,15 +211,15 @@ def test_two_processes_answer_one_question_of_a_conversation_at_a_time(
 def test_a_killed_process_frees_its_conversations(
     fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
 ) -> None:
-    fake.answers(by_task(gate=Reply("[No]", delay=60), direct="Tokyo"))
+    fake.answers(by_task(gate=Reply("[No]", delay=60), direct="Berlin"))
     other = App(tmp_path, app.env)
     with ThreadPoolExecutor() as pool:
-        cut = pool.submit(other.ask, thread, "Where is Tokyo?")
+        cut = pool.submit(other.ask, thread, "Where is Berlin?")
         wait_for(lambda: bool(fake.requests))
         other.stop(signal.SIGKILL)
         assert isinstance(cut.exception(), httpx.HTTPError)
-    fake.answers(by_task(gate="[No]", direct="Tokyo", condense="Where is Tokyo?"))
-    assert app.ask(thread, "Where is Tokyo?")[-1]["answer"] == "Tokyo"
+    fake.answers(by_task(gate="[No]", direct="Berlin", condense="Where is Berlin?"))
+    assert app.ask(thread, "Where is Berlin?")[-1]["answer"] == "Berlin"
 
 
 @pytest.mark.parametrize(
@@ -245,14 +250,16 @@ def test_bad_input_is_refused_with_the_field_and_costs_nothing(
 
 
 def test_a_client_that_leaves_cancels_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
-    fake.answers(by_task(gate=Reply("[No]", delay=0.5), direct="Tokyo", condense="Where is Tokyo?"))
-    asked = {"thread": thread, "question": "Where is Tokyo?"}
+    fake.answers(
+        by_task(gate=Reply("[No]", delay=0.5), direct="Berlin", condense="Where is Berlin?")
+    )
+    asked = {"thread": thread, "question": "Where is Berlin?"}
     with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW):
         wait_for(lambda: len(fake.requests) == 1)
     time.sleep(1)  # longer than the reply takes, after which the run would go on
     assert len(fake.requests) == 1
-    assert app.history(thread) == [("human", "Where is Tokyo?")]
-    assert app.ask(thread, "Where is Tokyo?")[-1]["answer"] == "Tokyo"
+    assert app.history(thread) == [("human", "Where is Berlin?")]
+    assert app.ask(thread, "Where is Berlin?")[-1]["answer"] == "Berlin"
 
 
 def test_an_error_of_the_model_is_streamed_in_one_line(
@@ -269,8 +276,8 @@ def test_an_error_of_the_model_is_streamed_in_one_line(
 def test_a_conversation_outlives_a_killed_app_and_another_model(
     fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
 ) -> None:
-    fake.answers(by_task(gate="[No]", direct="Tokyo"))
-    app.ask(thread, "What is the capital of Japan?")
+    fake.answers(by_task(gate="[No]", direct="Berlin"))
+    app.ask(thread, "What is the capital of Germany?")
     fake.answers(by_task(condense="What is the capital of Italy?", gate=Reply("[No]", delay=60)))
     asked = {"thread": thread, "question": "And of Italy?"}
     with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW):
@@ -279,7 +286,7 @@ def test_a_conversation_outlives_a_killed_app_and_another_model(
     fake.answers(by_task(condense="What is the capital of Italy?", gate="[No]", direct="Rome"))
     again = App(tmp_path, app.env | {"OPENAI_MODEL": "other"})
     try:
-        before = [("human", "What is the capital of Japan?"), ("ai", "Tokyo")]
+        before = [("human", "What is the capital of Germany?"), ("ai", "Berlin")]
         assert again.history(thread) == [*before, ("human", "And of Italy?")]
         *_, answer, result = again.ask(thread, "What is the capital of Italy?", alpha=0)
         assert (answer["text"], result["decision"]["model"]) == ("Rome", "openai:other")
@@ -320,7 +327,7 @@ async def test_a_connection_that_fails_does_not_show_its_password(
 
 # A batch
 
-CAPITALS = {"Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
+CAPITALS = {"Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
 
 
 @pytest.fixture
@@ -405,8 +412,15 @@ def test_a_question_that_fails_does_not_stop_the_rest_and_is_tried_again(
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_concurrency_is_limited(
-    fake: FakeOpenAI, questions: Path, tmp_path: Path, concurrency: int
+    fake: FakeOpenAI,
+    questions: Path,
+    tmp_path: Path,
+    concurrency: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(
+        "hopgate.nodes.gate.is_open", lambda context: False
+    )  # so the model is asked
     open_now, most = set[str](), 0
 
     def gate(asked: str) -> Reply:
@@ -437,7 +451,7 @@ def test_a_batch_runs_on_the_embedded_model(
 ) -> None:
     questions.write_text(questions.read_text().splitlines()[0])
     assert batch(questions, tmp_path / "out.jsonl") == 0
-    assert "Tokyo" in written(tmp_path / "out.jsonl")["Japan"]
+    assert "Berlin" in written(tmp_path / "out.jsonl")["Germany"]
 
 
 # A tool of a ReAct agent
@@ -552,9 +566,9 @@ def test_the_middleware_adds_passages_only_if_they_are_needed(
     assert (answer, strategy) == ("In 1858 [1].", "  strategy: single")
     assert first == "  [1] Skerrane Light (passages.jsonl)"
     assert "reef 9 kilometres off" in str(fake.requests[-1]["messages"])
-    fake.answers(decided("[No]", "Tokyo"))
-    shown = run_example("agent_middleware", "What is the capital of Japan?", capsys)
-    assert (shown[0], shown[2:]) == ("Tokyo", ["  strategy: none"])
+    fake.answers(decided("[No]", "Eight"))
+    shown = run_example("agent_middleware", "How many legs has a spider?", capsys)
+    assert (shown[0], shown[2:]) == ("Eight", ["  strategy: none"])
 
 
 def test_the_chain_answers_with_the_documents_that_were_found(
@@ -568,8 +582,8 @@ def test_the_chain_answers_with_the_documents_that_were_found(
         3,
     )
     assert "reef 9 kilometres off" in str(fake.requests[-1]["messages"])
-    fake.answers(decided("[No]", "Tokyo"))
-    assert run_example("retriever_chain", "What is the capital of Japan?", capsys) == ["Tokyo"]
+    fake.answers(decided("[No]", "Eight"))
+    assert run_example("retriever_chain", "How many legs has a spider?", capsys) == ["Eight"]
     assert "Documents:\nnone" in str(fake.requests[-1]["messages"][0]["content"])
 
 

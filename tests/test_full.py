@@ -283,3 +283,25 @@ def test_the_prompts_of_a_new_project_are_hopgate_s_own() -> None:
     exec((TEMPLATE / "graph.py").read_text(encoding="utf-8"), space)
     assert space["ANSWER"] == prompts.full("answer")
     assert space["ANSWER_WITH_PASSAGES"] == prompts.full("answer_with_passages")
+
+
+# One call: the reply, or the wish to search
+
+
+REPLY = Context(gate="reply", answers="full")
+
+
+async def test_a_reply_without_a_search_takes_one_call(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(direct="Rain falls softly."))
+    result = await graph().ainvoke({"question": QUESTION}, context=REPLY)
+    assert (result["answer"], result["decision"]["strategy"]) == ("Rain falls softly.", "none")
+    assert (result["decision"]["gate"]["mode"], result["usage"]["llm_calls"]) == ("reply", 1)
+    assert prompts.MAY_SEARCH in fake.prompts[0]
+
+
+async def test_the_wish_to_search_is_followed(fake: FakeOpenAI) -> None:
+    fake.says("[search]", "In 1858 [1].")
+    result = await graph().ainvoke({"question": QUESTION}, context=REPLY)
+    assert (result["answer"], result["usage"]["llm_calls"]) == ("In 1858 [1].", 2)
+    assert result["decision"]["gate"]["reason"] == "the model asks for a search"
+    assert prompts.MAY_SEARCH not in fake.prompts[1]

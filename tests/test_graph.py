@@ -28,6 +28,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from hopgate import Context, build_graph, graph
+from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.models.chat import ModelError
 from hopgate.nodes.context import explain
 
@@ -120,7 +121,7 @@ def test_the_schema_of_the_settings_is_generated_once(monkeypatch: pytest.Monkey
     assert first and set(first["properties"]) == {each.name for each in fields(Context)}
     first["properties"]["alpha"].clear()
     again = graph.get_context_jsonschema()
-    assert again and again["properties"]["alpha"]["maximum"] == 1
+    assert again and again["properties"]["alpha"]["anyOf"][0]["maximum"] == 1
 
 
 # The paths
@@ -664,7 +665,7 @@ async def test_a_setting_in_configurable_has_no_effect_and_the_answer_says_so(
 ) -> None:
     fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
     result = await build().ainvoke({"question": QUESTION}, {"configurable": {"alpha": 0.9, "x": 1}})
-    assert result["decision"]["alpha"] == Context().alpha
+    assert result["decision"]["alpha"] == DEFAULT_ALPHA
     (warning,) = result["decision"]["warnings"]
     assert warning == "configurable.alpha has no effect; give it as context=Context(alpha=…)"
 

@@ -30,6 +30,7 @@ async def test_the_plain_flow_makes_the_same_calls_as_the_graph(
     plain, own = await plain_flow.load_plain(), await plain_flow.load_own()
     graph = build_graph()
     settings = {"model": plain_flow.MODEL, "alpha": plain_flow.ALPHA, "answers": "short"}
+    settings["gate"] = "ta-are"
     questions = load_measures.questions()[:8]
 
     async def hopgate(question: str) -> Any:

@@ -69,7 +69,7 @@ def azure(fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> FakeOpenAI:
 
 async def test_a_model_of_another_provider_answers(azure: FakeOpenAI) -> None:
     azure.answers(by_task(gate="[No]", direct="Tokyo"))
-    context = Context(model="azure_openai:my:deployment")
+    context = Context(model="azure_openai:my:deployment", gate="ta-are")
     result = await build_graph().ainvoke({"question": "What is Japan's capital?"}, context=context)
     assert result["answer"] == "Tokyo"
     assert result["decision"]["model"] == "azure_openai:my:deployment"

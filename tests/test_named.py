@@ -90,7 +90,7 @@ def damaged_router(context: Context) -> Path:
 
 
 def routed(context: Context) -> object:
-    return asyncio.run(named.route(context, MODEL, "Who was first?"))
+    return asyncio.run(named.route(context, MODEL, "Who was first?", 0.5))
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,8 @@ def test_importing_and_searching_load_only_what_they_need() -> None:
     heavy, of_retrievers, others = done.stdout.splitlines()
     assert heavy == "[]"
     assert of_retrievers == (
-        "base encoders factory filters hybrid index language manifest segments sources stores words"
+        "base coverage encoders factory filters hybrid index language manifest segments sources "
+        "stores words"
     )
     assert others == "[]"
 

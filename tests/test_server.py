@@ -15,6 +15,7 @@ from otlp import Collector
 from pydantic import TypeAdapter
 
 from hopgate import Context
+from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.nodes.events import Event
 from hopgate.server.presets import PRESETS, Preset
 
@@ -49,7 +50,8 @@ def test_schemas_show_the_input_the_output_and_the_settings(schemas: Any) -> Non
     assert {"answer", "citations", "decision", "hops", "usage"} <= output
     fields = schemas["context_schema"]["properties"]
     alpha = fields["alpha"]
-    assert (alpha["minimum"], alpha["maximum"], alpha["default"]) == (0, 1, 0.7)
+    number = alpha["anyOf"][0]
+    assert (number["minimum"], number["maximum"], alpha["default"]) == (0, 1, None)
     assert "0 is cheapest, 1 most reliable" in alpha["description"]
     assert fields["strategy"]["enum"] == ["auto", "none", "single", "multi"]
 
@@ -99,7 +101,7 @@ async def test_the_presets_exist_from_the_start(client: LangGraphClient) -> None
     found = await client.assistants.search(metadata={"created_by": "hopgate"})
     assert {each["name"]: each["context"] for each in found} == {
         "cheapest": {"alpha": 0.0},
-        "balanced": {"alpha": 0.7},
+        "balanced": {},
         "most-reliable": {"alpha": 1.0},
     }
     assert all(each["description"] and each["graph_id"] == "hopgate" for each in found)
@@ -121,7 +123,7 @@ async def test_runs_use_a_preset_s_alpha_unless_they_bring_their_own(
 
     without = await asyncio.gather(*(alpha(preset) for preset in PRESETS))
     own = await asyncio.gather(*(alpha(preset, alpha=0.25) for preset in PRESETS))
-    assert without == [preset.alpha for preset in PRESETS] == [0, 1, 0.7]
+    assert without == [0, 1, DEFAULT_ALPHA]  # with a forced strategy, no profile is asked for
     assert own == [0.25] * 3
 
 
@@ -359,7 +361,7 @@ async def test_settings_belong_to_the_run_not_to_the_thread(
             thread, "hopgate", input={"question": QUESTION}, context=context
         )
         alphas.append((result["decision"]["alpha"], result["decision"]["gate"]["mode"]))
-    assert alphas == [(0.9, "never"), (0.7, "ta-are")]
+    assert alphas == [(0.9, "never"), (0.0, "coverage")]
 
 
 async def test_threads_are_found_by_metadata_and_values(

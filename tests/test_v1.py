@@ -596,15 +596,15 @@ def test_metrics_count_the_runs_and_need_no_token(public: Serving, fake: FakeOpe
 
 
 async def test_a_langgraph_server_answers_too(dev_server: Server, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[No]", direct=streamed("It is", " Tokyo")))
+    fake.answers(by_task(gate="[No]", direct=streamed("It has", " eight")))
     client = AsyncOpenAI(base_url=f"{dev_server.url}/v1", api_key="none", max_retries=0)
     async with client:
         assert "balanced" in [each.id async for each in client.models.list()]
         stream = await client.chat.completions.create(
-            model="cheapest", messages=[user("What is the capital of Japan?")], stream=True
+            model="cheapest", messages=[user("How many legs has a spider?")], stream=True
         )
         pieces = [each.choices[0].delta.content async for each in stream]
-    assert [each for each in pieces if each] == ["It is", " Tokyo"]
+    assert [each for each in pieces if each] == ["It has", " eight"]
     assert "BlockingError" not in dev_server.log.read_text()
 
 
@@ -803,3 +803,21 @@ def test_the_assistant_s_marks_are_dropped_from_the_history() -> None:
     messages = [user("a"), {"role": "assistant", "content": "It is [1]. So [2, 3]."}, user("b [1]")]
     asked = ChatRequest(model="hopgate", messages=messages)
     assert [each.text for each in asked.history()] == ["a", "It is. So.", "b [1]"]
+
+
+def test_a_stream_never_shows_the_wish_to_search(
+    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    """With the gate `reply`, the first tokens say whether the stream goes on or is dropped."""
+    options = ("--gate", "reply", "--model", "openai:fake", "--profile", "gpt-4o")
+    with serving(tmp_path, _fake_server, *options) as found:
+        for first, shown in (
+            (["[sea", "rch]"], ["In", " 1858 [1]."]),
+            (["[S", "ure] Rain", " falls."], ["[Sure] Rain", " falls."]),
+        ):
+            fake.says(streamed(*first), streamed("In", " 1858 [1]."))
+            chunks = found.client().chat.completions.create(
+                model="hopgate", messages=[user(QUESTION)], stream=True
+            )
+            texts = [each.choices[0].delta.content for each in chunks]
+            assert [each for each in texts if each] == shown

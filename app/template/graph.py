@@ -50,7 +50,6 @@ ANSWER_WITH_PASSAGES = ChatPromptTemplate.from_messages(
 SETTINGS = Context(
     index=str(INDEX),
     model="auto",  # the model that .env names; without one, the embedded model
-    alpha=0.7,  # 0 is cheapest, 1 most reliable
 )
 
 

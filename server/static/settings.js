@@ -108,12 +108,12 @@ function isAbout(message, { name, input, read, default: initial }) {
 function makeField(name, schema) {
   const kind = schema.anyOf?.find((each) => each.type !== "null") ?? schema;
   const nullable = kind !== schema;
-  const { input, read, write } = control(kind, schema.default, nullable);
+  const { input, read, write } = control(kind, schema.default, nullable && name !== "alpha");
   const title = NAMES[name] ?? titleOf(name);
   input.name = name;
   const around = block(title, input, schema.description ?? "");
   const field = { name, input, read, write, default: schema.default, block: around };
-  if (name === "alpha") field.write = makeDial(field);
+  if (name === "alpha") Object.assign(field, makeDial(field));
   field.write(schema.default);
   return field;
 }
@@ -179,18 +179,24 @@ function block(title, input, description) {
   );
 }
 
-/** Show the value of α and label its range; return the function that writes it. */
-function makeDial({ block, input, write }) {
+/** Show the value of α and label its range; until it is moved, it is the profile's own. */
+function makeDial({ block, input }) {
   const output = el("output", { for: input.id });
-  const show = () => (output.textContent = Number(input.value).toFixed(2));
-  input.addEventListener("input", show);
+  let moved = false;
+  const show = () => (output.textContent = moved ? Number(input.value).toFixed(2) : "the profile’s own");
+  input.addEventListener("input", () => {
+    moved = true;
+    show();
+  });
   find("label", block).append(output);
   block.classList.add("dial");
   block.append(el("span", { class: "range" }, el("span", {}, "cheapest"), el("span", {}, "most reliable")));
-  return (value) => {
-    write(value);
+  const write = (value) => {
+    moved = value !== null;
+    input.value = value ?? 0.5;
     show();
   };
+  return { write, read: () => (moved ? Number(input.value) : null) };
 }
 
 const titleOf = (name) => {

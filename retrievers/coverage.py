@@ -1,0 +1,130 @@
+"""Whether a collection is about a question: its best score beside those of questions about nothing.
+
+Inner products of different encoders and collections cannot be compared, and the best of many
+passages is higher than that of few. So an index is asked, when it is built, questions that its
+documents most likely do not answer. What a question scores above them, it owes to the collection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hopgate.retrievers.base import Hit
+
+    Vectors: TypeAlias = NDArray[np.float32]
+
+BACKGROUND = (
+    "What is the capital of Norway?",
+    "How many legs does an ant have?",
+    "Who painted the Mona Lisa?",
+    "What is the square root of 81?",
+    "In which year did the First World War begin?",
+    "What is the chemical symbol of silver?",
+    "How many seconds are in a minute?",
+    "Who wrote Don Quixote?",
+    "Which planet has rings?",
+    "What language is spoken in Argentina?",
+    "What colour is a ripe banana?",
+    "How many months have 31 days?",
+    "At what temperature does water boil?",
+    "Who sang Imagine?",
+    "What is the opposite of cold?",
+    "Which ocean is the largest?",
+    "How many corners does a square have?",
+    "Who developed the theory of relativity?",
+    "What is the currency of India?",
+    "Which animal says moo?",
+    "How many rings are on the Olympic flag?",
+    "What do plants need to grow?",
+    "In which country are the pyramids?",
+    "What is the highest waterfall in the world?",
+    "Hello, how are you doing?",
+    "Thank you very much!",
+    "Tell me something funny.",
+    "Write a poem about the sea.",
+    "What is 12 plus 30?",
+    "Can I ask you a question?",
+    "What is your name?",
+    "Write a short story about a lost dog.",
+    "I am tired.",
+    "Translate 'thank you' into French.",
+    "That was a good answer.",
+    "Goodbye and have a nice day.",
+    "Give me a name for a cat.",
+    "Do you have feelings?",
+    "Which film should I watch tonight?",
+    "Make this sentence more polite: open the window.",
+    "Write a function that reverses a string.",
+    "Tell me a fairy tale.",
+    "Are you a robot?",
+    "Congratulate my brother on his exam.",
+    "What rhymes with house?",
+    "How can I fall asleep more easily?",
+    "Is this sentence correct: she don't know?",
+    "Who would win, a lion or a tiger?",
+)
+"""General knowledge and chatter. A collection that answers such questions scores high on them, so
+that little is plainly covered by it: the router and the model decide there."""
+
+
+class Look(NamedTuple):
+    """One search, and what it says about the collection.
+
+    Attributes:
+        hits: The passages found, best first.
+        score: The highest inner product with a passage; None if the collection was not measured.
+        background: What the questions of `BACKGROUND` score, ascending.
+    """
+
+    hits: list[Hit]
+    score: float | None = None
+    background: Sequence[float] = ()
+
+    @property
+    def share(self) -> float | None:
+        """The share of the background's questions that score lower; None if it is not known."""
+        if self.score is None or not self.background:
+            return None
+        return bisect_left(self.background, self.score) / len(self.background)
+
+
+class Measured(Protocol):
+    """What is known about a collection: the manifest of an index, or that of a store."""
+
+    def get(self, name: str, /) -> Any:
+        """Return a value by its name."""
+        ...
+
+
+def background_of(known: Measured) -> Sequence[float]:
+    """Return what the background's questions score in a collection; empty if scores say nothing.
+
+    That is so where the encoder does not know the language: there the mode is `bm25`.
+    """
+    return [] if known.get("mode") == "bm25" else known.get("background") or []
+
+
+def measure(
+    best: Callable[[Vectors], Sequence[float]], encode: Callable[..., Vectors]
+) -> list[float]:
+    """Return what the questions of `BACKGROUND` score in a collection, ascending.
+
+    Args:
+        best: Returns the highest inner product of each query's vector with a passage.
+        encode: Encodes queries.
+    """
+    return sorted(round(float(score), 4) for score in best(encode(BACKGROUND)))
+
+
+def look_at(retriever: Any, queries: Sequence[str], k: int, **options: Any) -> list[Look]:
+    """Search with a retriever; one without a method `look` says nothing about its collection."""
+    if hasattr(retriever, "look"):
+        found: list[Look] = retriever.look(queries, k, **options)
+        return found
+    return [Look(hits) for hits in retriever.search(queries, k, **options)]
