@@ -1,6 +1,9 @@
 """Make the dials of a trained router again, and the summaries of its training questions.
 
     python tools/redial.py classifiers/weights QUESTIONS.jsonl … [--profile NAME …]
+    python tools/redial.py classifiers/weights LABELS.jsonl --profile NAME --alpha
+
+With `--alpha` only the profile's default α is made, from the labels that it was trained on.
 
 Nothing is trained: only manifest.json changes. The questions are the ones that the profile was
 trained on, never those that its figures are measured on; the steps are counted on them, and
@@ -18,6 +21,7 @@ from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.fitting import all_features
 from hopgate.classifiers.networks import network_from
 from hopgate.classifiers.router import Router
+from hopgate.classifiers.training import read_cost
 from hopgate.classifiers.utility import dials_of
 from hopgate.common.files import json_bytes, write_atomic
 
@@ -28,8 +32,15 @@ def main() -> None:
     parser.add_argument("router", type=Path)
     parser.add_argument("questions", type=Path, nargs="+")
     parser.add_argument("--profile", action="append", help="default: all")
+    parser.add_argument("--alpha", action="store_true", help="make the profile's default α")
     options = parser.parse_args()
     checkpoint, manifest = read(options.router), verify(options.router)
+    if options.alpha:
+        (profile,) = options.profile
+        alpha = Router(checkpoint, profile).cheapest_alpha(read_cost(profile, options.questions))
+        manifest["alphas"] = manifest.get("alphas", {}) | {profile: alpha}
+        write_atomic(options.router / MANIFEST, json_bytes(manifest))
+        return
     profiles = options.profile or checkpoint.profiles
     parts = {part for profile in profiles for part in checkpoint.blended_parts(profile)}
     if manifest["training"]["objective"] != "utility" or parts - checkpoint.parts.keys():
