@@ -619,3 +619,12 @@ def test_an_account_that_does_not_own_the_table_is_told(
     (tmp_path / "files" / "a.md").write_text("# A\n\nA page.\n")
     with pytest.raises(RuntimeError, match=r"must be owner of table owned; .* ALTER TABLE"):
         add([tmp_path / "files"], "pgvector:owned")
+
+
+def test_a_store_says_what_it_covers(store: str) -> None:
+    build_from_passages(PASSAGES, store, language="en")
+    found = open_source(store).look(["When was Skerry Light first lit?", "Tell me a joke."], 3)  # type: ignore[attr-defined]
+    about, chatter = found
+    assert about.share == 1 and chatter.share < 0.9
+    assert about.hits[0]["title"] == "Skerry Light"
+    assert len(about.background) == 48
