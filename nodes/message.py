@@ -135,7 +135,8 @@ _ABOUT_SAID = _search(
 _INTRODUCTION = _search(
     r"^\W*(?:(?:hi|hello|hey|hallo|bonjour|hola)\b\W*)?"
     + _either(
-        "my name is; i'm called; call me; i(?:'m| am) from; i work (?:in|at|for); i live in; "
+        "my name is; i'm called; call me; i(?:'m| am) (?:from|\\w+,? and i (?:work|live)); "
+        "i work (?:in|at|for); i live in; "
         "ich hei(?:ß|ss)e; mein name ist; je m'appelle; me llamo"
     )
     + r"(?!.*(?:\?|\b(?:need|want|looking|how|can|can't|could|help|brauche|voudrais)\b))",
