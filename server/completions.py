@@ -26,6 +26,8 @@ from hopgate.nodes.reading import settled
 from hopgate.nodes.state import Citation
 from hopgate.nodes.text import CODE, MARK, keep_marks, outside_code
 
+PIECES = 500
+"""A long reply is read for the next piece when it has grown by this part, which costs little."""
 OWNER = "owner"
 """Key of a kept run's metadata: the name of its user, empty without users."""
 SHOWN = ("citations", "decision", "hops", "usage")
@@ -210,16 +212,19 @@ class Completion:
             parts: From `run`.
             live: Whether to send tokens before the answer is final.
         """
-        reply, sent, state, start = "", "", Json(), Json()
+        reply, sent, read, state, start = "", "", 0, Json(), Json()
         yield self._chunk({"role": "assistant", "content": ""})
         async with aclosing(parts):
             async for kind, part in parts:
                 if kind == "state":
                     state = part
                 elif kind == "answering":
-                    reply, start = "", part
+                    reply, read, start = "", 0, part
                 elif live:
                     reply += part
+                    if len(reply) - read < len(reply) // PIECES:
+                        continue
+                    read = len(reply)
                     if more := _shown_so_far(reply, start)[len(sent) :]:
                         sent += more
                         yield self._chunk({"content": more})
