@@ -143,7 +143,7 @@ def settled(reply: str, passages: int, *, full: bool, thoughts: bool = False) ->
     if full:
         return text
     text = _PREFIX.sub("", text)
-    plain = MARK.sub("", text)
+    plain = _PREFIX.sub("", MARK.sub("", text))
     is_label = "answer".startswith(plain.lower())
     return "" if is_label or _MAY_BE_UNKNOWN.fullmatch(plain) else text
 

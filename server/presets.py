@@ -32,11 +32,6 @@ class Preset(NamedTuple):
     description: str
 
     @property
-    def context(self) -> dict[str, float]:
-        """The settings that it saves."""
-        return {} if self.alpha is None else {"alpha": self.alpha}
-
-    @property
     def assistant_id(self) -> str:
         """Return the assistant's id, the same on every server."""
         return str(uuid5(NAMESPACE, self.name))
@@ -80,7 +75,7 @@ def _assistant(preset: Preset) -> dict[str, Any]:
         "assistant_id": preset.assistant_id,
         "name": preset.name,
         "description": preset.description,
-        "context": preset.context,
+        "context": {"alpha": preset.alpha},
         "metadata": {"created_by": CREATOR},
         "if_exists": "do_nothing",
     }

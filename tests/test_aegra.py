@@ -109,7 +109,7 @@ async def test_the_presets_exist_once_for_every_user(servers: list[Server]) -> N
             search = client_of(server, user).assistants.search
             found = await search(metadata={"created_by": "hopgate"})
             assert {each["assistant_id"]: each["context"] for each in found} == {
-                each.assistant_id: each.context for each in PRESETS
+                each.assistant_id: {"alpha": each.alpha} for each in PRESETS
             }
             assert len(await search()) == len(PRESETS) + 1
             assert found[0]["name"] == "balanced"

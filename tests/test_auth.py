@@ -566,12 +566,14 @@ async def test_everyone_can_read_and_run_a_preset_and_nobody_can_change_it(
 
     async def use(preset: Preset) -> None:
         found = await bob.assistants.get(preset.assistant_id)
-        assert (found["name"], found["context"]) == (preset.name, preset.context)
+        assert (found["name"], found["context"]) == (preset.name, {"alpha": preset.alpha})
         assert (await bob.assistants.get_schemas(preset.assistant_id))["context_schema"]
         result: Any = await bob.runs.wait(
             None, preset.assistant_id, input={"question": "?!x"}, context=FAKE
         )
-        assert result["decision"]["alpha"] == preset.context.get("alpha", DEFAULT_ALPHA)
+        assert result["decision"]["alpha"] == (
+            preset.alpha if preset.alpha is not None else DEFAULT_ALPHA
+        )
         for change in (
             lambda: bob.assistants.update(preset.assistant_id, context={"alpha": 0.9}),
             lambda: bob.assistants.set_latest(preset.assistant_id, 1),

@@ -101,7 +101,7 @@ async def test_the_presets_exist_from_the_start(client: LangGraphClient) -> None
     found = await client.assistants.search(metadata={"created_by": "hopgate"})
     assert {each["name"]: each["context"] for each in found} == {
         "cheapest": {"alpha": 0.0},
-        "balanced": {},
+        "balanced": {"alpha": None},
         "most-reliable": {"alpha": 1.0},
     }
     assert all(each["description"] and each["graph_id"] == "hopgate" for each in found)
