@@ -137,13 +137,13 @@ def settled(reply: str, passages: int, *, full: bool, thoughts: bool = False) ->
     open_code = text.find("`", _code_end(text))
     text = text if open_code < 0 else text[:open_code]
     if full or passages:
-        text = keep_marks(_MAY_BE_MARK.sub("", text), range(1, passages + 1))
+        text = keep_marks(_MAY_BE_MARK.sub("", text), range(1, passages + 1)).lstrip()
     else:
         text = text.partition("[")[0].rstrip()
     if full:
         return text
     text = _PREFIX.sub("", text)
-    plain = _PREFIX.sub("", MARK.sub("", text))
+    plain = _PREFIX.sub("", MARK.sub("", text)).strip()
     is_label = "answer".startswith(plain.lower())
     return "" if is_label or _MAY_BE_UNKNOWN.fullmatch(plain) else text
 
