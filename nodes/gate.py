@@ -154,7 +154,7 @@ async def _without_asking(
     does not cover is not. In between, the router may know that no search is needed. α says how
     plainly: with a higher one more is searched, and more is asked.
     """
-    if looked is None:
+    if looked is None or looked["coverage"] is None:
         return None
     alpha, share = await runtime.alpha(), looked["coverage"]["share"]
     least, most = ((1 - alpha) * low + alpha * high for low, high in (COVERED, NOT_COVERED))

@@ -260,30 +260,29 @@ class NodeRuntime:
         The retrieval is counted when its passages are used, see `search`.
 
         Returns:
-            None if the retriever cannot say what it has to do with the query.
+            None if nothing was searched: on the web, or with an app's retriever that has no `look`.
         """
-        k = max(self.context.top_k, self.context.hop_k)
+        context, own = self.context, self.resources.retriever
+        is_mute = own is not None and not hasattr(own, "look")
+        if is_mute or (own is None and context.index.startswith(WEB)):
+            return None
+        k = max(context.top_k, context.hop_k)
         try:
-            if self.resources.retriever is None and named.is_folder(self.context):
-                found = await named.look(self.context, query, k)
-            elif self.resources.retriever is None and self.context.index.startswith(WEB):
-                return None
+            if own is None and named.is_folder(context):
+                found = await named.look(context, query, k)
             else:
-                found = await in_thread(self.resources.store(self.context), self._look, query, k)
+                found = await in_thread(self.resources.store(context), self._look, query, k)
         except RetrievalFailed:
             return None  # said where the passages are needed
-        if found.share is None or found.score is None:
-            return None
-        return Looked(
-            query=query,
-            settings=self._searched(),
-            passages=found.hits,
-            coverage=Coverage(score=found.score, share=found.share),
-        )
+        coverage, share = None, found.share
+        if found.score is not None and share is not None:
+            coverage = Coverage(score=found.score, share=share)
+        settings = self._searched()
+        return Looked(query=query, settings=settings, passages=found.hits, coverage=coverage)
 
     def _look(self, query: str, k: int) -> Look:
         retriever = self.resources.open_retriever(self.context)
-        return named.look_with(retriever, [query], k)[0] if hasattr(retriever, "look") else Look([])
+        return named.look_with(retriever, [query], k)[0]
 
     def _searched(self) -> str:
         """Return the settings that say where a search looks."""

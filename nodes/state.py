@@ -66,7 +66,8 @@ class Looked(TypedDict):
     query: str
     settings: str
     passages: list[Hit]
-    coverage: Coverage
+    coverage: Coverage | None
+    """None if the collection was not measured, or its scores say nothing."""
 
 
 class RouteDecision(TypedDict):

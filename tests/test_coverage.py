@@ -46,6 +46,11 @@ class Covering(FixedRetriever):
         return [Look([LIGHT], 1.0, background) for _ in queries]
 
 
+class FilteringRetriever(FixedRetriever):
+    def search(self, queries: Sequence[str], k: int, where: Any = None) -> list[list[Hit]]:
+        return super().search(queries, k)
+
+
 def graph(share: float, label: str = "B", **more: Any) -> tuple[AdaptiveGraph, Covering]:
     retriever = Covering(share)
     return build_graph(retriever=retriever, router=FixedRouter(label), **more), retriever
@@ -117,6 +122,23 @@ async def test_a_retriever_that_does_not_say_leaves_it_to_the_model(fake: FakeOp
     result = await app.ainvoke({"question": QUESTION})
     assert result["decision"]["gate"]["mode"] == "ta-are"
     assert result["decision"]["gate"]["coverage"] is None
+
+
+async def test_an_unmeasured_collection_is_searched_once(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[Yes]", answer="In 1811 [1]."))
+    app, retriever = graph(0.0)
+    retriever.look = lambda queries, k: [Look([LIGHT]) for _ in queries]  # type: ignore[method-assign]
+    result = await app.ainvoke({"question": QUESTION})
+    assert result["decision"]["gate"]["mode"] == "ta-are"
+    assert (retriever.queries, result["usage"]["retrieval_steps"]) == ([], 1)
+
+
+async def test_a_retriever_of_an_app_is_not_searched_for_nothing(fake: FakeOpenAI) -> None:
+    fake.answers(by_task(gate="[No]", direct="In 1811."))
+    retriever = FilteringRetriever([LIGHT])
+    app = build_graph(retriever=retriever, router=FixedRouter("B"))
+    await app.ainvoke({"question": QUESTION}, context=Context(where={"source": "a.md"}))
+    assert retriever.queries == []
 
 
 async def test_the_web_is_never_looked_at() -> None:
