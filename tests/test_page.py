@@ -639,7 +639,8 @@ def test_untrusted_texts_are_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_p
     fake.answers(by_task(**{"condense": said, **replies}))
     settings = {"index": tmp_path / "index", "model": "openai:fake"}
     turn = shown.ask(f"MALLORY? {said}", **settings, strategy="multi", hop_k=len(ATTACKS))
-    turn.get_by_role("button").evaluate_all("all => all.forEach(button => button.click())")
+    buttons = turn.locator("button:not(.thumb)")  # a thumb would write while the next run starts
+    buttons.evaluate_all("all => all.forEach(button => button.click())")
     texts = turn.locator(".passages .passage .text").all_text_contents()
     assert sorted(texts) == sorted(f"MALLORY {each}" for each in ATTACKS)
     for place in (".passages .source", ".thought", ".answer", ".card > h2", ".citations .passage"):
