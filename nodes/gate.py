@@ -75,7 +75,7 @@ _CLOSING = re.compile(
 
 COVERED = (0.925, 0.85)
 """At α = 0 and at α = 1: a collection plainly covers what scores above this share of unrelated
-questions. Chosen, as the next, on the pipeline's 194 training questions (docs/results/pays.md)."""
+questions. Chosen on three collections, as the next: outcomes do not tell (docs/results/pays.md)."""
 NOT_COVERED = (0.8, 0.5)
 """Likewise: it plainly does not cover what scores above less than this share of them."""
 

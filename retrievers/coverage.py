@@ -8,8 +8,8 @@ documents most likely do not answer. What a question scores above them, it owes 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,18 +94,13 @@ class Look(NamedTuple):
         return bisect_left(self.background, self.score) / len(self.background)
 
 
-class Measured(Protocol):
-    """What is known about a collection: the manifest of an index, or that of a store."""
-
-    def get(self, name: str, /) -> Any:
-        """Return a value by its name."""
-        ...
-
-
-def background_of(known: Measured) -> Sequence[float]:
+def background_of(known: Mapping[str, Any]) -> Sequence[float]:
     """Return what the background's questions score in a collection; empty if scores say nothing.
 
     That is so where the encoder does not know the language: there the mode is `bm25`.
+
+    Args:
+        known: The manifest of an index, or what is known about a store.
     """
     return [] if known.get("mode") == "bm25" else known.get("background") or []
 

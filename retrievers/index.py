@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar, get_args
 
 from hopgate.common.cache import Cache, file_stamp
 from hopgate.retrievers.base import Hit, Passage, check_k, encodable
-from hopgate.retrievers.coverage import Look, background_of
+from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import (
     Encoder,
     EncoderSource,
@@ -151,26 +151,10 @@ class Index:
         except UnreadableError as error:
             raise damaged(self.path, str(error)) from error
 
-    def look(
-        self,
-        queries: Sequence[str],
-        k: int,
-        mode: Mode | None = None,
-        where: Where | Filter | None = None,
-    ) -> list[Look]:
-        """Search, and say what the collection has to do with each query, see `Look`.
-
-        Arguments and errors are those of `search`. Scores are unknown where the encoder does not
-        know the language of the collection.
-        """
-        found = self.search(queries, k, mode, where)
-        if not (background := background_of(self.manifest)):
-            return [Look(hits) for hits in found]
-        best = self._dense([encodable(each) for each in queries], 1, parse_where(where))
-        return [
-            Look(hits, near[0][1] if near else None, background)
-            for hits, near in zip(found, best, strict=True)
-        ]
+    @property
+    def background(self) -> Sequence[float]:
+        """What unrelated questions score, see `retrievers.coverage`; empty if that says nothing."""
+        return background_of(self.manifest)
 
     def _dense(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
         if not queries:

@@ -133,8 +133,15 @@ class InMode:
     def look(
         self, queries: Sequence[str], k: int, where: Where | Filter | None = None
     ) -> list[Look]:
-        """Search, and say what the collection has to do with each query, see `Index.look`."""
-        return self._index.look(queries, k, mode=self._mode, where=where)
+        """Search, and say what the collection has to do with each query, see `Look`."""
+        found = self.search(queries, k, where)
+        if not (background := self._index.background):
+            return [Look(hits) for hits in found]
+        best = self._index.search(queries, 1, "dense", where)
+        return [
+            Look(hits, near[0]["score"] if near else None, background)
+            for hits, near in zip(found, best, strict=True)
+        ]
 
 
 def _engine(name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from hopgate.retrievers.base import Hit, check_k, encodable
-from hopgate.retrievers.coverage import Look, background_of
+from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.filters import MAX_CANDIDATES, Filter, Where, matches, parse_where
 from hopgate.retrievers.hybrid import Mode
@@ -88,22 +88,10 @@ class StoreIndex:
             found.append(self._found(mode, vector, words, k, wanted))
         return found
 
-    def look(
-        self,
-        queries: Sequence[str],
-        k: int,
-        mode: Mode | None = None,
-        where: Where | Filter | None = None,
-    ) -> list[Look]:
-        """Search, and say what the collection has to do with each query, see `Index.look`."""
-        found = self.search(queries, k, mode, where)
-        if not (background := background_of(self.check()[0])):
-            return [Look(hits) for hits in found]
-        best = self.search(queries, 1, "dense", where)
-        return [
-            Look(hits, near[0]["score"] if near else None, background)
-            for hits, near in zip(found, best, strict=True)
-        ]
+    @property
+    def background(self) -> Sequence[float]:
+        """What unrelated questions score, as `Index.background`."""
+        return background_of(self.check()[0])
 
     def _found(
         self, mode: Mode, vector: list[float], words: list[str], k: int, wanted: Filter
