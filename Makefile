@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python
 TESTED := requirements/constraints.txt
-FOLDERS := app app/template classifiers common evaluation graphs models nodes retrievers server server/static
+FOLDERS := $(shell find app classifiers common evaluation graphs models nodes retrievers server -type d -not -name __pycache__ -not -name weights)
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM := false
@@ -19,8 +19,16 @@ PYTEST  := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test coverage lint types format docs router constraints oldest aegra aegra-python clean FORCE
 
+# One question for each path: no retrieval, one, several hops. The router decides as for flan-t5-xl:
+# the embedded model's own profile hardly ever loops, since the model gains nothing from it.
 demo: $(VENV)/.demo
-	@$(BIN)/python -m hopgate.demo
+	@for question in \
+		"How many legs does a spider have?" \
+		"In what year was Skerrane Light first lit?" \
+		"Where was the designer of Skerrane Light born?"; do \
+		echo "$$question"; \
+		$(BIN)/hopgate ask "$$question" --model local:smollm2 --alpha 0.7 --profile flan-t5-xl || exit; \
+	done
 
 test: lint types
 	$(BIN)/python -m $(PYTEST)

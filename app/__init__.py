@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hopgate.graphs.adaptive import build_graph, graph
     from hopgate.middleware import AdaptiveMiddleware
-    from hopgate.nodes.context import Context
+    from hopgate.nodes.run.context import Context
     from hopgate.retriever import AdaptiveRetriever
 
 __all__ = ["AdaptiveMiddleware", "AdaptiveRetriever", "Context", "build_graph", "graph"]
@@ -19,7 +19,7 @@ __all__ = ["AdaptiveMiddleware", "AdaptiveRetriever", "Context", "build_graph", 
 _MODULES = {
     "AdaptiveMiddleware": "hopgate.middleware",
     "AdaptiveRetriever": "hopgate.retriever",
-    "Context": "hopgate.nodes.context",
+    "Context": "hopgate.nodes.run.context",
     "build_graph": "hopgate.graphs.adaptive",
     "graph": "hopgate.graphs.adaptive",
 }

@@ -15,10 +15,10 @@ from langgraph.runtime import Runtime
 from hopgate.graphs import adaptive
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.models.chat import CHARS_PER_TOKEN, ChatModel
-from hopgate.nodes import prompts
-from hopgate.nodes.context import Context
-from hopgate.nodes.state import Found, Input
-from hopgate.nodes.text import check_message
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.state import Input, Retrieved
+from hopgate.nodes.texts.text import check_message
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class AdaptiveState(AgentState[Any]):
     """The agent's state, and what hopgate decided and found for the user's newest message."""
 
-    hopgate: NotRequired[Annotated[Found | None, OmitFromInput]]
+    hopgate: NotRequired[Annotated[Retrieved | None, OmitFromInput]]
 
 
 class AdaptiveMiddleware(AgentMiddleware[AdaptiveState, Any, Any]):
@@ -90,7 +90,7 @@ class AdaptiveMiddleware(AgentMiddleware[AdaptiveState, Any, Any]):
         return await handler(self._with_passages(request))
 
     def _with_passages(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
-        found: Found | None = request.state.get("hopgate")  # type: ignore[assignment]
+        found: Retrieved | None = request.state.get("hopgate")  # type: ignore[assignment]
         if not found or not found["evidence"]:
             return request
         tokens = self._context.max_evidence_tokens

@@ -13,8 +13,8 @@ from pydantic import Field, PrivateAttr
 
 from hopgate.graphs import adaptive
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.context import Context
-from hopgate.nodes.named import RETRIEVER_FAILED
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.resources import RETRIEVER_FAILED
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hopgate.classifiers.labels import read_labels
 from hopgate.classifiers.router import load_router
 from hopgate.common.strategies import FLARE_NAMES, STRATEGIES
-from hopgate.evaluation.replay import join, route_all
+from hopgate.evaluation.measuring.replay import join, route_all
 
 ALPHAS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 RESAMPLES = 5000

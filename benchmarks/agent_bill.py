@@ -22,7 +22,7 @@ from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from hopgate import Context, build_graph
-from hopgate.nodes.prompts import MAY_SEARCH, SEARCH, VANILLA, paragraphs
+from hopgate.nodes.prompts.templates import MAY_SEARCH, SEARCH, VANILLA, paragraphs
 from hopgate.retrievers.sources import open_source
 
 TOP_K = 5

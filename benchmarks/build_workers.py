@@ -30,8 +30,8 @@ import psutil
 from hopgate.common.ray_workers import RayWorkers
 from hopgate.common.workers import LocalWorkers, Workers
 from hopgate.retrievers.building import build_index
-from hopgate.retrievers.index import Parts
-from hopgate.retrievers.manifest import info
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Parts
 
 LANGUAGES = ("en", "de", "es", "ru")
 WAYS = {

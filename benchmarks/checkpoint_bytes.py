@@ -32,7 +32,7 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from hopgate import Context, build_graph
 from hopgate.graphs.checkpoints import serializer, sqlite_saver
-from hopgate.nodes import prompts
+from hopgate.nodes.prompts import templates as prompts
 from hopgate.retrievers.base import Hit, passage_id
 from hopgate.retrievers.sources import sample_path
 

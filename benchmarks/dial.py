@@ -16,7 +16,7 @@ import numpy as np
 
 from hopgate.classifiers.labels import read_labels, read_questions
 from hopgate.classifiers.router import load_router
-from hopgate.evaluation.replay import join, multi_steps, route_all
+from hopgate.evaluation.measuring.replay import join, multi_steps, route_all
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ SCRIPT = str(Path(__file__))
 
 def passages() -> list[Any]:
     """Return the passages of the documentation, as an index would have them."""
-    from hopgate.retrievers.loaders import load_documents
+    from hopgate.retrievers.documents.reading import load_documents
 
     return load_documents([ROOT / "docs", ROOT / "README.md", ROOT / "CHANGELOG.md"]).passages
 

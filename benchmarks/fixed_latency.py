@@ -23,7 +23,7 @@ from typing import Any
 
 from sample_questions import read_questions
 
-from hopgate.nodes import prompts
+from hopgate.nodes.prompts import templates as prompts
 
 FACT = "Skerrane Light was designed by Ilsabet Corrane, who was born in Lissmere."
 FINAL = "So the answer is: Lissmere."

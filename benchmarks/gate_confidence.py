@@ -17,8 +17,8 @@ from rich.progress import track
 from sklearn.metrics import roc_auc_score
 
 from hopgate.models import chat
-from hopgate.nodes import prompts
 from hopgate.nodes.gate import CONFIDENCE_TOKENS, probability_of_yes
+from hopgate.nodes.prompts import templates as prompts
 from hopgate.retrievers.sources import sample_path
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from rich.progress import track
 from sklearn.metrics import roc_auc_score
 
-from hopgate.evaluation.matching import match
+from hopgate.evaluation.measuring.matching import match
 from hopgate.models import chat
 from hopgate.nodes import gate
-from hopgate.nodes.context import Context
-from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.retrievers.sources import sample_path
 
 THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)

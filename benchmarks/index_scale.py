@@ -116,7 +116,7 @@ def disk(index: Path) -> Figures:
 
 def start(given: argparse.Namespace) -> Figures:
     """Take the time from the start of a process to its first answer, without an encoder."""
-    from hopgate.retrievers.index import Index
+    from hopgate.retrievers.index.reader import Index
 
     imported = seconds_since_start()
     index = Index.open(given.index, synthetic.StoredEncoder(given.work))
@@ -143,7 +143,7 @@ Ask = Callable[[str, str], list[int]]
 
 
 def ours(given: argparse.Namespace) -> Ask:
-    from hopgate.retrievers.index import Index
+    from hopgate.retrievers.index.reader import Index
 
     index = Index.open(given.index, synthetic.StoredEncoder(given.work))
 
@@ -176,7 +176,7 @@ def plain(given: argparse.Namespace) -> Ask:
 
 def setting(index: Path, name: str) -> int | None:
     """Find a setting anywhere in the description of an index."""
-    from hopgate.retrievers.manifest import info
+    from hopgate.retrievers.index.manifest import info
 
     rest: list[Any] = [json.loads(json.dumps(info(index), default=vars))]
     while rest:

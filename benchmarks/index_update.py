@@ -111,7 +111,7 @@ def stamps(files: list[Path]) -> list[tuple[str, int, int]]:
 
 def read(given: argparse.Namespace) -> Figures:
     """Search until a line comes in."""
-    from hopgate.retrievers.index import Index
+    from hopgate.retrievers.index.reader import Index
 
     encoder, look = synthetic.StoredEncoder(given.work), Look(given)
     opened, seen, number = None, None, 0
@@ -160,7 +160,7 @@ def read(given: argparse.Namespace) -> Figures:
 
 def watch(given: argparse.Namespace) -> Figures:
     """Open the index and look, whenever a file in it changes, until a line comes in."""
-    from hopgate.retrievers.index import Index
+    from hopgate.retrievers.index.reader import Index
 
     os.nice(5)
     encoder, look = synthetic.StoredEncoder(given.work), Look(given)

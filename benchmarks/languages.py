@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import build_from_passages, build_index
 from hopgate.retrievers.hybrid import Mode
-from hopgate.retrievers.index import Index, load_index
+from hopgate.retrievers.index.reader import Index, load_index
 
 LANGUAGES = "en,de,es,ru,zh,ar"
 MODES: tuple[Mode | None, ...] = ("dense", "bm25", "hybrid", None)

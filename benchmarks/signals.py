@@ -41,7 +41,7 @@ from signals_scores import (
     within,
 )
 
-from hopgate.classifiers.utility import STEPS
+from hopgate.classifiers.training.utility import STEPS
 
 SHIPS = "largest entropy (ships)"
 SHIPPED, ALONE, DOUBT = "as it ships", "router alone", "doubt (ships)"

@@ -11,18 +11,18 @@ from typing import Any
 
 from rich.progress import track
 
-from hopgate.evaluation.datasets import Example, read_examples
-from hopgate.evaluation.journal import Journal
+from hopgate.evaluation.measuring.datasets import Example, read_examples
+from hopgate.evaluation.measuring.journal import Journal
 from hopgate.models import chat
 from hopgate.models.local import PARALLEL_REQUESTS
 from hopgate.nodes import gate
-from hopgate.nodes.context import Context
-from hopgate.nodes.reading import read_answer
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.short import prompt_answer
-from hopgate.nodes.support import overlap, terms
+from hopgate.nodes.answers.reading import read_answer
+from hopgate.nodes.answers.short import prompt_answer
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.texts.support import overlap, terms
 from hopgate.retrievers.base import Hit
-from hopgate.retrievers.index import Index, load_index
+from hopgate.retrievers.index.reader import Index, load_index
 
 DEPTH = 10
 TODAY = date(2026, 11, 23)  # in the gate's prompt

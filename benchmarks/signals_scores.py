@@ -14,11 +14,10 @@ from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from hopgate.classifiers.adding import add_profiles
 from hopgate.classifiers.checkpoint import COST, Checkpoint, read
-from hopgate.classifiers.fitting import all_features
-from hopgate.classifiers.networks import network_from
-from hopgate.classifiers.utility import chances_of
+from hopgate.classifiers.networks import all_features, network_from
+from hopgate.classifiers.training.adding import add_profiles
+from hopgate.classifiers.training.utility import chances_of
 from hopgate.common.files import json_line
 from hopgate.common.strategies import FLARE_NAME_OF, STRATEGIES
 

@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.classifiers.adding import add_profiles
 from hopgate.classifiers.labels import LabelRow, read_labels, read_questions
 from hopgate.classifiers.router import load_router
+from hopgate.classifiers.training.adding import add_profiles
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
-from hopgate.evaluation import silver
-from hopgate.evaluation.replay import Choices, Recorded, join, multi_steps, route_all
-from hopgate.evaluation.sweep import area, evenly
+from hopgate.evaluation.learning import silver
+from hopgate.evaluation.measuring.replay import Choices, Recorded, join, multi_steps, route_all
+from hopgate.evaluation.measuring.sweep import area, evenly
 
 RESAMPLES = 1000
 LEAST = (0.0, 0.3, 0.5, 0.6)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hopgate.classifiers.checkpoint import Checkpoint
-from hopgate.classifiers.fitting import all_features
-from hopgate.classifiers.networks import Network, network_from
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hopgate.classifiers.router import Features
+from hopgate.classifiers.networks import Classifier, all_features, network_from
 
 BLENDS = 8
 """Maximum number of networks kept in memory."""
@@ -40,12 +34,12 @@ class BlendedBody:
         self._one_pass = checkpoint.one_pass
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._lock = threading.Lock()
-        self._networks: OrderedDict[float, Network] = OrderedDict()
+        self._networks: OrderedDict[float, Classifier] = OrderedDict()
         size = sum(values.nbytes for values in self._cost.values())
         self._limit = min(BLENDS, max(1, BLEND_BYTES // size))
         self.at(0.0)  # raises if the weights do not fit
 
-    def at(self, weight: float) -> Features:
+    def at(self, weight: float) -> Callable[[Sequence[list[int]]], NDArray[np.float32]]:
         """Return what computes the features of a blend; makes a network for a new one.
 
         Args:
@@ -68,7 +62,7 @@ class BlendedBody:
 
         return features
 
-    def _network(self, weight: float) -> Network:
+    def _network(self, weight: float) -> Classifier:
         state = {
             name: cost
             if name in self._same

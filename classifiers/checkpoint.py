@@ -21,30 +21,26 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.drift import Summary
-from hopgate.common.cache import Cache, file_stamp
-from hopgate.common.files import json_bytes, sha256
+from hopgate.common.cache import Cache
+from hopgate.common.files import sha256
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-    Weights = Mapping[str, NDArray[np.float32]]
-    """Parameters by name."""
-
-Found = TypeVar("Found")
-
+Weights = Mapping[str, NDArray[np.float32]]
+"""Parameters by name."""
 FORMAT = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -57,22 +53,45 @@ HEAD = "head."
 PROFILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CARD = "README.md"
 SAVED_ALPHAS = "presets.json"
+CURRENT = "current"
+"""The file that names the version in use; see `hopgate.classifiers.versions`."""
 _FIELDS = {
     *("format", "architecture", "config", "tokenizer"),
     *("max_tokens", "tensors", "sha256", "training"),
 }
-_OWN_FILE = re.compile(
-    rf"{MANIFEST}|{TOKENIZER}|{GRAPH}|{CARD}|\.?{SAVED_ALPHAS}.*|(shared|base|(cost|reliability)(-.*)?)\.safetensors"
-)
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
-_TRIES = 5
 BUILTIN_FOLDER = Path(__file__).parent / "weights"
 
 
 def router_folder(router: Path | str) -> Path:
-    """Return the folder of a router; `builtin` is the one that ships with hopgate."""
-    return BUILTIN_FOLDER if router == "builtin" else Path(router).expanduser()
+    """Return the folder of a router's version in use; `builtin` is the one that ships with hopgate.
+
+    Without versions (`hopgate.classifiers.versions`), that is the router itself.
+    """
+    if router == "builtin":
+        return BUILTIN_FOLDER
+    for pointer in _pointers(router):
+        with suppress(OSError):
+            return pointer.with_name(pointer.read_text(encoding="utf-8").strip())
+    return Path(router).expanduser()
+
+
+def router_files(router: Path | str) -> list[Path]:
+    """Return the files that a router is read from; when one changes, the router has changed."""
+    folder = router_folder(router)
+    return [*_pointers(router), *(sorted(folder.iterdir()) if folder.is_dir() else [])]
+
+
+def _pointers(router: Path | str) -> list[Path]:
+    """Return the files, which may not exist, that can name a router's version in use."""
+    path = Path(router).expanduser()
+    return [versions_of(place) / CURRENT for place in (path, path.resolve())]
+
+
+def versions_of(router: Path) -> Path:
+    """Return the folder of a router's versions, which may not exist."""
+    return Path(f"{os.path.abspath(router)}.versions")
 
 
 @dataclass
@@ -131,27 +150,6 @@ class Checkpoint:
         return all(name.startswith(HEAD) for part in parts for name in part)
 
 
-def split(
-    weights: Mapping[str, Weights], base: Weights
-) -> dict[str, dict[str, NDArray[np.float32]]]:
-    """Separate what several sets of weights have in common, to store it once.
-
-    Args:
-        weights: All parameters of each set of weights, by part.
-        base: All parameters before fine-tuning.
-
-    Returns:
-        `shared`: what all weights have in common (all of the base if there are none); by part,
-        the rest; `base`: where the base differs from `shared`.
-    """
-    first, *others = weights.values() or [base]
-    same = {n for n, t in first.items() if all(np.array_equal(t, other[n]) for other in others)}
-    shared = {name: first[name] for name in sorted(same)}
-    parts = {p: {n: t for n, t in state.items() if n not in same} for p, state in weights.items()}
-    own = {n: t for n, t in base.items() if n not in same or not np.array_equal(t, shared[n])}
-    return {"shared": shared, BASE: own, **parts}
-
-
 def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
     """Read a router's folder, or `builtin`, and check every file against the manifest.
 
@@ -163,13 +161,10 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         ValueError: The folder is not a router's, or its parts do not fit each other.
         RuntimeError: A file is missing or was altered.
     """
-    return _while_it_changes(router_folder(folder), lambda place: _read(place, base))
-
-
-def _read(folder: Path, base: bool) -> Checkpoint:
     from tokenizers import Tokenizer
 
-    manifest = verify(folder)
+    folder = router_folder(folder).resolve()  # of a link, the version that it leads to now
+    manifest = _verified(folder)
     parts = {
         part: _read_weights(folder / name)
         for part, name in manifest["tensors"].items()
@@ -216,35 +211,12 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
         ValueError: The folder is not a router's, or has another format.
         RuntimeError: A file is missing or was altered.
     """
-
-    def look(place: Path) -> dict[str, Any]:
-        files = [path for path in place.iterdir() if _is_weights(path)] if place.is_dir() else []
-        return _manifests.get(place, lambda: _verify(place), sorted(files))
-
-    return deepcopy(_while_it_changes(router_folder(folder), look))
+    return _verified(router_folder(folder))
 
 
-def _while_it_changes(folder: Path, look: Callable[[Path], Found]) -> Found:
-    """Look at a router, and again if another one has taken its place meanwhile.
-
-    A link is followed once, since the version that it leads to stays as it is.
-    """
-    for _ in range(_TRIES):
-        place = folder.resolve()
-        before = file_stamp(place / MANIFEST)
-        try:
-            found = look(place)
-        except (ValueError, RuntimeError, OSError):
-            if _unchanged(place, before):
-                raise
-        else:
-            if _unchanged(place, before):
-                return found
-    raise RuntimeError(f"{folder} is being replaced again and again; try again later")
-
-
-def _unchanged(place: Path, before: object) -> bool:
-    return place.resolve() == place and file_stamp(place / MANIFEST) == before
+def _verified(folder: Path) -> dict[str, Any]:
+    files = [path for path in folder.iterdir() if _is_weights(path)] if folder.is_dir() else []
+    return deepcopy(_manifests.get(folder, lambda: _verify(folder), sorted(files)))
 
 
 def _is_weights(path: Path) -> bool:
@@ -264,74 +236,6 @@ def _verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite: bool) -> None:
-    """Write a router's folder, completely or not at all.
-
-    Args:
-        checkpoint: The content.
-        out: The folder; it must not exist unless `overwrite`.
-        card: The model card, for README.md.
-        int8: Store matrices as int8 with a scale a row instead of in half precision.
-        overwrite: Replace an existing folder.
-
-    Raises:
-        ValueError: The folder exists and `overwrite` is false.
-    """
-    check_free(out, overwrite)
-    with _replacing(out) as folder:
-        checkpoint.tokenizer.save(str(folder / TOKENIZER))
-        files = {part: f"{part}.safetensors" for part in checkpoint.parts}
-        for part, name in files.items():
-            _write_weights(checkpoint.parts[part], folder / name, int8)
-        hashed = [TOKENIZER, *files.values()]
-        if checkpoint.graph:
-            (folder / GRAPH).write_bytes(checkpoint.graph)
-            hashed.append(GRAPH)
-        manifest = {
-            "format": FORMAT,
-            "architecture": checkpoint.architecture,
-            "config": checkpoint.config,
-            "tokenizer": TOKENIZER,
-            "max_tokens": MAX_TOKENS,
-            "tensors": files,
-            "graph": GRAPH if checkpoint.graph else None,
-            "sha256": {name: sha256(folder / name) for name in hashed},
-            "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
-            "alphas": checkpoint.alphas,
-            "known": {name: each.as_json() for name, each in checkpoint.known.items()},
-            "training": checkpoint.training,
-        }
-        (folder / MANIFEST).write_bytes(json_bytes(manifest))
-        (folder / CARD).write_text(card, encoding="utf-8")
-
-
-def check_free(out: Path, overwrite: bool) -> None:
-    """Check that a router's folder can be written to `out`.
-
-    Only an empty folder, or one that holds a router and nothing else, is ever replaced.
-
-    Raises:
-        ValueError: `out` cannot be created, or exists and must not be replaced.
-    """
-    if not out.exists():
-        there = next(path for path in out.absolute().parents if path.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ValueError(f"{out} cannot be created in {there}; choose another folder")
-        return
-    if not overwrite:
-        raise ValueError(f"{out} exists; choose another folder, or give --overwrite")
-    names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    if names and not is_router(out):
-        raise ValueError(
-            f"{out} is not a router's folder, so it is not overwritten; choose another"
-        )
-    if others := sorted(name for name in names if not _OWN_FILE.fullmatch(name)):
-        raise ValueError(
-            f"{out} contains {others[0]!r} besides the router, so it is not overwritten; move that "
-            "file or choose another folder"
-        )
-
-
 def is_router(folder: Path) -> bool:
     """Return whether a folder has a router's manifest."""
     try:
@@ -343,25 +247,6 @@ def is_router(folder: Path) -> bool:
         and "architecture" in manifest
         and isinstance(manifest.get("tensors"), dict)
     )
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `out` if the block succeeds."""
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-        new, old = Path(temporary, "new"), Path(temporary, "old")
-        new.mkdir()
-        yield new
-        try:
-            if out.exists():
-                os.replace(out, old)
-            os.replace(new, out)
-        except BaseException:
-            if old.exists() and not out.exists():
-                os.replace(old, out)
-            raise
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -424,19 +309,3 @@ def _read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
             single = values.astype(np.float32)
             found[name] = single if scale is None else single * scale.astype(np.float32)
     return found
-
-
-def _write_weights(weights: Weights, path: Path, int8: bool) -> None:
-    from safetensors.numpy import save
-
-    stored: dict[str, NDArray[Any]] = {}
-    for name, values in weights.items():
-        if name.startswith(HEAD):
-            stored[name] = values
-        elif int8 and values.ndim == 2 and values.shape[1] >= 64:
-            scale = (np.abs(values).max(1, keepdims=True) / 127).clip(1e-12)
-            stored[name] = np.rint(values / scale).astype(np.int8)
-            stored[f"{name}.scale"] = scale
-        else:
-            stored[name] = values.astype(np.float16)
-    path.write_bytes(save({name: np.ascontiguousarray(each) for name, each in stored.items()}))

@@ -46,7 +46,7 @@ class Routed(NamedTuple):
     profile: str
 
 
-class Router(Protocol):
+class RouterLike(Protocol):
     """What hopgate needs of a router: label probabilities for a batch of questions."""
 
     def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
@@ -54,7 +54,17 @@ class Router(Protocol):
         ...
 
 
-def routed(router: Router, questions: Sequence[str], alpha: float) -> list[Routed]:
+class AlphaRouter(Protocol):
+    """A router that routes at several α at once."""
+
+    def route_alphas(
+        self, questions: Sequence[str], alphas: Sequence[float]
+    ) -> list[list[dict[str, float]]]:
+        """Return the probabilities of A, B and C for each question, one list for each α."""
+        ...
+
+
+def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[Routed]:
     """Return what a router says about each question; may block."""
     source, profile = (str(getattr(router, name, "")) for name in ("source", "profile"))
     both = zip(router.route(questions, alpha), doubts(router, questions), strict=True)

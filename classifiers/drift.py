@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopgate.classifiers.decision import AlphaRouter, doubts
 from hopgate.common.strategies import LABELS
 
 SCORES = ("single over none", "multi over single")
@@ -35,18 +36,6 @@ CHANCE = 0.995
 """Quantile of the index over like questions, of each score; of both together about 0.99."""
 _BINS = 10
 _DRAWS = 4000
-
-
-class Routes(Protocol):
-    """What drift needs from a router."""
-
-    def route_alphas(
-        self, questions: Sequence[str], alphas: Sequence[float]
-    ) -> list[list[dict[str, float]]]:
-        """Return the probabilities of A, B and C for each question, one list for each α."""
-
-    def doubts(self, questions: Sequence[str]) -> list[str | None]:
-        """Return for each question why its decision is unreliable; None if it is not."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ class Summary:
 
 
 def summarise(
-    router: Routes, questions: Sequence[str], cuts: Mapping[str, Sequence[float]] | None = None
+    router: AlphaRouter, questions: Sequence[str], cuts: Mapping[str, Sequence[float]] | None = None
 ) -> Summary:
     """Summarise what a router does with some questions; repetitions count once.
 
@@ -102,7 +91,7 @@ def summarise(
     scores = dict(zip(SCORES, np.diff(logs, axis=1).T, strict=True))
     bins = cuts or {name: _deciles(values) for name, values in scores.items()}
     labels = np.bincount(at_alpha.argmax(1), minlength=len(LABELS)) / len(unique)
-    doubted = sum(doubt is not None for doubt in router.doubts(unique)) / len(unique)
+    doubted = sum(doubt is not None for doubt in doubts(router, unique)) / len(unique)
     return Summary(
         questions=len(unique),
         cuts=bins,
@@ -142,7 +131,7 @@ class Drift:
     unlike: Sequence[str] | None
 
 
-def drift(router: Routes, known: Summary, questions: Sequence[str], seed: int = 0) -> Drift:
+def drift(router: AlphaRouter, known: Summary, questions: Sequence[str], seed: int = 0) -> Drift:
     """Compare questions with those that a router was trained on.
 
     They are unlike if the index of a score exceeds both `MAJOR` and chance, or if the router

@@ -40,7 +40,7 @@ class LabelRow(QuestionRow):
         label: A, B or C; None if no strategy answered the question.
         correct: The strategies that answered it; None if the row has no such field.
         confidence: How sure `correct` is, 0 to 1; 1 unless the labels are silver
-            (`hopgate.evaluation.silver`).
+            (`hopgate.evaluation.learning.silver`).
     """
 
     label: Label | None

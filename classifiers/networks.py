@@ -1,4 +1,4 @@
-"""The networks behind a router: an encoder of questions and a label head.
+"""The torch networks of a router: an encoder of questions and a label head.
 
 `T5Network` is a T5 at its first decoder step. `MiniLMNetwork` is the simple alternative: a frozen
 sentence encoder with a small layer on top. Cost and reliability weights differ only in `head` and
@@ -8,31 +8,29 @@ the layers that were trained; they share the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hopgate.classifiers.checkpoint import COST, HEAD, MAX_TOKENS
-from hopgate.common import minilm, onnx
+from hopgate.common import onnx
 from hopgate.common.errors import reason
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from tokenizers import Tokenizer
-    from transformers import T5Config, T5ForConditionalGeneration
+    from transformers import T5Config
 
-    from hopgate.classifiers.checkpoint import Checkpoint, Weights
+    from hopgate.classifiers.checkpoint import Weights
 
 HIDDEN = 256
 """Width of the layer over the frozen encoder (the MiniLM classifier of Adaptive-RAG's notes)."""
 DROPOUT = 0.1
+BATCH = 64
+"""Questions in a batch of `all_features`."""
 
 
-class Network(nn.Module):
+class Classifier(nn.Module):
     """A classifier of questions: `features`, then `head`.
 
     Attributes:
@@ -62,7 +60,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
 
-class T5Network(Network):
+class T5Network(Classifier):
     """A T5 that scores the label tokens at its first decoder step."""
 
     def __init__(self, config: T5Config) -> None:
@@ -105,7 +103,7 @@ class T5Network(Network):
             module.requires_grad_(True)
 
 
-class MiniLMNetwork(Network):
+class MiniLMNetwork(Classifier):
     """A frozen sentence encoder, mean-pooled, with one hidden layer on top."""
 
     def __init__(self, config: Any) -> None:
@@ -140,11 +138,11 @@ class MiniLMNetwork(Network):
         self.encoder.requires_grad_(False)
 
 
-ARCHITECTURES: dict[str, type[Network]] = {"t5": T5Network, "minilm": MiniLMNetwork}
+ARCHITECTURES: dict[str, type[Classifier]] = {"t5": T5Network, "minilm": MiniLMNetwork}
 """By their name in a manifest, which is also the `source` of a decision."""
 
 
-def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -> Network:
+def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -> Classifier:
     """Return a network with a copy of the given parameters, in evaluation mode.
 
     Raises:
@@ -160,7 +158,7 @@ def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -
     kind: Any = ARCHITECTURES[architecture]
     settings = (T5Config if kind is T5Network else BertConfig)(**config)
     with torch.device("meta"):
-        network: Network = kind(settings)
+        network: Classifier = kind(settings)
     try:
         tensors = {name: torch.tensor(values) for name, values in state.items()}
         found = network.load_state_dict(tensors, strict=False, assign=True)
@@ -178,90 +176,18 @@ def network_from(architecture: str, config: Mapping[str, Any], state: Weights) -
     return network.eval()
 
 
-def state_of(network: Network) -> dict[str, NDArray[np.float32]]:
-    """Return a copy of the network's parameters; tied ones appear once."""
-    return {
-        name: parameter.detach().cpu().float().numpy().copy()
-        for name, parameter in network.named_parameters()
-    }
-
-
-class _Features(nn.Module):
-    """What of a network is exported."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        return self.network.features(tokens, mask)
-
-
-def add_graph(checkpoint: Checkpoint) -> None:
-    """Give a router its graph for ONNX Runtime, if all of its weights have one body.
-
-    Raises:
-        RuntimeError: It could not be exported, or does not give what the network gives.
-    """
-    from hopgate.common.exporting import export
-
-    if not checkpoint.one_pass:
-        return
-    state = checkpoint.state(COST + checkpoint.profiles[0])
-    network = network_from(checkpoint.architecture, checkpoint.config, state)
-    names = {f"network.{name}": name for name in state if not name.startswith(HEAD)}
-    vocabulary = int(checkpoint.config["vocab_size"])
-    checkpoint.graph = export(_Features(network).eval(), names, vocabulary, MAX_TOKENS)
-
-
 def padded(ids: Sequence[list[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """Return token ids and mask of several questions, each [questions, tokens]."""
     tokens, mask = map(torch.from_numpy, onnx.padded(ids))
     return tokens.to(device), mask.to(device)
 
 
-def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5Network:
-    """Return a T5 whose label head is made of the label tokens' rows of the output layer.
-
-    Raises:
-        ValueError: The tokenizer splits a label, or gives two labels the same token.
-    """
-    tokens = [tokenizer.encode(label, add_special_tokens=False).ids for label in LABELS]
-    if any(len(found) != 1 for found in tokens) or len({found[0] for found in tokens}) != 3:
-        raise ValueError(
-            f"the tokenizer gives A, B, C the tokens {tokens}; each needs one of its own"
-        )
-    config = t5.config
-    scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
-    rows = t5.lm_head.weight.detach()[[found[0] for found in tokens]]
-    state = {
-        f"t5.{name}": tensor.detach().numpy()
-        for name, tensor in t5.named_parameters()
-        if not name.startswith("lm_head")
-    }
-    state["head.weight"] = (rows * config.d_model**-0.5 if scaled else rows).numpy()
-    state["head.bias"] = np.zeros(len(LABELS), dtype=np.float32)
-    return cast("T5Network", network_from("t5", config.to_diff_dict(), state))
-
-
-def minilm_network(seed: int) -> tuple[MiniLMNetwork, Tokenizer]:
-    """Return the embedded all-MiniLM-L6-v2 under an untrained layer, and its tokenizer.
-
-    Raises:
-        RuntimeError: One of its files is missing or was altered.
-    """
-    from transformers import BertConfig
-
-    config = BertConfig.from_json_file(minilm.CONFIG)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        fresh = {
-            "hidden": nn.Linear(config.hidden_size, HIDDEN),
-            "head": nn.Linear(HIDDEN, len(LABELS)),
-        }
-    state = {f"encoder.{name}": values for name, values in minilm.weights().items()}
-    for name, layer in fresh.items():
-        state |= {f"{name}.{leaf}": each.numpy() for leaf, each in layer.state_dict().items()}
-    tokenizer = minilm.tokenizer()
-    tokenizer.enable_truncation(MAX_TOKENS)
-    return cast("MiniLMNetwork", network_from("minilm", config.to_diff_dict(), state)), tokenizer
+def all_features(network: Classifier, ids: Sequence[list[int]]) -> Tensor:
+    """Return the features of all questions, without dropout, on the CPU: [questions, width]."""
+    device = network.head.weight.device
+    with torch.inference_mode():
+        parts = [
+            network.features(*padded(ids[at : at + BATCH], device)).cpu()
+            for at in range(0, len(ids), BATCH)
+        ]
+    return torch.cat(parts).clone()

@@ -27,19 +27,17 @@ from hopgate.classifiers.checkpoint import (
     read,
     router_folder,
 )
-from hopgate.classifiers.decision import DEFAULT_ALPHA, likeliest
-from hopgate.classifiers.dial import Dial, cheapest_alpha
+from hopgate.classifiers.decision import DEFAULT_ALPHA
+from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.doubts import doubt
 from hopgate.common.cache import Cache
-from hopgate.common.extras import require
+from hopgate.common.errors import require
 from hopgate.common.onnx import Network
 from hopgate.common.strategies import LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Encoding
-
-    from hopgate.classifiers.labels import LabelRow
 
     Features = Callable[[Sequence[list[int]]], NDArray[np.float32]]
 
@@ -140,16 +138,6 @@ class Router:
             return [self._probabilities(features, weight) for weight in weights]
         return [self._probabilities(self._features_at(each)(ids), each) for each in weights]
 
-    def cheapest_alpha(self, rows: Sequence[LabelRow]) -> float:
-        """Return the default α that training outcomes suggest, see `dial.cheapest_alpha`."""
-        questions, right = [row.question for row in rows], [row.chances for row in rows]
-
-        def chosen(alpha: float) -> NDArray[np.intp]:
-            labels = map(likeliest, self.route(questions, alpha))
-            return np.array([LABELS.index(label) for label in labels], dtype=np.intp)
-
-        return cheapest_alpha(np.array(right, dtype=np.float64), chosen)
-
     def doubts(self, questions: Sequence[str]) -> list[str | None]:
         """Return for each question why its decision is unreliable; None if it is not."""
         english = bool(self.training.get("english", False))
@@ -197,14 +185,14 @@ def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
 _routers = Cache[Router]()
 
 
-def load_router(path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -> Router:
+def load_router(path: Path | str = "builtin", profile: str | None = None) -> Router:
     """Load a router once per process, and again after it was trained again.
 
     Takes the arguments of `Router.load` and raises its errors.
     """
-    folder = Path(os.path.abspath(router_folder(path)))  # of a link, only the target in use is kept
-    chosen = _checked_profile(profile, profiles_in(folder))
-    return _routers.get((folder, chosen), lambda: Router.load(folder, chosen), [folder / MANIFEST])
+    chosen = _checked_profile(profile, profiles_in(path))
+    key = os.path.abspath(path), chosen  # of several versions, only the one in use is kept
+    return _routers.get(key, lambda: Router.load(path, chosen), [router_folder(path) / MANIFEST])
 
 
 def checked_alpha(alpha: float) -> float:

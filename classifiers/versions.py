@@ -1,16 +1,16 @@
 """Versions of a router, kept beside it: put another one in use, and go back.
 
-    ROUTER                     a link to the version in use
-    ROUTER.versions/1, 2, …    the versions; each is a router's folder and stays as it is
+    ROUTER.versions/1, 2, …    the versions; each is a router's folder and never changes
+    ROUTER.versions/current    the number of the version in use
     ROUTER.versions/2.json     which version was in use before version 2, and since when
 
-The link is replaced in one step, so a reader sees the old version or the new one, and after a kill
-one of the two is in use. Versions are never removed.
+`router_folder` of `hopgate.classifiers.checkpoint` follows `current`. That file is replaced in one
+step, so a reader sees the old version or the new one, and after a kill one of the two is in use.
+Versions are never removed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -22,11 +22,17 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, is_router, verify
+from hopgate.classifiers.checkpoint import (
+    BUILTIN_FOLDER,
+    CURRENT,
+    is_router,
+    router_folder,
+    verify,
+    versions_of,
+)
 from hopgate.common.files import json_bytes, write_atomic
 
-_LOCK, _NEW, _LINK = ".lock", ".new", ".link"
-_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+_LOCK, _NEW = ".lock", ".new"
 
 
 class InUse(NamedTuple):
@@ -35,7 +41,7 @@ class InUse(NamedTuple):
     Attributes:
         router: The router's path.
         version: The number of the version.
-        before: Of the version that was in use before; None if there was none.
+        before: The number of the version that was in use before; None if there was none.
     """
 
     router: Path
@@ -48,25 +54,25 @@ def put(candidate: Path, router: Path) -> InUse:
 
     Args:
         candidate: A router's folder, which is copied; or a kept version of `router`.
-        router: The router to replace; it is created if there is none.
+        router: The router to replace; it is created if it does not exist.
 
     Raises:
-        ValueError: The candidate is not a router's folder or is in use already, or `router` is
-            not one that can be replaced.
+        ValueError: The candidate is not a router's folder or is already in use, or `router`
+            cannot be replaced.
         RuntimeError: A file of the candidate was altered, or the router cannot be replaced.
     """
     router = replaceable(router)
     verify(candidate)
     with _changing(router) as versions:
-        present = _present(router, versions)
-        number = _number(candidate, versions)
-        if number is None:
-            number = _copied(candidate, versions, 1 + max(_last(versions), present or 0))
-        elif number == present:
-            raise ValueError(f"version {number} of {router} is in use already")
+        now = router_folder(router)
+        present = _number(now, versions) or (_copied(now, versions) if is_router(now) else None)
+        number = _number(router_folder(candidate), versions)
+        if number == present is not None:
+            raise ValueError(f"version {number} of {router} is already in use")
+        number = number or _copied(router_folder(candidate), versions)
         about = {"before": present, "since": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomic(versions / f"{number}.json", json_bytes(about))
-        _use(router, versions, number, present)
+        _use(versions, number)
     return InUse(router, number, present)
 
 
@@ -74,30 +80,22 @@ def back(router: Path) -> InUse:
     """Put the version in use that was in use before; nothing is copied or removed.
 
     Raises:
-        ValueError: There is no version before.
+        ValueError: There is no earlier version.
         RuntimeError: A file of that version was altered, or the router cannot be replaced.
     """
     router = replaceable(router)
     if not versions_of(router).is_dir():
         raise ValueError(f"{router} has no other versions; `hopgate promote DIR --to` makes one")
     with _changing(router) as versions:
-        now = _number(router, versions)
-        if now is None and not os.path.lexists(router):
-            now = _last(versions)  # killed where two paths cannot be exchanged in one step
-        before = _before(versions, now) if now else None
+        before = _before(versions, _number(router_folder(router), versions))
         if before is None:
             raise ValueError(
                 f"{router} has no version before the one in use; those kept are in {versions}, and "
                 "`hopgate promote VERSION --to` puts one in use"
             )
         verify(versions / str(before))
-        _use(router, versions, before, None)
+        _use(versions, before)
         return InUse(router, before, _before(versions, before))
-
-
-def versions_of(router: Path) -> Path:
-    """Return the folder of a router's versions."""
-    return router.with_name(f"{router.name}.versions")
 
 
 def is_version(folder: Path, router: Path) -> bool:
@@ -109,17 +107,13 @@ def replaceable(router: Path) -> Path:
     """Return the absolute path of a router that may be replaced.
 
     Raises:
-        ValueError: It is the one that ships with hopgate, or something else than a router.
+        ValueError: It ships with hopgate, or is not a router's folder.
     """
     path = Path(os.path.abspath(router.expanduser()))
     if str(router) == "builtin" or path.resolve() == BUILTIN_FOLDER.resolve():
         raise ValueError(
             f"{router} ships with hopgate and is not replaced; name a folder of your own, which is "
-            "created if there is none"
-        )
-    if path.is_mount():
-        raise ValueError(
-            f"{router} is a mount point; mount the folder above it, and it is replaced"
+            "created if it does not exist"
         )
     if path.exists() and not is_router(path):
         raise ValueError(f"{router} is not a router's folder, so it is not replaced; name another")
@@ -128,15 +122,11 @@ def replaceable(router: Path) -> Path:
 
 @contextmanager
 def _changing(router: Path) -> Iterator[Path]:
-    """Yield the folder of the versions, locked, without what a killed change left there."""
+    """Yield the folder of the versions, locked."""
     versions = versions_of(router)
     try:
         versions.mkdir(parents=True, exist_ok=True)
         with FileLock(versions / _LOCK, timeout=0):
-            shutil.rmtree(versions / _NEW, ignore_errors=True)
-            for path in versions.iterdir():
-                if path.is_symlink() and (path.name == _LINK or path.name.isdecimal()):
-                    path.unlink()
             yield versions
     except Timeout as error:
         raise RuntimeError(f"{router} is being changed by another process; wait for it") from error
@@ -144,27 +134,14 @@ def _changing(router: Path) -> Iterator[Path]:
         raise RuntimeError(f"{router} cannot be replaced: {error.strerror or error}") from error
 
 
-def _present(router: Path, versions: Path) -> int | None:
-    """Return the version in use; of a folder that is none yet, the number that it will get."""
-    if (number := _number(router, versions)) is not None or not router.exists():
-        return number
-    number = 1 + _last(versions)
-    return _copied(router, versions, number) if router.is_symlink() else number
-
-
 def _number(folder: Path, versions: Path) -> int | None:
     """Return the number of a version, also if `folder` is a link to it."""
     place = folder.expanduser().resolve()
-    if place.parent != versions.resolve() or not place.name.isdecimal() or not place.is_dir():
-        return None
-    return int(place.name)
+    known = place.parent == versions.resolve() and place.name.isdecimal() and place.is_dir()
+    return int(place.name) if known else None
 
 
-def _last(versions: Path) -> int:
-    return max((int(path.name) for path in versions.iterdir() if path.name.isdecimal()), default=0)
-
-
-def _before(versions: Path, number: int) -> int | None:
+def _before(versions: Path, number: int | None) -> int | None:
     """Return which version was in use before another, if it is still there.
 
     Raises:
@@ -181,34 +158,17 @@ def _before(versions: Path, number: int) -> int | None:
     return before if (versions / str(before)).is_dir() else None
 
 
-def _copied(folder: Path, versions: Path, number: int) -> int:
+def _copied(folder: Path, versions: Path) -> int:
     """Copy a router into a new version, completely or not at all."""
     new = versions / _NEW
+    shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(folder, new)
     verify(new)
+    kept = (int(path.name) for path in versions.iterdir() if path.name.isdecimal())
+    number = 1 + max(kept, default=0)
     new.rename(versions / str(number))
     return number
 
 
-def _use(router: Path, versions: Path, number: int, present: int | None) -> None:
-    """Make `router` a link to a version; a folder in its place becomes version `present`."""
-    target = f"{versions.name}/{number}"  # relative, so that both can be moved together
-    if router.is_dir() and not router.is_symlink():
-        place = versions / str(present)
-        place.symlink_to(target)
-        if _exchanged(router, place):
-            return
-        place.unlink()
-        router.rename(place)
-    link = versions / _LINK
-    link.symlink_to(target)
-    link.replace(router)
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two paths in one step; False if the system or the file system cannot."""
-    try:
-        exchange = ctypes.CDLL(None).renameat2
-    except AttributeError:
-        return False
-    return bool(exchange(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+def _use(versions: Path, number: int) -> None:
+    write_atomic(versions / CURRENT, f"{number}\n".encode())

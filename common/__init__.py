@@ -1,4 +1,4 @@
-"""What every other package stands on: files, the process-wide cache, the names of the strategies.
+"""What the other packages share: files, the cache, threads, workers, networks, strategy names.
 
-Nothing in here imports another hopgate package.
+It imports no other hopgate package.
 """

@@ -1,4 +1,9 @@
-"""The text of an error, as a message that a user reads in one line can hold it."""
+"""Error messages: an error's text on one line, and the extra that is missing."""
+
+from importlib.util import find_spec
+
+TRAINING = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
+STATISTICS = ("scipy", "sklearn")
 
 
 def one_line(text: object) -> str:
@@ -9,3 +14,18 @@ def one_line(text: object) -> str:
 def reason(error: BaseException, limit: int | None = None) -> str:
     """Return an error's text on one line, cut to `limit` characters; its type if it has none."""
     return one_line(error)[:limit] or type(error).__name__
+
+
+def require(what: str, *modules: str, extra: str = "train") -> None:
+    """Check that modules are installed, without importing them.
+
+    Args:
+        what: What needs them, as the message's subject.
+        modules: Their import names.
+        extra: The extra of hopgate that brings them.
+
+    Raises:
+        RuntimeError: One is missing; the message names the extra.
+    """
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise RuntimeError(f"{what} needs {missing[0]}: pip install 'hopgate[{extra}]'")

@@ -13,9 +13,8 @@ import sys
 from importlib.metadata import version
 from typing import Any
 
-from hopgate.common.errors import one_line
-from hopgate.common.extras import require
-from hopgate.common.workers import WorkerLost, Workers, answer
+from hopgate.common.errors import one_line, require
+from hopgate.common.workers import ProcessLost, Workers, answer, decoded, encoded
 
 ANSWER_SECONDS = 20
 """Longest time until the head of a cluster answers; Ray itself tries for minutes."""
@@ -65,10 +64,10 @@ class RayWorkers(Workers):
         super().close()
         self._ray.shutdown()
 
-    def _send(self, request: bytes) -> bytes:
+    def _call(self, function: str, message: Any) -> Any:
         errors = self._ray.exceptions
         try:
-            task = self._task.remote(request, self._version)
+            task = self._task.remote(encoded(function, message), self._version)
             while not self._ray.wait([task], timeout=_POLL_SECONDS)[0]:
                 if self._closed:
                     raise RuntimeError("the workers were ended")
@@ -76,8 +75,8 @@ class RayWorkers(Workers):
         except (errors.RayTaskError, errors.RaySystemError) as error:
             raise RuntimeError(f"a node of the Ray cluster failed: {_last_line(error)}") from error
         except errors.RayError as error:
-            raise WorkerLost(f"Ray's {type(error).__name__}") from error
-        return reply
+            raise ProcessLost(f"Ray's {type(error).__name__}") from error
+        return decoded(reply)
 
 
 def do(request: bytes, expected: str) -> bytes:

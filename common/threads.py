@@ -1,42 +1,62 @@
-"""Blocking work in threads that may hang: they hold up neither other work nor the process's end."""
+"""Threads: blocking work that may hang, one event loop for callers without one, the process's end.
+
+No thread here holds up the end of the process. There is one background event loop for the process,
+because the connections of a chat model belong to an event loop.
+"""
 
 import asyncio
+import atexit
 import contextvars
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
-
-from hopgate.common.ending import busy
 
 AT_ONCE = 64
 """Threads of one kind of call in an event loop; more wait, so that a store that hangs cannot use up
 memory."""
+EXIT_SECONDS = 5.0
+"""Time for the background loop to close its connections when the process ends."""
 
 Value = TypeVar("Value")
 
+busy = set[object]()
+"""One entry for each thread that is at work and that the process does not wait for."""
 _free: deque[SimpleQueue[Callable[[], None]]] = deque()
 _Slots = WeakValueDictionary[str, asyncio.Semaphore]  # by kind, while a call holds or awaits one
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
+_lock = threading.Lock()
+_background: tuple[threading.Thread, asyncio.AbstractEventLoop] | None = None
+
+
+def _forget() -> None:
+    busy.clear()
+    _free.clear()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_free.clear)  # a forked process has none of the threads
+    os.register_at_fork(after_in_child=_forget)  # a forked process has none of the threads
+
+
+# Blocking work
 
 
 async def in_thread(kind: str, run: Callable[..., Value], *arguments: Any) -> Value:
     """Call a function in a thread, with the caller's context variables.
 
-    Unlike with `asyncio.to_thread`, whoever stops waiting is free at once, and calls that never
-    return keep none of another kind from running.
+    Unlike with `asyncio.to_thread`, a caller that stops waiting is free at once, and calls that
+    never return do not block those of another kind.
 
     Args:
-        kind: What hangs together, such as one store.
-        run: What to call.
-        *arguments: What it is called with.
+        kind: What the calls share, such as one store.
+        run: The function.
+        *arguments: Its arguments.
     """
     loop, done = asyncio.get_running_loop(), Future[Value]()
     slots = _slots.setdefault(loop, _Slots()).setdefault(kind, asyncio.Semaphore(AT_ONCE))
@@ -63,7 +83,7 @@ async def in_thread(kind: str, run: Callable[..., Value], *arguments: Any) -> Va
 
 
 def start(work: Callable[[], None]) -> None:
-    """Hand work to a thread that is free, or to a new one; the process does not wait for it."""
+    """Hand work to a free thread, or to a new one; the process does not wait for it."""
     try:
         wanted = _free.pop()
     except IndexError:
@@ -78,3 +98,73 @@ def _serve(wanted: "SimpleQueue[Callable[[], None]]") -> None:
         wanted.get()()
         busy.discard(wanted)
         _free.append(wanted)
+
+
+# The background loop
+
+
+def wait_for(coroutine: Coroutine[Any, Any, Value]) -> Value:
+    """Run a coroutine on the background loop, with the caller's context variables; blocks.
+
+    An interrupt (Ctrl-C) cancels it.
+
+    Raises:
+        RuntimeError: The background loop itself would have to wait.
+    """
+    thread, loop = _running()
+    if threading.current_thread() is thread:
+        coroutine.close()
+        raise RuntimeError("invoke would wait for itself here; use `await graph.ainvoke(…)`")
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _running() -> tuple[threading.Thread, asyncio.AbstractEventLoop]:
+    """Return the loop and its thread, started anew if there is none, as after a fork."""
+    global _background
+    with _lock:
+        if _background is None or not _background[0].is_alive():
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="hopgate", daemon=True)
+            thread.start()
+            _background = thread, loop
+            atexit.register(_end_loop, thread, loop)
+        return _background
+
+
+def _end_loop(thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> None:
+    """End the loop, which closes the connections that belong to it."""
+    if thread.is_alive():
+        closing = asyncio.run_coroutine_threadsafe(_close(), loop)
+        with suppress(TimeoutError):
+            closing.result(EXIT_SECONDS)
+
+
+async def _close() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+# The end
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process with an exit code, whatever its threads are doing.
+
+    An ordinary end stops a thread as soon as it comes back from a library, and C++ code such as
+    ONNX Runtime's then aborts the process (SIGABRT).
+    """
+    if not busy:
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it
+            stream.flush()
+    os._exit(code)

@@ -1,16 +1,16 @@
 """Work shared out over processes on this machine; `ray_workers.py` does the same on a Ray cluster.
 
 A piece of work is a function of hopgate, by its name, and one message for it. Messages and results
-are MessagePack, so nothing is pickled. A worker that is killed costs only the piece that it had.
+are MessagePack; nothing is pickled. A worker that dies costs only the piece that it had.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
-from tempfile import TemporaryFile
+from threading import TIMEOUT_MAX
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 from hopgate.common.errors import reason
@@ -26,9 +26,11 @@ from hopgate.common.onnx import threads
 
 TRIES = 3
 """How often a piece is tried whose worker does not survive."""
+_OUT_OF_MEMORY = 3
+"""Exit code of a process that needs more memory than it may have."""
 _LENGTH_BYTES = 8
 _ENDING_SECONDS = 2.0
-"""Time for a worker to end by itself, once its output has ended."""
+"""Time for a process to end by itself, once its output has ended."""
 About = TypeVar("About")
 
 
@@ -46,8 +48,138 @@ class Piece(NamedTuple, Generic[About]):
     about: About
 
 
-class WorkerLost(Exception):
-    """A worker ended before it had answered; the message says how."""
+class ProcessLost(Exception):
+    """A process died before it had answered; the message says how."""
+
+
+class OutOfMemory(ProcessLost):
+    """It needed more memory than it may have."""
+
+
+class OwnProcess:
+    """A process that does work for this one, one piece at a time, and may die of it.
+
+    It starts with the first request, and again with the first after it died.
+
+    Args:
+        quiet: Whether its output is dropped. By default, stdout and stderr go to stderr.
+        cores: Number of cores that it may use; None for those of this process.
+        memory: Its maximum memory in bytes, on systems that can limit it; 0 for no limit.
+    """
+
+    def __init__(self, quiet: bool = False, cores: int | None = None, memory: int = 0) -> None:
+        """Start nothing yet."""
+        self._quiet, self._cores, self._memory = quiet, cores, memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed, self._lock = False, threading.Lock()
+
+    def call(self, function: str, message: Any, seconds: float = TIMEOUT_MAX) -> Any:
+        """Let the process call a function.
+
+        Args:
+            function: Its name, `module:name`.
+            message: Its argument; MessagePack must have a form for it.
+            seconds: Maximum time; the process is killed when it is over.
+
+        Raises:
+            ValueError: The function raised one.
+            RuntimeError: The function raised another error, or the process was closed.
+            TimeoutError: It took longer than `seconds`.
+            ProcessLost: The process died.
+        """
+        process, began = self._running(), time.monotonic()
+        assert process.stdin and process.stdout
+        timer = threading.Timer(seconds, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            _write(process.stdin, encoded(function, message))
+            if (reply := _read(process.stdout)) is not None:
+                return decoded(reply)
+        except OSError:
+            pass  # it has ended
+        finally:
+            timer.cancel()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING_SECONDS)
+        process.kill()
+        process.communicate()
+        code = process.returncode
+        if time.monotonic() - began >= seconds:
+            raise TimeoutError
+        if code == _OUT_OF_MEMORY:
+            raise OutOfMemory("out of memory")
+        raise ProcessLost(f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+
+    def close(self) -> None:
+        """Kill the process, whatever it is doing."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the workers were ended")
+            if self._process is None or self._process.poll() is not None:
+                self._process = self._started()
+            return self._process
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """Start the process.
+
+        It imports from where this one does (`-P`: from no other folder); Ctrl-C does not reach it.
+        """
+        cores = {} if self._cores is None else {"OMP_NUM_THREADS": str(self._cores)}
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "hopgate.common.workers", str(self._memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if self._quiet else None,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **cores},
+            start_new_session=True,
+        )
+
+
+def encoded(function: str, message: Any) -> bytes:
+    """Return a request to call a function, `module:name`, with a message."""
+    from msgspec import msgpack
+
+    return msgpack.encode([function, message])
+
+
+def answer(request: bytes, where: str = "") -> bytes:
+    """Call the function, in the worker; return its result, or its error and `where` it was."""
+    from msgspec import msgpack
+
+    function, message = msgpack.decode(request)
+    module, _, name = function.partition(":")
+    try:
+        return msgpack.encode({"result": getattr(import_module(module), name)(message)})
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
+    except Exception as error:  # the process that asked reports it
+        is_input = isinstance(error, ValueError)
+        known = is_input or isinstance(error, RuntimeError)
+        text = reason(error) if known else f"{type(error).__name__}: {reason(error)}"
+        return msgpack.encode({"error": where + text, "is_input": is_input})
+
+
+def decoded(reply: bytes) -> Any:
+    """Return the result in an answer.
+
+    Raises:
+        ValueError: The function raised one.
+        RuntimeError: The function raised another error.
+    """
+    from msgspec import msgpack
+
+    found = msgpack.decode(reply)
+    if "error" in found:
+        raise (ValueError if found["is_input"] else RuntimeError)(found["error"])
+    return found["result"]
 
 
 class Workers(ABC):
@@ -69,12 +201,8 @@ class Workers(ABC):
         """How many pieces are done at a time."""
 
     @abstractmethod
-    def _send(self, request: bytes) -> bytes:
-        """Let a worker `answer`.
-
-        Raises:
-            WorkerLost: The worker ended first.
-        """
+    def _call(self, function: str, message: Any) -> Any:
+        """Let a worker call a function, see `OwnProcess.call`."""
 
     def submit(self, function: str, piece: Piece[Any]) -> Future[Any]:
         """Hand out a piece.
@@ -109,38 +237,16 @@ class Workers(ABC):
         self._waiting.shutdown(cancel_futures=True)
 
     def _done(self, function: str, piece: Piece[Any]) -> Any:
-        from msgspec import msgpack
-
-        request = msgpack.encode([function, piece.message])
         ends: list[str] = []
         while len(ends) < TRIES:
             try:
-                reply = msgpack.decode(self._send(request))
-            except WorkerLost as lost:
+                return self._call(function, piece.message)
+            except ProcessLost as lost:
                 ends.append(str(lost))
-                continue
-            if "error" in reply:
-                raise (ValueError if reply["is_input"] else RuntimeError)(reply["error"])
-            return reply["result"]
         raise RuntimeError(
             f"{piece.name} ended its worker {TRIES} times ({', '.join(dict.fromkeys(ends))}): too "
             "little memory, perhaps; use fewer workers, or leave it out"
         )
-
-
-def answer(request: bytes, where: str = "") -> bytes:
-    """Do a piece of work, in the worker; return its result, or its error and `where` it was."""
-    from msgspec import msgpack
-
-    function, message = msgpack.decode(request)
-    module, _, name = function.partition(":")
-    try:
-        return msgpack.encode({"result": getattr(import_module(module), name)(message)})
-    except Exception as error:  # whatever it is, this process did not ask for the work
-        is_input = isinstance(error, ValueError)
-        known = is_input or isinstance(error, RuntimeError)
-        text = reason(error) if known else f"{type(error).__name__}: {reason(error)}"
-        return msgpack.encode({"error": where + text, "is_input": is_input})
 
 
 class LocalWorkers(Workers):
@@ -156,8 +262,8 @@ class LocalWorkers(Workers):
             raise ValueError(f"{count} workers cannot do anything: use at least 1")
         super().__init__(count)
         self._count = count
-        self._free: SimpleQueue[_Process] = SimpleQueue()
-        self._processes = [_Process(max(1, threads() // count)) for _ in range(count)]
+        self._free: SimpleQueue[OwnProcess] = SimpleQueue()
+        self._processes = [OwnProcess(cores=max(1, threads() // count)) for _ in range(count)]
         for each in self._processes:
             self._free.put(each)
 
@@ -172,77 +278,12 @@ class LocalWorkers(Workers):
             each.close()
         super().close()
 
-    def _send(self, request: bytes) -> bytes:
+    def _call(self, function: str, message: Any) -> Any:
         process = self._free.get()
         try:
-            return process.send(request)
+            return process.call(function, message)
         finally:
             self._free.put(process)
-
-
-class _Process:
-    """A process on this machine, seen from outside; started again when it has ended."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-        self._process: subprocess.Popen[bytes] | None = None
-        self._closed, self._lock = False, threading.Lock()
-        self._errors = TemporaryFile()  # noqa: SIM115  # as long as the process may start again
-
-    def send(self, request: bytes) -> bytes:
-        process = self._running()
-        assert process.stdin and process.stdout
-        with suppress(OSError):  # it has ended
-            _write(process.stdin, request)
-            if (reply := _read(process.stdout)) is not None:
-                return reply
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDING_SECONDS)  # so that it can say why
-        process.kill()
-        process.communicate()
-        code = process.returncode
-        if code < 0:
-            raise WorkerLost(f"killed by signal {-code}")
-        raise WorkerLost(f"exit code {code}: {self._last_words()}")
-
-    def _last_words(self) -> str:
-        """Return the last line that the process wrote to stderr, and forget all of it."""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        self._errors.truncate(0)
-        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "no message")
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-            self._errors.close()
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the workers were ended")
-            if self._process is None or self._process.poll() is not None:
-                self._process = _started(self._cores, self._errors)
-            return self._process
-
-
-def _started(cores: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a worker, which imports from where this process does; Ctrl-C does not reach it."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "hopgate.common.workers"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "OMP_NUM_THREADS": str(cores),
-        },
-        start_new_session=True,
-    )
 
 
 def _write(stream: IO[bytes], message: bytes) -> None:
@@ -261,8 +302,12 @@ def _read(stream: IO[bytes]) -> bytes | None:
 
 
 def main() -> None:
-    """Answer requests until the input ends, or whoever asks is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Answer requests until the input ends, with the memory limit that the command line gives."""
+    if memory := int(sys.argv[1]):
+        with suppress(ImportError, OSError, ValueError):  # not every system can
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     requests: SimpleQueue[bytes] = SimpleQueue()
 
     def listen() -> None:
@@ -271,14 +316,10 @@ def main() -> None:
         os._exit(0)  # even in the middle of a piece: nobody waits for it
 
     with os.fdopen(os.dup(1), "wb") as replies:
-        os.dup2(2, 1)  # what a library prints is no reply
+        os.dup2(2, 1)  # a library's output is not a reply
         threading.Thread(target=listen, daemon=True).start()
-        try:
-            while True:
-                _write(replies, answer(requests.get()))
-        except Exception as error:
-            print(f"{type(error).__name__}: {reason(error)}", file=sys.stderr, flush=True)  # noqa: T201
-            os._exit(1)  # while `listen` waits for input, an ordinary end would abort
+        while True:
+            _write(replies, answer(requests.get()))
 
 
 if __name__ == "__main__":

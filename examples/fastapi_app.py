@@ -33,8 +33,8 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from hopgate import Context, build_graph
 from hopgate.graphs.checkpoints import serializer
-from hopgate.nodes import events
-from hopgate.nodes.text import check_question
+from hopgate.nodes.run import events
+from hopgate.nodes.texts.text import check_question
 
 log = logging.getLogger(__name__)
 locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()

@@ -4,6 +4,6 @@
 finds and forks hops, and `events` reads what a run reports while it is running.
 """
 
-from hopgate.nodes import events
+from hopgate.nodes.run import events
 
 __all__ = ["events"]

@@ -12,27 +12,29 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from langgraph.graph import END, START, StateGraph
 
-from hopgate.classifiers.decision import Router
+from hopgate.classifiers.decision import RouterLike
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.edges import add_edges
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
 from hopgate.nodes.condense import condense
-from hopgate.nodes.context import Context
-from hopgate.nodes.conversation import exchanges
 from hopgate.nodes.escalate import escalate
 from hopgate.nodes.gate import gate
 from hopgate.nodes.generate import generate
-from hopgate.nodes.internals import SYNC_DURABILITY
-from hopgate.nodes.limits import Limits, limits_from_environment
-from hopgate.nodes.message import kind_of
-from hopgate.nodes.own_prompts import PromptName, check_prompts
+from hopgate.nodes.prompts.own import PromptName, check_prompts
 from hopgate.nodes.retrieve import retrieve
 from hopgate.nodes.route import route
-from hopgate.nodes.runtime import Resources, Step, bind, system_clock
+from hopgate.nodes.run.binding import BoundNode
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.conversation import exchanges
+from hopgate.nodes.run.internals import SYNC_DURABILITY
+from hopgate.nodes.run.limits import Limits, limits_from_environment
+from hopgate.nodes.run.runtime import Resources, system_clock
+from hopgate.nodes.run.state import Input, Output, Retrieved, State
 from hopgate.nodes.start import start
-from hopgate.nodes.state import Found, Input, Output, State
-from hopgate.retrievers.base import Retriever, as_retriever
+from hopgate.nodes.texts.message import kind_of
+from hopgate.retrievers.base import Retriever
+from hopgate.retrievers.langchain import as_retriever
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-    RetrievalGraph = CompiledStateGraph[State, Context, Input, Found]
+    RetrievalGraph = CompiledStateGraph[State, Context, Input, Retrieved]
 
-Outcome = TypeVar("Outcome", Output, Found)
+Result = TypeVar("Result", Output, Retrieved)
 
 STEP_OF: dict[str, Literal["generate", "retrieve", "multihop"]] = {
     "none": "generate",
@@ -58,7 +60,7 @@ def build_graph(
     *,
     model: "BaseChatModel | None" = None,
     retriever: "Retriever | VectorStore | BaseRetriever | None" = None,
-    router: Router | None = None,
+    router: RouterLike | None = None,
     clock: Callable[[], datetime] | None = None,
     limits: Limits | None = None,
     context: Context | None = None,
@@ -122,22 +124,22 @@ def without_answer(graph: AdaptiveGraph) -> "RetrievalGraph":
         graph: A graph of `build_graph`, whose model, retriever, router, limits and settings apply.
 
     Returns:
-        The compiled graph; its output is a `Found`.
+        The compiled graph; its output is a `Retrieved`.
     """
-    compiled: Any = _wired(graph.resources, Found).compile(name=graph.name)
+    compiled: Any = _wired(graph.resources, Retrieved).compile(name=graph.name)
     return cast("RetrievalGraph", AdaptiveGraph.of(compiled, graph.resources))
 
 
 def _wired(
-    resources: Resources, output: type[Outcome]
-) -> "StateGraph[State, Context, Input, Outcome]":
+    resources: Resources, output: type[Result]
+) -> "StateGraph[State, Context, Input, Result]":
     """Connect the nodes; where the output has no answer, the graph ends before it."""
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=output)
     answers: bool = "answer" in output.__annotations__
     limits, last = resources.limits, "generate" if answers else END
-    builder.add_node("start", Step(bind(start, resources, first=True)))
+    builder.add_node("start", BoundNode(start, resources, first=True))
     for node in (condense, gate, route, retrieve, *((generate, escalate) if answers else ())):
-        builder.add_node(node.__name__, Step(bind(node, resources)))
+        builder.add_node(node.__name__, BoundNode(node, resources))
     builder.add_node("multihop", build_multihop(resources))
     builder.add_edge(START, "start")
     builder.add_edge("condense", "gate")

@@ -1,20 +1,21 @@
 """The compiled main graph: LangGraph's, with a schema of its settings and a tool of its own."""
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateUpdate
-from pydantic import TypeAdapter
 
-from hopgate.nodes.context import Context
-from hopgate.nodes.edits import check_command, check_edit
-from hopgate.nodes.internals import AllSettings
-from hopgate.nodes.runtime import Resources
-from hopgate.nodes.spending import KEY, Spending
-from hopgate.nodes.state import Input, Output, State
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.edits import check_command, check_edit
+from hopgate.nodes.run.internals import AllSettings
+from hopgate.nodes.run.runtime import Resources
+from hopgate.nodes.run.spending import KEY, Spending
+from hopgate.nodes.run.state import Input, Output, State
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -89,8 +90,7 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 
     def get_context_jsonschema(self) -> dict[str, Any]:
         """Return the schema of the settings, with this graph's own defaults."""
-        settings = TypeAdapter(Context)
-        schema, defaults = settings.json_schema(), settings.dump_python(self.defaults, mode="json")
+        schema, defaults = deepcopy(_schema()), self.defaults.model_dump(mode="json")
         for name, field in schema["properties"].items():
             field["default"] = defaults[name]
         return {**schema, "properties": AllSettings(schema["properties"])}
@@ -132,6 +132,12 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
             name=name or self.name,
             description=description or TOOL_DESCRIPTION,
         )
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    """Return the schema of the settings; a LangGraph server asks for it at every run."""
+    return Context.model_json_schema()
 
 
 def _opened(config: RunnableConfig | None) -> RunnableConfig:

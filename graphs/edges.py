@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph import StateGraph
 
-from hopgate.nodes.limits import NO_LIMITS, Limits
+from hopgate.nodes.run.limits import NO_LIMITS, Limits
 
 Choose = Callable[[Any], str]
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.runnables import RunnableConfig
 
-from hopgate.nodes.feedback import NODE, Feedback, Thumbs, feedback_edit
+from hopgate.nodes.run.feedback import NODE, Feedback, Thumbs, feedback_edit
 
 if TYPE_CHECKING:
     from hopgate.graphs.compiled import AdaptiveGraph
@@ -26,7 +26,7 @@ async def give_feedback(
         graph: The graph that answered, with its checkpointer.
         config: The thread; a `checkpoint_id` has no effect. Its `metadata` is stored with the edit.
         thumbs: The user's verdict.
-        answer: The right answer, at most `hopgate.nodes.feedback.MAX_ANSWER_CHARS` characters. If
+        answer: The right answer, at most `nodes.run.feedback.MAX_ANSWER_CHARS` characters. If
             this and `thumbs` are both missing, earlier feedback is taken back.
         message_id: The id of the answer's message; None is the newest answer.
 
@@ -35,7 +35,7 @@ async def give_feedback(
 
     Raises:
         UnknownAnswer: There is no such answer, or no such thread.
-        Unfinished: The thread's newest question is not answered yet.
+        UnfinishedTurn: The thread's newest question is not answered yet.
         ValueError: The feedback cannot be used.
     """
     thread: RunnableConfig = {

@@ -7,7 +7,7 @@ from langgraph.types import Overwrite, StateSnapshot
 
 from hopgate.common.strategies import Strategy
 from hopgate.nodes.loop import is_repeated
-from hopgate.nodes.state import Decision, Hop, add_evidence
+from hopgate.nodes.run.state import Decision, Hop, add_evidence
 from hopgate.retrievers.base import Hit
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from langgraph.graph.state import CompiledStateGraph
 
-    from hopgate.nodes.context import Context
-    from hopgate.nodes.state import Input, Output, State
+    from hopgate.nodes.run.context import Context
+    from hopgate.nodes.run.state import Input, Output, State
 
     Graph = CompiledStateGraph[State, Context, Input, Output]
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from langgraph.graph import START, StateGraph
 
 from hopgate.graphs.edges import add_edges
-from hopgate.nodes.context import Context
 from hopgate.nodes.decompose import decompose
 from hopgate.nodes.reason import reason
 from hopgate.nodes.retrieve_hop import retrieve_hop
-from hopgate.nodes.runtime import Resources, Step, bind
-from hopgate.nodes.state import MultihopState
+from hopgate.nodes.run.binding import BoundNode
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.runtime import Resources
+from hopgate.nodes.run.state import MultihopState
 from hopgate.nodes.sub_answer import sub_answer
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 def build_multihop(resources: Resources) -> "Loop":
     """Compile the loop, without a checkpointer: it inherits the main graph's."""
     builder = StateGraph(MultihopState, context_schema=Context)
-    builder.add_node("decompose", Step(bind(decompose, resources, in_loop=True)))
-    builder.add_node("retrieve", Step(bind(retrieve_hop, resources, "retrieve", in_loop=True)))
-    builder.add_node("reason", Step(bind(reason, resources, in_loop=True)))
-    builder.add_node("sub_answer", Step(bind(sub_answer, resources, in_loop=True)))
+    builder.add_node("decompose", BoundNode(decompose, resources, in_loop=True))
+    builder.add_node("retrieve", BoundNode(retrieve_hop, resources, "retrieve", in_loop=True))
+    builder.add_node("reason", BoundNode(reason, resources, in_loop=True))
+    builder.add_node("sub_answer", BoundNode(sub_answer, resources, in_loop=True))
     add_edges(builder, START, at_start)
     add_edges(builder, "decompose", continue_unless_stopped)
     add_edges(builder, "retrieve", after_retrieve)

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from hopgate.nodes import prompts
-from hopgate.nodes.conversation import Exchange, exchanges
-from hopgate.nodes.message import about_conversation
-from hopgate.nodes.own_prompts import fill
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import Decision, State, Update
-from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, first_line, inert
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.prompts.own import fill
+from hopgate.nodes.run.conversation import Exchange, exchanges
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import Decision, State, Update
+from hopgate.nodes.texts.message import about_conversation
+from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, as_data, first_line, inert
 
 MAX_TOKENS = 100
 SHOWN_TURNS = 3  # of the conversation, the latest

@@ -9,18 +9,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hopgate.nodes import prompts
-from hopgate.nodes.events import PlanEvent
 from hopgate.nodes.loop import (
     REFERENCE,
     leaving_room,
     measured_tokens,
     set_stop_reason,
 )
-from hopgate.nodes.own_prompts import fill
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import Decision, MultihopState, Update
-from hopgate.nodes.text import as_data, key_words
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.prompts.own import fill
+from hopgate.nodes.run.events import PlanEvent
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import Decision, MultihopState, Update
+from hopgate.nodes.texts.text import as_data, key_words
 
 TOKENS_EACH = 60  # a sub-question
 MAX_SUB_QUESTION_CHARS = 300  # a longer one is something else

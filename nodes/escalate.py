@@ -3,9 +3,9 @@
 from langchain_core.messages import RemoveMessage
 from langgraph.types import Overwrite
 
-from hopgate.nodes.events import EscalateEvent
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import Decision, Escalation, State, Update
+from hopgate.nodes.run.events import EscalateEvent
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import Decision, Escalation, State, Update
 
 
 async def escalate(state: State, runtime: NodeRuntime) -> Update:

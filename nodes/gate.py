@@ -20,16 +20,18 @@ from hopgate.models.chat import (
     Layout,
     ModelError,
 )
-from hopgate.nodes import demonstrations, full, prompts
-from hopgate.nodes.context import FIXED, Context
-from hopgate.nodes.events import AnsweringEvent, GateEvent
-from hopgate.nodes.own_prompts import fill
-from hopgate.nodes.prompts import Demo
-from hopgate.nodes.reading import read_answer
+from hopgate.nodes.answers import full
+from hopgate.nodes.answers.reading import read_answer
+from hopgate.nodes.answers.short import prompt_answer
+from hopgate.nodes.prompts import demonstrations
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.prompts.own import fill
+from hopgate.nodes.prompts.templates import Demo
 from hopgate.nodes.route import guess
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.short import prompt_answer
-from hopgate.nodes.state import (
+from hopgate.nodes.run.context import FIXED, Context
+from hopgate.nodes.run.events import AnsweringEvent, GateEvent
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import (
     Decision,
     DirectAnswer,
     GateDecision,
@@ -38,7 +40,7 @@ from hopgate.nodes.state import (
     Update,
     Verdict,
 )
-from hopgate.nodes.text import as_data
+from hopgate.nodes.texts.text import as_data
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

@@ -10,15 +10,16 @@ from langchain_core.messages.ai import UsageMetadata
 
 from hopgate.common.strategies import Strategy
 from hopgate.models.chat import ChatModel
-from hopgate.nodes import full, prompts
-from hopgate.nodes.conversation import earlier, system_text
-from hopgate.nodes.events import AnswerEvent, AnsweringEvent
-from hopgate.nodes.message import QUERY_CHARS, kind_of
-from hopgate.nodes.named import RETRIEVER_FAILED
-from hopgate.nodes.reading import Answer, read_answer, read_full_answer
-from hopgate.nodes.runtime import NodeRuntime, with_warning
-from hopgate.nodes.short import prompt_answer
-from hopgate.nodes.state import Decision, State, Update, Usage
+from hopgate.nodes.answers import full
+from hopgate.nodes.answers.reading import Answer, read_answer, read_full_answer
+from hopgate.nodes.answers.short import prompt_answer
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.run.conversation import earlier, system_text
+from hopgate.nodes.run.events import AnswerEvent, AnsweringEvent
+from hopgate.nodes.run.resources import RETRIEVER_FAILED
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import Decision, State, Update, Usage, with_warning
+from hopgate.nodes.texts.message import QUERY_CHARS, kind_of
 from hopgate.retrievers.base import Hit
 
 

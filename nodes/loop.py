@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from functools import wraps
 
 from hopgate.common.words import sentences
-from hopgate.nodes.context import Context
-from hopgate.nodes.events import StopEvent, ThoughtEvent
-from hopgate.nodes.evidence import FIRST_BYTES_PER_TOKEN, bytes_per_token
-from hopgate.nodes.runtime import Node, NodeRuntime, with_warning
-from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
-from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
-from hopgate.nodes.text import has_words, key_words
+from hopgate.nodes.prompts.evidence import FIRST_BYTES_PER_TOKEN, bytes_per_token
+from hopgate.nodes.run.binding import Node
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.events import StopEvent, ThoughtEvent
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed
+from hopgate.nodes.run.state import Decision, Hop, MultihopState, StopReason, Update, with_warning
+from hopgate.nodes.texts.text import has_words, key_words
 
 REFERENCE = re.compile(r"\{(\d{1,2})\}")
 """Where a sub-question refers to an earlier answer, by its number."""

@@ -4,12 +4,12 @@ Trivedi et al. 2023, as Adaptive-RAG and Flare-Aug run it.
 """
 
 from hopgate.common.words import sentences
-from hopgate.nodes import prompts
 from hopgate.nodes.loop import add_thought, is_final, leaving_room
-from hopgate.nodes.own_prompts import fill
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import MultihopState, Update
-from hopgate.nodes.text import as_data, first_line, has_words
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.prompts.own import fill
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import MultihopState, Update
+from hopgate.nodes.texts.text import as_data, first_line, has_words
 
 MAX_TOKENS = 80  # a long sentence
 MAX_THOUGHT_CHARS = 600  # some endpoints ignore `max_tokens`

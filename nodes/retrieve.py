@@ -1,10 +1,10 @@
 """Retrieve: one search for the question itself."""
 
-from hopgate.nodes.events import hop_event
-from hopgate.nodes.named import RETRIEVER_FAILED, RetrievalFailed
-from hopgate.nodes.runtime import NodeRuntime, with_warning
-from hopgate.nodes.spending import DeadlinePassed
-from hopgate.nodes.state import Hop, State, Update
+from hopgate.nodes.run.events import hop_event
+from hopgate.nodes.run.resources import RETRIEVER_FAILED, RetrievalFailed
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.spending import DeadlinePassed
+from hopgate.nodes.run.state import Hop, State, Update, with_warning
 
 
 async def retrieve(state: State, runtime: NodeRuntime) -> Update:

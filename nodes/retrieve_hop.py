@@ -3,8 +3,6 @@
 import math
 
 from hopgate.models.chat import CHARS_PER_TOKEN
-from hopgate.nodes import evidence
-from hopgate.nodes.events import hop_event
 from hopgate.nodes.loop import (
     clear_query,
     leaving_room,
@@ -14,9 +12,11 @@ from hopgate.nodes.loop import (
     stop,
     stop_before_search,
 )
-from hopgate.nodes.named import RetrievalFailed
-from hopgate.nodes.runtime import NodeRuntime, with_warning
-from hopgate.nodes.state import Decision, Hop, MultihopState, StopReason, Update
+from hopgate.nodes.prompts import evidence
+from hopgate.nodes.run.events import hop_event
+from hopgate.nodes.run.resources import RetrievalFailed
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import Decision, Hop, MultihopState, StopReason, Update, with_warning
 from hopgate.retrievers.base import Hit
 
 

@@ -2,9 +2,16 @@
 
 from hopgate.classifiers.decision import Routed, choose
 from hopgate.common.strategies import LABEL_OF, STRATEGY_OF, Strategy
-from hopgate.nodes.events import RouteEvent
-from hopgate.nodes.runtime import NodeRuntime, with_warning
-from hopgate.nodes.state import Decision, GateDecision, RouteDecision, State, Update
+from hopgate.nodes.run.events import RouteEvent
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import (
+    Decision,
+    GateDecision,
+    RouteDecision,
+    State,
+    Update,
+    with_warning,
+)
 
 
 async def route(state: State, runtime: NodeRuntime) -> Update:

@@ -4,12 +4,12 @@ from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage
 
-from hopgate.nodes.conversation import attachments, earlier, system_text
-from hopgate.nodes.message import QUERY_CHARS, MessageDecision, decide, forced, query
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.spending import estimated_tokens
-from hopgate.nodes.state import State, Update, new_turn
-from hopgate.nodes.text import MAX_QUESTION_CHARS, check_message, inert
+from hopgate.nodes.run.conversation import attachments, earlier, system_text
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.spending import estimated_tokens
+from hopgate.nodes.run.state import State, Update, new_turn
+from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, decide, forced, query
+from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_message, inert
 
 
 async def start(state: State, runtime: NodeRuntime) -> Update:

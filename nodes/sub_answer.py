@@ -1,12 +1,12 @@
 """Sub-answer: answer one sub-question over the passages of its hop."""
 
 from hopgate.common.words import sentences
-from hopgate.nodes import prompts
+from hopgate.nodes.answers.reading import read_answer
 from hopgate.nodes.loop import add_thought, leaving_room
-from hopgate.nodes.reading import read_answer
-from hopgate.nodes.runtime import NodeRuntime
-from hopgate.nodes.state import MultihopState, Update
-from hopgate.nodes.text import as_data, first_line, has_words
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.run.runtime import NodeRuntime
+from hopgate.nodes.run.state import MultihopState, Update
+from hopgate.nodes.texts.text import as_data, first_line, has_words
 
 MAX_TOKENS = 40
 MAX_ANSWER_CHARS = 200

@@ -13,37 +13,29 @@ from pathlib import Path
 
 from hopgate.common.workers import Workers
 from hopgate.retrievers.base import Passage, encodable
-from hopgate.retrievers.change import BuildProgress, Change
-from hopgate.retrievers.change import BuildReport as BuildReport
-from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from hopgate.retrievers.factory import Announce, given, load_faiss
-from hopgate.retrievers.filters import is_pattern
-from hopgate.retrievers.index import Parts, matching_encoder
-from hopgate.retrievers.loaders import (
-    NO_TEXT,
-    FilePassages,
-    Found,
+from hopgate.retrievers.documents.finding import (
+    FoundFiles,
     SkippedFile,
     Stamp,
     find_files,
-    read_files,
     readable,
     stamp_of,
 )
-from hopgate.retrievers.manifest import Manifest, changed_files, checked_info, describe, info
-from hopgate.retrievers.parallel import read_with
-from hopgate.retrievers.store_change import StoreChange
-from hopgate.retrievers.stores import (
-    StoreInfo,
-    check_folder,
-    connect,
-    is_store,
-    parse,
-    read_info,
-    usable_info,
-)
-from hopgate.retrievers.vectorfiles import VectorFile, checked_vectors
-from hopgate.retrievers.writing import writing
+from hopgate.retrievers.documents.parallel import read_with
+from hopgate.retrievers.documents.reading import NO_TEXT, FilePassages, read_files
+from hopgate.retrievers.documents.vectorfiles import VectorFile, checked_vectors
+from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from hopgate.retrievers.filters import is_pattern
+from hopgate.retrievers.index.change import BuildProgress, Change
+from hopgate.retrievers.index.change import BuildReport as BuildReport
+from hopgate.retrievers.index.manifest import Manifest, changed_files, checked_info, describe, info
+from hopgate.retrievers.index.reader import Parts, matching_encoder
+from hopgate.retrievers.index.vectors import Announce, check_factory, load_faiss
+from hopgate.retrievers.index.writing import writing
+from hopgate.retrievers.stores.change import StoreChange
+from hopgate.retrievers.stores.names import check_folder, is_store, parse
+from hopgate.retrievers.stores.opening import connect, read_info, usable_info
+from hopgate.retrievers.stores.rows import StoreInfo
 
 AnyChange = Change | StoreChange
 
@@ -377,7 +369,7 @@ def _building(
         load_faiss()
         loaded = _encoder_of(folder, encoder, current.manifest if current else None)
         if factory:
-            given(factory, 1, loaded.dimension)  # before anything is encoded
+            check_factory(factory, loaded.dimension)  # before anything is encoded
         described = describe(loaded)
         if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
             if not replace:
@@ -492,7 +484,7 @@ def _changing_store(
         yield change
 
 
-def _read(change: AnyChange, found: Found) -> set[str]:
+def _read(change: AnyChange, found: FoundFiles) -> set[str]:
     """Read files; return the sources that were read, also those that now have no text."""
     sources = set()
     for file in _files(change, found):
@@ -504,14 +496,14 @@ def _read(change: AnyChange, found: Found) -> set[str]:
     return sources
 
 
-def _files(change: AnyChange, found: Found) -> Iterator[FilePassages]:
+def _files(change: AnyChange, found: FoundFiles) -> Iterator[FilePassages]:
     stage = change.stage("reading files")
     if change.workers:
         return read_with(change.workers, found, change.reading, stage)
     return read_files(found, change.reading, stage)
 
 
-def _named(found: Found, roots: Sequence[str]) -> Found:
+def _named(found: FoundFiles, roots: Sequence[str]) -> FoundFiles:
     """Name files by the folder that was indexed, so that a document keeps its source."""
     files = [(file, _source(file, roots) or source) for file, source in found.files]
     return dataclasses.replace(found, files=files)
@@ -524,7 +516,7 @@ def _source(file: Path, roots: Sequence[str]) -> str:
     return ""
 
 
-def _gone(change: AnyChange, found: Found) -> set[str]:
+def _gone(change: AnyChange, found: FoundFiles) -> set[str]:
     """Return the documents whose files no indexed folder has any more."""
     there = {source for _, source in found.files}
     return {

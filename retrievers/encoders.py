@@ -19,7 +19,7 @@ import numpy as np
 
 from hopgate.common import minilm
 from hopgate.common.cache import Cache
-from hopgate.common.extras import require
+from hopgate.common.errors import reason, require
 from hopgate.retrievers.base import Passage
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ _FAMILIES = {r"intfloat/(multilingual-)?e5-(?!.*instruct)": ("query: ", "passage
 """Prefixes of models that do not define their own; E5's are from its model cards."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
+TOLERANCE = 1e-3
+"""How far a component of a vector may differ when the same passage is encoded again, relative to
+the vector's length: batches, threads and processors round differently."""
 BatchProgress = Callable[[int], None]
 """Called with the texts encoded so far."""
 EncodeProgress = Callable[[int, int], None]
@@ -334,14 +337,15 @@ def _download(repo: str, kind: str = "encoder") -> Path:
         )
     except Exception as error:  # the hub client's errors have no common base class
         raise RuntimeError(
-            f"{kind} {repo} cannot be downloaded from the model hub ({first_line(error)}): check "
+            f"{kind} {repo} cannot be downloaded from the model hub ({reason(error, 300)}): check "
             f"the connection, use a local folder{embedded}"
         ) from error
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def differ(vectors: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which of two sets of vectors, row by row, differ by more than rounding."""
+    apart = np.abs(vectors - others).max(axis=1) > TOLERANCE * np.linalg.norm(vectors, axis=1)
+    return np.asarray(apart)
 
 
 def _safetensors_revision(api: HfApi, repo: str) -> str:

@@ -153,15 +153,18 @@ def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> 
         wanted: The filter.
 
     Returns:
-        The `k` best hits that fulfil it; fewer if there are no more among all candidates, or
-        among the best `MAX_CANDIDATES`.
+        The `k` best hits that fulfil it, each passage once; fewer if there are no more among all
+        candidates, or among the best `MAX_CANDIDATES`.
     """
     candidates = k
     while True:
         found = search(candidates)
-        passing = [hit for hit in found if matches(hit, wanted)]
+        passing: dict[str, Hit] = {}
+        for hit in found:
+            if matches(hit, wanted):
+                passing.setdefault(hit["id"], hit)
         if len(passing) >= k or len(found) < candidates or candidates >= MAX_CANDIDATES:
-            return passing[:k]
+            return list(passing.values())[:k]
         candidates = max(k, min(4 * candidates, MAX_CANDIDATES))
 
 

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from hopgate.common.cache import Cache
-from hopgate.common.extras import require
+from hopgate.common.errors import require
 from hopgate.retrievers.base import Hit, Retriever, check_k
 from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files

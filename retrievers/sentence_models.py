@@ -6,7 +6,7 @@ Importing this module imports torch; it needs the extra `train`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -17,7 +17,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers.utils import logging
 
-from hopgate.retrievers.encoders import BatchProgress, first_line
+from hopgate.common.errors import reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class SentenceModel:
                 self.model = _load(folder)
             except Exception as error:  # torch, safetensors and tokenizers share no base class
                 raise RuntimeError(
-                    f"encoder {name} in {folder} cannot be loaded: {first_line(error)}"
+                    f"encoder {name} in {folder} cannot be loaded: {reason(error, 300)}"
                 ) from error
         self._lock = Lock()
         self.dimension = int(self.model.get_embedding_dimension() or 0)
@@ -57,7 +57,11 @@ class SentenceModel:
         self.prompts = own[0], next(filter(None, own[1:]), "")
 
     def encode(
-        self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
+        self,
+        texts: Sequence[str],
+        prefix: str,
+        queries: bool,
+        progress: Callable[[int], None] | None,
     ) -> NDArray[np.float32]:
         """Return vectors, [texts, dimension]."""
         encode = self.model.encode_query if queries else self.model.encode_document
@@ -111,7 +115,7 @@ def load_cross_encoder(name: str, folder: Path) -> CrossEncoder:
             return model
         except Exception as error:  # torch, safetensors and tokenizers share no base class
             raise RuntimeError(
-                f"cross-encoder {name} in {folder} cannot be loaded: {first_line(error)}"
+                f"cross-encoder {name} in {folder} cannot be loaded: {reason(error, 300)}"
             ) from error
 
 

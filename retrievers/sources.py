@@ -15,11 +15,11 @@ from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 from hopgate.retrievers.hybrid import Mode
-from hopgate.retrievers.index import Index, check_index, load_index
-from hopgate.retrievers.stores import ENGINES, check_store
+from hopgate.retrievers.index.reader import Index, check_index, load_index
+from hopgate.retrievers.stores.names import ENGINES, check_store
 
 if TYPE_CHECKING:
-    from hopgate.retrievers.store_index import StoreIndex
+    from hopgate.retrievers.stores.searching import LangChainIndex, StoreIndex
 
 SAMPLE = "sample"
 AUTO = "auto"
@@ -99,7 +99,7 @@ def open_source(
 
         found = _web_searches.get(name, lambda: open_web(name))
     elif engine:
-        from hopgate.retrievers.store_index import load_store
+        from hopgate.retrievers.stores.searching import load_store
 
         found = filtered(InMode(load_store(name), chosen), wanted)
     else:
@@ -119,7 +119,7 @@ class InMode:
         mode: How to search it; None for the index's default.
     """
 
-    def __init__(self, index: Index | StoreIndex, mode: Mode | None) -> None:
+    def __init__(self, index: Index | StoreIndex | LangChainIndex, mode: Mode | None) -> None:
         """Keep the settings of every search."""
         self._index = index
         self._mode = mode

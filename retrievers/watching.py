@@ -11,7 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from hopgate.retrievers.building import check_followed
-from hopgate.retrievers.loaders import KINDS
+from hopgate.retrievers.documents.finding import KINDS
 
 if TYPE_CHECKING:
     from watchfiles import Change

@@ -14,8 +14,7 @@ from importlib.metadata import version
 from threading import Lock
 from typing import Any
 
-from hopgate.common.errors import one_line
-from hopgate.common.extras import require
+from hopgate.common.errors import one_line, require
 from hopgate.retrievers.base import Hit, check_k, passage_id
 
 TIMEOUT_S = 10.0

@@ -1,7 +1,7 @@
-"""`POST /hopgate/feedback`: what a user says about an answer of a thread of theirs.
+"""`POST /hopgate/feedback`: a user's opinion of an answer in one of their threads.
 
-The route asks the server's own API for the thread, with the request's own headers, so whoever may
-not use a thread there cannot give feedback on it here, whatever `auth` the server has.
+The route asks the server's own API for the thread, with the request's own headers. So nobody can
+give feedback on a thread that they may not use, whatever `auth` the server has.
 """
 
 from typing import Any
@@ -14,17 +14,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hopgate.nodes.feedback import NODE, Thumbs, Unfinished, UnknownAnswer, feedback_edit
-from hopgate.server.bodies import read_body
-from hopgate.server.refusals import INTERNAL, refusal
+from hopgate.nodes.run.feedback import NODE, Thumbs, UnfinishedTurn, UnknownAnswer, feedback_edit
+from hopgate.server.access.bodies import read_body
+from hopgate.server.access.refusals import INTERNAL, refusal
 
 OF_THE_BODY = ("connection", "content-length", "content-type", "transfer-encoding")
-"""Headers that are not handed on."""
-PASSED_ON = (401, 403)
+"""Headers that are not passed on."""
+REFUSED = {
+    401: "this server does not let you use the thread",
+    403: "this server does not let you use the thread",
+    404: "there is no such thread; take the id of one of your threads",
+    409: "the thread is answering a question; give feedback after it",
+}
 
 
 class Opinion(BaseModel):
-    """What a user says about an answer; with neither, they take back what they said."""
+    """A user's opinion of an answer; without any field, they withdraw it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,18 +43,19 @@ class ThreadOpinion(Opinion):
 
     thread_id: UUID
     message_id: str | None = None
-    """The id of the answer's message; None is the thread's newest answer."""
+    """The id of the answer's message; None takes the thread's newest answer."""
 
 
 async def feedback(request: Request) -> Response:
-    """Keep what a user says about an answer, in the state of its thread."""
+    """Keep a user's opinion of an answer, in the state of its thread."""
     try:
         given = await read_body(request, ThreadOpinion)
         kept = await _keep(_as_user(request), given)
     except HTTPException as refused:
         return refusal(refused.status_code, refused.detail)
     except httpx.HTTPStatusError as refused:
-        return _refused(refused)
+        status = refused.response.status_code
+        return refusal(status, REFUSED[status]) if status in REFUSED else refusal(500, INTERNAL)
     except ValueError as wrong:
         return refusal(status_of(wrong), str(wrong))
     return JSONResponse(kept)
@@ -57,7 +63,7 @@ async def feedback(request: Request) -> Response:
 
 def status_of(wrong: ValueError) -> int:
     """Return the HTTP status of feedback that cannot be kept."""
-    kinds = ((UnknownAnswer, 404), (Unfinished, 409))
+    kinds = ((UnknownAnswer, 404), (UnfinishedTurn, 409))
     return next((status for kind, status in kinds if isinstance(wrong, kind)), 400)
 
 
@@ -81,21 +87,3 @@ def _as_user(request: Request) -> LangGraphClient:
     return LangGraphClient(
         httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers)
     )
-
-
-def _refused(refused: httpx.HTTPStatusError) -> Response:
-    status = refused.response.status_code
-    if status == 404:
-        return refusal(status, "there is no such thread; take the id of one of your threads")
-    if status == 409:
-        return refusal(status, "the thread is answering a question; give feedback after it")
-    if status in PASSED_ON:
-        return refusal(status, _detail(refused.response))
-    return refusal(500, INTERNAL)
-
-
-def _detail(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return "this server does not let you use the thread"

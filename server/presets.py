@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 from langgraph_sdk import get_client
 from starlette.applications import Starlette
 
-from hopgate.nodes.limits import limits_from_environment
+from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.server.tokens import SYSTEM
 
 log = logging.getLogger(__name__)

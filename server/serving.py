@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hopgate.common.errors import reason
-from hopgate.common.extras import require
+from hopgate.common.errors import reason, require
 from hopgate.common.files import private_file
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.context import Context
+from hopgate.nodes.run.context import Context
 
 END_SECONDS = 5  # for answers in progress
+MAX_CONNECTIONS = 500
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -27,8 +27,8 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except (OSError, TypeError, ValueError) as error:  # the last two: it is no name of a host
-        cause = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]
+    except (OSError, TypeError, ValueError) as error:  # the last two: it is not a host's name
+        cause = getattr(error, "strerror", None) or str(error)
         raise RuntimeError(
             f"{host}:{port} cannot be used ({cause}); choose another --port or --host"
         ) from error
@@ -59,11 +59,12 @@ def serve(
     require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
     import uvicorn
 
-    from hopgate.server.connections import BoundedProtocol
+    from hopgate.server.access.users import LOOPBACK
     from hopgate.server.tokens import VARIABLE
-    from hopgate.server.users import LOOPBACK
 
-    app = _app(graph, settings, _checked(keep))
+    if keep:
+        _prepare(keep)
+    app = _app(graph, settings, keep)
     with listen(host, port) as bound:
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{bound.getsockname()[1]}/v1 is ready; Ctrl-C ends it")
@@ -76,8 +77,9 @@ def serve(
         logging.getLogger("hopgate").setLevel(logging.INFO)
         config = uvicorn.Config(
             app,
-            http=BoundedProtocol,
+            http="h11",
             ws="none",
+            limit_concurrency=MAX_CONNECTIONS,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=END_SECONDS,
@@ -85,38 +87,30 @@ def serve(
         uvicorn.Server(config).run(sockets=[bound])
 
 
-def _checked(keep: Path | None) -> Path | None:
+def _prepare(keep: Path) -> None:
     """Create the file of kept conversations, or close it to other users.
 
     Raises:
-        RuntimeError: It cannot be created, or is no SQLite file.
+        RuntimeError: It cannot be created, or is not an SQLite file.
     """
-    if keep is None:
-        return None
     try:
-        if keep.exists():  # before the rights of something else are changed
-            _check_sqlite(keep)
+        with closing(sqlite3.connect(keep)) as database:
+            database.execute("PRAGMA schema_version")
         private_file(keep)
-        _check_sqlite(keep)
     except (OSError, sqlite3.Error) as error:
-        cause = getattr(error, "strerror", None) or reason(error)
-        raise RuntimeError(f"--keep {keep} cannot be used: {cause}; name another file") from error
-    return keep
-
-
-def _check_sqlite(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA schema_version")
+        raise RuntimeError(
+            f"--keep {keep} cannot be used: {reason(error)}; name another file"
+        ) from error
 
 
 def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | None) -> Any:
     from starlette.applications import Starlette
-    from starlette.middleware import Middleware
     from starlette.routing import Route
 
-    from hopgate.server import access, mcp, v1
+    from hopgate.server import mcp
+    from hopgate.server.access import setup as access
     from hopgate.server.graph import graph as own
-    from hopgate.server.guards import BodyLimit, body_bytes
+    from hopgate.server.openai import v1
     from hopgate.server.tokens import VARIABLE
     from hopgate.server.warming import warming
     from hopgate.server.web import to_metrics
@@ -136,13 +130,12 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | 
 
     served = graph or own
     tools = mcp.Endpoint(lambda: served, settings)
-    chat = v1.Endpoint(lambda: served, settings, keep)
+    chat = v1.OpenAIRoutes(lambda: served, settings, keep)
     return Starlette(
         routes=[
             chat.mount(),
             tools.route("/hopgate/mcp"),
             Route("/hopgate/metrics", to_metrics),
         ],
-        middleware=[Middleware(BodyLimit, max_bytes=body_bytes())],
         lifespan=lifespan,
     )

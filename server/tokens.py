@@ -13,8 +13,8 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from hopgate.nodes.identity import NOBODY
-from hopgate.nodes.limits import json_variable
+from hopgate.nodes.run.identity import NOBODY
+from hopgate.nodes.run.limits import json_variable
 
 VARIABLE = "HOPGATE_TOKENS"
 REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"

@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hopgate.nodes.context import Context
-from hopgate.nodes.limits import limits_from_environment
-from hopgate.nodes.runtime import NodeRuntime, Resources
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.limits import limits_from_environment
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
 
 QUESTION = "What is asked first?"
 

@@ -5,9 +5,9 @@ An app can do the same: `graph.with_config(callbacks=[watcher()])`.
 
 from importlib.util import find_spec
 
-from hopgate.server import logs
-from hopgate.server.callbacks import TurnWatcher
-from hopgate.server.turns import Observer
+from hopgate.server.observing import logs
+from hopgate.server.observing.callbacks import TurnWatcher
+from hopgate.server.observing.turns import Observer
 
 
 def watcher() -> TurnWatcher:
@@ -18,11 +18,11 @@ def watcher() -> TurnWatcher:
     """
     observers: list[Observer] = [logs.write]
     if find_spec("prometheus_client"):
-        from hopgate.server import metrics
+        from hopgate.server.observing import metrics
 
         observers.append(metrics.count)
     if find_spec("opentelemetry"):
-        from hopgate.server import spans
+        from hopgate.server.observing import spans
 
         observers.append(spans.observer())
     return TurnWatcher(observers)

@@ -7,6 +7,7 @@ are middleware of the routes, not of the app.
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -18,12 +19,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.limits import limits_from_environment
-from hopgate.server import access, mcp, metrics, presets, v1
+from hopgate.nodes.run.limits import limits_from_environment
+from hopgate.server import mcp, presets
+from hopgate.server.access import setup as access
+from hopgate.server.access.bodies import BodyLimit
+from hopgate.server.access.guards import DeveloperRoutes, SecurityHeaders
 from hopgate.server.feedback import feedback
 from hopgate.server.graph import graph
-from hopgate.server.guards import BodyLimit, DeveloperRoutes
-from hopgate.server.headers import SecurityHeaders
+from hopgate.server.observing import metrics
+from hopgate.server.openai import v1
 from hopgate.server.warming import warming
 
 STATIC = Path(__file__).with_name("static")
@@ -62,6 +66,9 @@ tools = mcp.Endpoint(served)
 # Editable installs may use links.
 files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
 
+headers = [Middleware(SecurityHeaders)]
+route = partial(Route, include_in_schema=False, middleware=headers)
+
 # An app of its own, so that its error responses get the headers too.
 site = Starlette(
     routes=[
@@ -69,23 +76,15 @@ site = Starlette(
         tools.route("/mcp"),
         Mount("/", files),
     ],
-    middleware=[Middleware(SecurityHeaders)],
+    middleware=headers,
 )
 
 app = Starlette(
     routes=[
-        Route(
-            "/hopgate", to_page, include_in_schema=False, middleware=[Middleware(SecurityHeaders)]
-        ),
-        Route(
-            "/hopgate/feedback",
-            feedback,
-            methods=["POST"],
-            include_in_schema=False,
-            middleware=[Middleware(SecurityHeaders)],
-        ),
+        route("/hopgate", to_page),
+        route("/hopgate/feedback", feedback, methods=["POST"]),
         Mount("/hopgate", site),
-        v1.Endpoint(served).mount(),
+        v1.OpenAIRoutes(served).mount(),
     ],
     middleware=[
         Middleware(DeveloperRoutes),

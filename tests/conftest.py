@@ -69,7 +69,7 @@ def fake(_fake_server: FakeOpenAI, key: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a `hopgate` command in this process, without progress however slow the machine is."""
-    monkeypatch.setattr("hopgate.render.FIRST_SECONDS", 3600)
+    monkeypatch.setattr("hopgate.terminal.progress.FIRST_SECONDS", 3600)
     return in_process(capfd)
 
 

@@ -30,7 +30,7 @@ def paragraph(text: str, style: str = "") -> str:
     return f"<w:p>{named}<w:r><w:t>{text}</w:t></w:r></w:p>"
 
 
-def write_docx(path: Path, *paragraphs: str, **parts: str) -> Path:
+def write_docx(path: Path, *paragraphs: str, **parts: str | bytes) -> Path:
     """Write a .docx file; `document` replaces its whole text, other parts are added."""
     body = f'<w:document xmlns:w="{WORD}"><w:body>{"".join(paragraphs)}</w:body></w:document>'
     contents = {"document": body, "styles": STYLES} | parts

@@ -12,7 +12,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 
-from hopgate.nodes import prompts
+from hopgate.nodes.prompts import templates as prompts
 from hopgate.retrievers.base import Hit, passage_id
 
 

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopgate.common.files import write_atomic
-from hopgate.retrievers import change, writing
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.building import (
     add_passages,
@@ -30,9 +29,10 @@ from hopgate.retrievers.building import (
     sync,
 )
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
-from hopgate.retrievers.incoming import Incoming
-from hopgate.retrievers.index import Index
-from hopgate.retrievers.words import WordsWriter
+from hopgate.retrievers.index import change, incoming, writing
+from hopgate.retrievers.index.incoming import Incoming
+from hopgate.retrievers.index.reader import Index
+from hopgate.retrievers.index.texts import WordsWriter
 
 
 class HashEncoder(Encoder):
@@ -112,7 +112,7 @@ MOMENTS = {
     "when passages come in": (Incoming, "put"),
     "when words are written": (WordsWriter, "put"),
     "when words are committed": (WordsWriter, "commit"),
-    "when a batch is encoded": (change._Encoded, "keep"),
+    "when a batch is encoded": (incoming.Encoded, "keep"),
     "when vectors are indexed": (change, "write_segment"),
     "before files are moved": (writing.Writer, "publish"),
     "when files are synced": (writing, "_sync"),

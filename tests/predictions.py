@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hopgate.evaluation.scores import Prediction
+from hopgate.evaluation.measuring.scores import Prediction
 
 
 def prediction(**fields: Any) -> Prediction:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hopgate.evaluation.replay import Recorded
+from hopgate.evaluation.measuring.replay import Recorded
 
 
 def four_questions() -> Recorded:

@@ -10,7 +10,7 @@ import pytest
 from doubles import task
 from fake_openai import Messages, Reply
 
-from hopgate.evaluation import charts, qa_report
+from hopgate.evaluation.reports import pictures
 
 CORRECT = [["zero"], ["one", "multiple"], ["multiple"], []]
 """Which strategies answer ship 0, 1, 2 and 3; then again from the start."""
@@ -85,5 +85,4 @@ def count_rows(path: Path) -> int:
 
 def skip_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no pictures in reports; layout and rendering take a second each."""
-    for module in (charts, qa_report):
-        monkeypatch.setattr(module, "to_png", lambda _: b"\x89PNG")
+    monkeypatch.setattr(pictures, "to_png", lambda _: b"\x89PNG")

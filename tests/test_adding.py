@@ -11,10 +11,10 @@ import pytest
 import torch
 from commands import Ran, one_line
 
-from hopgate.classifiers import adding
-from hopgate.classifiers.adding import RIDGES, add_profiles, fit
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, read
 from hopgate.classifiers.router import Router, load_router
+from hopgate.classifiers.training import adding
+from hopgate.classifiers.training.adding import RIDGES, add_profiles, fit
 
 CAPITALS = [f"What is the capital of {place}?" for place in ("Japan", "Peru", "Chad", "Oman")]
 FILMS = [

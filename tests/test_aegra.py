@@ -30,7 +30,7 @@ from test_auth import (
     things,
 )
 
-from hopgate.nodes.events import Event
+from hopgate.nodes.run.events import Event
 from hopgate.server.presets import PRESETS
 from hopgate.server.tokens import digest
 
@@ -196,7 +196,7 @@ def test_feedback_is_kept_and_harvested_by_its_user_alone(
         assert web.post("/hopgate/feedback", json=body).status_code == 401
         kept = web.post("/hopgate/feedback", json=body, headers=hers)
         assert (kept.status_code, kept.json()["feedback"]["thumbs"]) == (200, "down")
-    monkeypatch.setattr("hopgate.evaluation.threads.STATES_PAGE", 3)
+    monkeypatch.setattr("hopgate.evaluation.learning.threads.STATES_PAGE", 3)
     monkeypatch.setenv("HOPGATE_TOKEN", TOKENS["ada"])
     out = tmp_path / "questions.jsonl"
     assert run("harvest", server.url, "--out", out).code == 0

@@ -11,8 +11,8 @@ from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, by_task, hit, t
 from fake_openai import FakeOpenAI
 
 from hopgate import Context, build_graph
-from hopgate.nodes import prompts
-from hopgate.nodes.text import as_data
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.texts.text import as_data
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"

@@ -26,9 +26,9 @@ from hopgate.common import threads
 from hopgate.common.threads import in_thread
 from hopgate.graphs import events
 from hopgate.graphs.history import fork, hops
-from hopgate.nodes.limits import NO_LIMITS, Limits
-from hopgate.nodes.spending import BudgetSpent, DeadlinePassed, spent_by
-from hopgate.nodes.state import NO_USAGE
+from hopgate.nodes.run.limits import NO_LIMITS, Limits
+from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.nodes.run.state import NO_USAGE
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"

@@ -15,7 +15,7 @@ from recorded import four_questions, write_labels
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER
 from hopgate.classifiers.saved_alphas import check_name, save_alpha, saved_alpha
-from hopgate.evaluation.calibration import (
+from hopgate.evaluation.measuring.calibration import (
     RESAMPLES,
     Goal,
     calibration_error,
@@ -23,7 +23,7 @@ from hopgate.evaluation.calibration import (
     recall,
     router_calibration,
 )
-from hopgate.evaluation.replay import Recorded
+from hopgate.evaluation.measuring.replay import Recorded
 
 # Probabilities
 

@@ -20,18 +20,11 @@ import torch
 
 import hopgate
 from hopgate.classifiers import checkpoint
-from hopgate.classifiers.checkpoint import (
-    BUILTIN_FOLDER,
-    MANIFEST,
-    Checkpoint,
-    check_free,
-    read,
-    verify,
-    write,
-)
+from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST, Checkpoint, read, verify
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.classifiers.networks import network_from
 from hopgate.classifiers.router import Router, load_router
+from hopgate.classifiers.training.writing import check_free, write
 from hopgate.common import minilm
 from hopgate.common.onnx import BATCH_TOKENS
 

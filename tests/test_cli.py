@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and one line for every error."""
 
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -8,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from commands import Ran, one_line, run_process
 from doubles import by_task
 from fake_openai import FakeOpenAI, Messages, Reply
 
-from hopgate import Context, cli
+from hopgate import Context
+from hopgate.commands.train_router import cost_files
 from hopgate.models import chat
 from hopgate.retrievers.sources import sample_path
 
@@ -100,6 +101,19 @@ def test_ask_json_has_the_shape_of_the_contract(run: Callable[..., Ran], embedde
     assert set(usage["ms"]) == {"start", "gate", "route", "retrieve", "generate"}
 
 
+def test_the_demo_takes_each_of_the_three_paths(run: Callable[..., Ran], embedded: str) -> None:
+    """The questions and settings of `make demo`."""
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+    questions = re.findall(r'^\t\t"(.*\?)"', makefile, re.MULTILINE)
+    found = re.search(r'hopgate ask "\$\$question" (.*) \|\|', makefile)
+    assert found
+    told = [run("ask", each, *found[1].split()).out for each in questions]
+    none, single, multi = told
+    assert "gate    no" in none and "route" not in none and "0 retrievals" in none
+    assert "route   B at α = 0.7" in single and "hop 2" not in single
+    assert "route   C at α = 0.7" in multi and "hop 2" in multi and "stopped " in multi
+
+
 def test_every_field_of_the_context_is_an_option(
     run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +123,7 @@ def test_every_field_of_the_context_is_an_option(
         given.append(context)
         raise RuntimeError("enough")
 
-    monkeypatch.setattr("hopgate.asking.ask", record)
+    monkeypatch.setattr("hopgate.commands.ask.answered", record)
     values: dict[str, Any] = {
         "alpha": 0.7, "gate": "draft", "gate_threshold": 0.3, "gate_invalid": "direct",
         "demos": "pool.jsonl", "gate_demos": 2, "strategy": "multi", "escalate": 3,
@@ -122,7 +136,7 @@ def test_every_field_of_the_context_is_an_option(
         "max_answer_tokens": 50, "temperature": 0.5, "top_p": 0.9, "seed": 7,
         "reasoning_effort": "low",
     }  # fmt: skip
-    assert {*values, "gate_date", "where", "stop"} == {field.name for field in fields(Context)}
+    assert {*values, "gate_date", "where", "stop"} == {*Context.model_fields}
     options = [part for name, each in values.items() for part in (option(name), str(each))]
     run("ask", QUESTION)
     where = ("--where", "source=a.md", "--where", "page=3", "--where", "source=b/*")
@@ -346,7 +360,7 @@ def test_a_damaged_conversation_file_is_named(run: Callable[..., Ran], home: Pat
     home.mkdir(parents=True, exist_ok=True)
     (home / "threads.sqlite").write_text("no database" * 100)
     ran = run("ask", QUESTION, "--strategy", "none", "--thread", "t")
-    one_line(ran, 1, "threads.sqlite", "move the file away")
+    one_line(ran, 1, "threads.sqlite", "move it away")
 
 
 def test_a_full_disk_is_not_reported_as_a_damaged_file(
@@ -637,7 +651,7 @@ def test_route_refuses_unusable_files_first(
     def routed(_: str) -> None:
         raise AssertionError("the router was loaded")
 
-    monkeypatch.setattr("hopgate.evaluation.routing._load", routed)
+    monkeypatch.setattr("hopgate.evaluation.measuring.routing._load", routed)
     good, latin = tmp_path / "in.jsonl", tmp_path / "latin.jsonl"
     good.write_text('{"question": "Why?"}')
     latin.write_bytes('{"question": "Où ?"}'.encode("cp1252"))
@@ -727,7 +741,7 @@ def test_cost_files_are_grouped_by_profile(tmp_path: Path) -> None:
     odd = tmp_path / "a=b.jsonl"
     odd.touch()
     given = ("one.jsonl", "gpt-4o=two.jsonl", "gpt-4o=three.jsonl", str(odd))
-    assert cli._cost_files(given, "mine") == {
+    assert cost_files(given, "mine") == {
         "mine": [Path("one.jsonl"), odd],
         "gpt-4o": [Path("two.jsonl"), Path("three.jsonl")],
     }

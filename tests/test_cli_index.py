@@ -16,13 +16,14 @@ from commands import Ran, one_line, started
 from doubles import by_task
 from fake_openai import FakeOpenAI
 
-from hopgate import render
+from hopgate.commands.index import SKIPPED_SHOWN
 from hopgate.retrievers import watching
 from hopgate.retrievers.building import build_index, sync
-from hopgate.retrievers.index import Index
-from hopgate.retrievers.manifest import info
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Index
+from hopgate.retrievers.index.writing import writing
 from hopgate.retrievers.sources import sample_path
-from hopgate.retrievers.writing import writing
+from hopgate.terminal import progress
 
 
 @pytest.fixture
@@ -33,6 +34,13 @@ def documents(tmp_path: Path) -> Path:
     (folder / "mill.txt").write_text("The tidal mill grinds barley, never wheat.\n")
     (folder / "broken.pdf").write_bytes(b"%PDF-1.7\nthis is no PDF")
     return folder
+
+
+def shown(ran: Ran) -> dict[str, str]:
+    """The values of a printed page, by their names."""
+    assert ran.code == 0, ran
+    lines = [line.split("  ", 1) for line in ran.out.splitlines() if "  " in line]
+    return {name: text.strip() for name, text in lines}
 
 
 def test_own_documents_are_indexed_and_asked_about_in_two_commands(
@@ -67,8 +75,7 @@ def test_index_build_names_the_broken_file_to_people_too(
     ran = run("index", "build", documents, "--out", tmp_path / "index")
     assert ran.code == 0
     assert "broken.pdf" in ran.err
-    assert "2 passages → " in ran.out
-    assert "2 files read" in ran.out
+    assert shown(ran)["passages"] == shown(ran)["files"] == "2"
     assert "minilm" in run("index", "info", tmp_path / "index").out
 
 
@@ -284,12 +291,12 @@ def test_a_report_names_what_was_skipped_and_repeated(run: Callable[..., Ran], o
         (docs / f"{number}.txt").write_text("")
     ran = run("index", "build", docs, "--out", "o")
     skipped = [line for line in ran.err.splitlines() if line.startswith("skipped")]
-    assert len(skipped) == render.SKIPPED_SHOWN + 1
+    assert len(skipped) == SKIPPED_SHOWN + 1
     assert skipped[-1] == "skipped 5 more; --json lists them all"
     assert "1 file skipped by type: .png 1 (for example picture.png)" in ran.err.splitlines()
-    assert "2 passages → " in ran.out
-    assert "3 files read" in ran.out
-    assert "1 duplicate left out\n  1 passage of twin.md is in ferry.md too\n" in ran.out
+    page = shown(ran)
+    assert (page["passages"], page["files"], page["duplicates"]) == ("2", "3", "1")
+    assert page["repeats"] == "source twin.md, of ferry.md, passages 1"
     report = json.loads(run("index", "build", docs, "--out", "o", "--json").out)
     assert len(report["skipped"]) == 25
     assert report["repeats"] == [{"source": "twin.md", "of": "ferry.md", "passages": 1}]
@@ -298,23 +305,22 @@ def test_a_report_names_what_was_skipped_and_repeated(run: Callable[..., Ran], o
 def test_progress_is_printed_where_there_is_no_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(render, "LINE_SECONDS", 0.1)
-    with render.stages() as update:
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.1)
+    with progress.stages() as update:
         time.sleep(0.08)
         for done in range(4):
             update("encoding passages", done * 100, 2000)
             time.sleep(0.07)
     out, err = capfd.readouterr()
-    first, second, third, *_ = err.splitlines()
-    assert out == ""
-    assert (first, second) == ("starting", "encoding passages: 0 of 2,000")
-    assert third.startswith("encoding passages: 200 of 2,000 (")
-    assert " a second, 0:00:0" in third
+    first, second, *_ = err.splitlines()
+    assert (out, first) == ("", "encoding passages: 0 of 2,000")
+    assert second.startswith("encoding passages: 200 of 2,000 (")
+    assert " a second, 0:00:0" in second
 
 
 def test_work_that_is_over_at_once_prints_no_progress(capfd: pytest.CaptureFixture[str]) -> None:
-    with render.stages() as update:
+    with progress.stages() as update:
         update("encoding passages", 0, 1)
         update("encoding passages", 1, 1)
     assert capfd.readouterr() == ("", "")
@@ -327,20 +333,20 @@ def test_info_reads_like_a_page(run: Callable[..., Ran], odd: Path) -> None:
     (odd / "docs" / "ferry.txt").write_text("The ferry is red.")
     assert run("index", "build", "docs", "--out", "o").code == 0
     ran = run("index", "info", "--index", "o")
-    lines = dict(line.split("  ", 1) for line in ran.out.splitlines()[1:])
-    shown = {name: " ".join(text.split()) for name, text in lines.items()}
-    assert shown["passages"] == "2 of 2 documents"
-    assert shown["encoder"] == "minilm, 384 dimensions"
-    assert shown["factory"] == "Flat (chosen for the collection; exact)"
-    assert shown["folders"] == str(odd / "docs")
-    assert "nothing is left of deleted" in shown["segments"]
+    page = shown(ran)
+    assert (page["passages"], page["sources"]) == ("2", "2")
+    assert page["encoder"] == "minilm, 384 dimensions"
+    assert (page["factory"], page["recall@10"]) == ("Flat, chosen", "exact")
+    assert page["folders"] == str(odd / "docs")
+    assert "deleted" not in page
     assert "sha256" not in ran.out
     assert "sha256" in run("index", "info", "o", "--json").out
     assert run("index", "delete", "ferry.txt", "--index", "o").code == 0
-    assert "`hopgate index compact o` frees it" in run("index", "info", "o").out
-    ran = run("index", "compact", "o")
-    assert (ran.code, "1 passage → " in ran.out, " before, " in ran.out) == (0, True, True)
-    assert "nothing is left of deleted" in run("index", "info", "o").out
+    assert "`hopgate index compact o` frees it" in shown(run("index", "info", "o"))["deleted"]
+    page = shown(run("index", "compact", "o"))
+    assert page["passages"] == "1"
+    assert {"before", "now"} <= page.keys()
+    assert "deleted" not in shown(run("index", "info", "o"))
 
 
 # Following a folder
@@ -360,7 +366,7 @@ def test_sync_adds_what_is_new_and_removes_what_is_gone(run: Callable[..., Ran],
     assert counts == {"new": 1, "updated": 1, "gone": 1, "unchanged": 1, "passages": 3}
     ran = run("index", "sync", "docs", "--index", "o")
     assert "nothing changed" in ran.out
-    assert "documents: 3 unchanged" in ran.out
+    assert shown(ran)["unchanged"] == "3"
 
 
 def test_sync_removes_nothing_while_a_folder_of_the_index_is_missing(

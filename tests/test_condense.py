@@ -11,9 +11,9 @@ from hopgate import Context
 from hopgate.models import chat
 from hopgate.models.chat import Layout, ModelError
 from hopgate.nodes.condense import rewrite
-from hopgate.nodes.conversation import Exchange
-from hopgate.nodes.runtime import NodeRuntime, Resources
-from hopgate.nodes.text import MAX_QUESTION_CHARS, as_data, check_question
+from hopgate.nodes.run.conversation import Exchange
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
+from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, as_data, check_question
 
 FOLLOW_UP = "And when was it first lit?"
 STANDALONE = "When was Farrick Head Lighthouse first lit?"

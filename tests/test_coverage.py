@@ -1,11 +1,9 @@
 """Looking at the collection before deciding: what it covers is searched, the rest is not."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from doubles import FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI
@@ -13,14 +11,16 @@ from indexing import edit_manifest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
-from hopgate.classifiers.dial import cheapest_alpha
+from hopgate.classifiers.labels import LabelRow
+from hopgate.classifiers.training.dials import cheapest_alpha
+from hopgate.common.strategies import Strategy
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.retrievers.base import Hit, make_passage
 from hopgate.retrievers.building import add_passages, build_from_passages
 from hopgate.retrievers.coverage import BACKGROUND, Look, background_of
 from hopgate.retrievers.filters import filtered, matches
-from hopgate.retrievers.manifest import info
+from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.sources import open_source
 
 QUESTION = "In what year was Skerry Light first lit?"
@@ -221,19 +221,30 @@ def test_where_the_encoder_does_not_know_the_language_scores_say_nothing() -> No
 # The default α
 
 
-def test_the_cheapest_alpha_loses_nothing_against_one_search() -> None:
-    right = np.array([[1, 1, 1], [0, 1, 1], [0, 1, 0]], dtype=float)
+@pytest.mark.parametrize(
+    ("rows", "rising", "expected"), [(3, True, 0.6), (3, False, 1), (1, True, 0)]
+)
+def test_the_cheapest_alpha_loses_nothing_against_one_search(
+    rows: int, rising: bool, expected: float
+) -> None:
+    class Rising:
+        def route(self, questions: Any, alpha: float) -> list[dict[str, float]]:
+            labels = "A" + ("B" if rising and alpha >= 0.3 else "A")
+            labels += "B" if rising and alpha >= 0.6 else "A"
+            found = [dict.fromkeys("ABC", 0.0) | {label: 1.0} for label in labels]
+            return found[: len(questions)]
 
-    def chosen(alpha: float) -> Any:
-        return np.array([0, alpha >= 0.3, alpha >= 0.6], dtype=np.intp)
-
-    assert cheapest_alpha(right, chosen) == 0.6
-    assert cheapest_alpha(right, lambda alpha: np.zeros(3, dtype=np.intp)) == 1
-    assert cheapest_alpha(right[:1], chosen) == 0
+    right: list[frozenset[Strategy]] = [
+        frozenset({"none", "single", "multi"}),
+        frozenset({"single", "multi"}),
+        frozenset({"single"}),
+    ]
+    labelled = [LabelRow(str(at), "?", "", "A", each) for at, each in enumerate(right[:rows])]
+    assert cheapest_alpha(Rising(), labelled) == expected
 
 
 async def test_a_request_without_alpha_has_the_profile_s_own(fake: FakeOpenAI) -> None:
     context = Context(model="openai:gpt-4o")
-    assert await NodeRuntime(replace(context, profile="local-smollm2")).alpha() == 0.5
+    assert await NodeRuntime(context.model_copy(update={"profile": "local-smollm2"})).alpha() == 0.5
     assert await NodeRuntime(context).alpha() == 0
     assert await NodeRuntime(Context(alpha=0.9)).alpha() == 0.9

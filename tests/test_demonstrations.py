@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hopgate import Context, build_graph
 from hopgate.common import files
-from hopgate.nodes import demonstrations
-from hopgate.nodes.demonstrations import LabelledQuestion, Pool, fixed, load_pool, read_pool
-from hopgate.nodes.prompts import CONFIDENCE_DEMOS, GATE_DEMOS
+from hopgate.nodes.prompts import demonstrations
+from hopgate.nodes.prompts.demonstrations import LabelledQuestion, Pool, fixed, load_pool, read_pool
+from hopgate.nodes.prompts.templates import CONFIDENCE_DEMOS, GATE_DEMOS
 from hopgate.retrievers import encoders
 
 GATE_PAGE = (Path(__file__).parents[1] / "docs" / "gate.md").read_text(encoding="utf-8")
@@ -277,7 +277,7 @@ def test_the_cache_is_the_platforms_unless_a_home_is_set(
 def test_reading_a_pool_loads_nothing_heavy(write: Any) -> None:
     code = (
         "import sys; from pathlib import Path; "
-        "from hopgate.nodes.demonstrations import read_pool; "
+        "from hopgate.nodes.prompts.demonstrations import read_pool; "
         f"read_pool(Path({str(write(*YES))!r})); "
         "print(sorted({'torch', 'transformers', 'faiss'} & set(sys.modules)))"
     )

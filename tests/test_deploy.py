@@ -21,8 +21,8 @@ from langgraph_dev import CONFIG, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hopgate.nodes.context import Context
-from hopgate.nodes.limits import Limits
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.limits import Limits
 
 BIN = Path(sys.executable).parent
 SERVED = ("classifiers", "common", "graphs", "models", "nodes", "retrievers", "server")

@@ -15,10 +15,11 @@ from test_onnx import QUESTIONS
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST
 from hopgate.classifiers.decision import choose
-from hopgate.classifiers.dial import KNOTS, Dial, even_dial
+from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.router import Router, load_router
 from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
-from hopgate.classifiers.utility import STEPS
+from hopgate.classifiers.training.dials import KNOTS, even_dial
+from hopgate.classifiers.training.utility import STEPS
 from hopgate.common.strategies import LABELS
 from hopgate.retrievers.sources import sample_path
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hopgate.classifiers.checkpoint import read
-from hopgate.classifiers.fitting import Unfinished
-from hopgate.classifiers.training import load_base
+from hopgate.classifiers.training.bases import load_base
+from hopgate.classifiers.training.fitting import Unfinished
 
 TEXTS = [
     f"{question} {place}"

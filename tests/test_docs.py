@@ -148,7 +148,8 @@ def all_options(command: click.Command = cli) -> set[str]:
     context = click.Context(command)
     found = {option for each in command.get_params(context) for option in _options(each)}
     if isinstance(command, click.Group):
-        found |= {option for each in command.commands.values() for option in all_options(each)}
+        commands = (command.get_command(context, name) for name in command.list_commands(context))
+        found |= {option for each in commands if each for option in all_options(each)}
     return found
 
 
@@ -241,5 +242,5 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path: Path
     reference = (tmp_path / "reference/graph.html").read_text(encoding="utf-8")
     for name in ("build_graph", "max_evidence_tokens", "HopEvent", "fork"):
         assert name in reference
-    shown = (tmp_path / "source/nodes/context.py.html").read_text(encoding="utf-8")
+    shown = (tmp_path / "source/nodes/run/context.py.html").read_text(encoding="utf-8")
     assert "Settings of one request" in shown

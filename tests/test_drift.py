@@ -14,7 +14,6 @@ from ships import write_rows
 from test_adding import CAPITALS, DATES, FILMS, labels
 
 from hopgate.classifiers import drift as drifting
-from hopgate.classifiers.adding import add_profiles
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST, read
 from hopgate.classifiers.doubts import doubt
 from hopgate.classifiers.drift import (
@@ -27,6 +26,7 @@ from hopgate.classifiers.drift import (
     summarise,
 )
 from hopgate.classifiers.router import Router, load_router
+from hopgate.classifiers.training.adding import add_profiles
 
 
 class Normal:

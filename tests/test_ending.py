@@ -8,7 +8,7 @@ import pytest
 IN_CPP = """
 import atexit, sys, time
 import onnxruntime, numpy as np
-from hopgate.common import ending, threads
+from hopgate.common import threads
 
 def loads():
     options = onnxruntime.SessionOptions()
@@ -36,12 +36,12 @@ def ended(end: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("code", [0, 130])
 def test_a_thread_inside_a_library_does_not_change_how_a_process_ends(code: int) -> None:
-    found = ended(f"ending.end_process({code})")
+    found = ended(f"threads.end_process({code})")
     assert (found.returncode, found.stdout, found.stderr) == (code, "said ended\n", "")
 
 
 def test_without_such_a_thread_the_end_is_ordinary() -> None:
     found = ended(
-        "ending.busy.clear()\ntry:\n    ending.end_process(3)\nfinally:\n    print('unwound')"
+        "threads.busy.clear()\ntry:\n    ending.end_process(3)\nfinally:\n    print('unwound')"
     )
     assert "unwound" in found.stdout

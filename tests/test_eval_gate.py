@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ships import write_rows
 
-from hopgate.evaluation import gate_plots, gates
-from hopgate.evaluation.gates import Decided
-from hopgate.evaluation.paraphrases import read_groups
+from hopgate.evaluation.measuring import gates
+from hopgate.evaluation.measuring.stability import Decided, read_groups, stability
 
 # The threshold
 
@@ -123,24 +122,6 @@ def test_labels_of_one_kind_are_refused(needed: list[bool]) -> None:
             function([0.1, 0.2], needed)
 
 
-def test_the_picture_shows_both_kinds_and_the_threshold() -> None:
-    found = gates.choose_threshold(VALUES, NEEDED) | {"gate": "confidence", "model": "m"}
-    left, right = gate_plots.draw(found, VALUES, NEEDED).axes
-    named = [text.get_text() for text in left.get_legend().get_texts()]
-    assert named == [
-        "do without (n = 3)",
-        "need retrieval (n = 3)",
-        f"threshold {found['threshold']:g}",
-    ]
-    lines = {line.get_label(): line.get_data() for line in right.get_lines()}
-    across, up = lines["retrieves: need it"]
-    for threshold in (0.15, 0.25, 0.35, 0.5):
-        shown = up[np.searchsorted(across, threshold)] / 100
-        assert shown == pytest.approx(gates.at(threshold, VALUES, NEEDED)["needed"])
-    assert left.get_xlabel() == right.get_xlabel() == "P(Yes)"
-    assert gate_plots.png(found, VALUES, NEEDED).startswith(b"\x89PNG")
-
-
 # Paraphrases
 
 
@@ -153,7 +134,7 @@ def group(*said: bool | float) -> list[Decided]:
 
 
 def test_stability_by_hand() -> None:
-    found = gates.stability([group(0.9, 0.4, 0.6), group(0.1, 0.3), group(0.7, 0.8)])
+    found = stability([group(0.9, 0.4, 0.6), group(0.1, 0.3), group(0.7, 0.8)])
     assert found["flips"]["value"] == pytest.approx(1 / 3)
     assert found["pairs"]["value"] == pytest.approx((2 / 3 + 0 + 0) / 3)
     assert found["retrieve"]["value"] == pytest.approx((2 / 3 + 0 + 1) / 3)
@@ -164,7 +145,7 @@ def test_stability_by_hand() -> None:
 
 
 def test_a_gate_without_values_has_no_spread() -> None:
-    found = gates.stability([group(True, False), group(True, True)])
+    found = stability([group(True, False), group(True, True)])
     assert found["spread"] is None
     assert found["flips"]["value"] == 0.5
     assert found["flips"]["interval"] == [0, 1]
@@ -172,7 +153,7 @@ def test_a_gate_without_values_has_no_spread() -> None:
 
 @given(st.lists(st.lists(st.booleans(), min_size=2, max_size=5), min_size=1, max_size=8))
 def test_pairs_are_counted(groups: list[list[bool]]) -> None:
-    found = gates.stability([group(*said) for said in groups])
+    found = stability([group(*said) for said in groups])
     shares = [
         np.mean([a != b for at, a in enumerate(said) for b in said[at + 1 :]]) for said in groups
     ]
@@ -340,7 +321,7 @@ def test_a_threshold_is_found_and_the_command_to_use_it(
     again = run(*common, "--out", out, "--layout", "turns", "--min-recall", "0.6")
     assert again.code == 0, again.err
     assert fake.requests == []
-    for part in ("threshold 0.38", "AUC       0.800", "shipped", "chosen", "--gate-threshold 0.38"):
+    for part in ("threshold 0.38", " 0.800 ", "shipped", "chosen", "--gate-threshold 0.38"):
         assert part in again.out
     other = run(*common, "--out", out)
     one_line(other, 2, "confidence.jsonl", 'layout: "turns" in the file')

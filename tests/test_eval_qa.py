@@ -21,9 +21,9 @@ from ships import (
     write_rows,
 )
 
-from hopgate.evaluation import qa_report
-from hopgate.evaluation.datasets import read_examples
-from hopgate.evaluation.qa import systems
+from hopgate.evaluation.measuring.datasets import read_examples
+from hopgate.evaluation.measuring.specs import systems
+from hopgate.evaluation.reports import pictures
 
 STATIC = ("--strategies", "none,single,multi")
 MULTIHOP = Path(__file__).resolve().parents[2] / "shared" / "data" / "multihop" / "dev.jsonl"
@@ -226,19 +226,19 @@ def document(**scores: tuple[float, float]) -> dict[str, Any]:
 
 def test_the_picture_joins_static_strategies_and_alphas_in_order() -> None:
     found = document(multi=(2.5, 0.6), alpha100=(2, 0.6), none=(0, 0.2), alpha0=(0.5, 0.3))
-    axes = qa_report.draw(found).axes[0]
+    axes = pictures.draw_qa(found).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["static strategies"].get_xdata()) == [0, 2.5]
     assert list(lines["adaptive"].get_xdata()) == [0.5, 2]
     assert list(lines["adaptive"].get_ydata()) == [30, 60]
     assert {each.get_text() for each in axes.texts} == {"none", "multi", "α = 0", "α = 1"}
-    assert qa_report.png(found).startswith(b"\x89PNG")
+    assert pictures.qa_png(found).startswith(b"\x89PNG")
 
 
-def test_points_at_one_place_share_a_label() -> None:
+def test_points_at_one_place_have_one_label() -> None:
     found = document(alpha0=(1, 0.5), alpha50=(1.01, 0.5), alpha100=(2, 0.5))
-    axes = qa_report.draw(found).axes[0]
-    assert [each.get_text() for each in axes.texts] == ["α = 0, α = 0.5", "α = 1"]
+    axes = pictures.draw_qa(found).axes[0]
+    assert [each.get_text() for each in axes.texts] == ["α = 0", "α = 1"]
 
 
 # Resuming (see test_resuming for kills)
@@ -392,7 +392,7 @@ def test_the_picture_draws_escalation_as_a_curve_of_its_own() -> None:
         run["settings"]["escalate"] = 4
         run["scores"]["retrieval_steps"] += 1
     found["runs"] += deeper
-    (axes,) = qa_report.draw(found).axes
+    (axes,) = pictures.draw_qa(found).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["adaptive"].get_xdata()) == [0.5, 2]
     assert list(lines["adaptive, escalating"].get_xdata()) == [1.5, 3]

@@ -14,10 +14,10 @@ from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, 
 from ships import reads_the_passage, ship_with_passage, skip_pictures, write_rows
 
 from hopgate import Context
-from hopgate.evaluation.datasets import Example, read_retrievalqa
-from hopgate.evaluation.harness import GivenPassages, SingleRetrievalGraph
-from hopgate.evaluation.journal import Journal
-from hopgate.evaluation.specs import parse_spec, parse_specs
+from hopgate.evaluation.measuring.datasets import Example, read_retrievalqa
+from hopgate.evaluation.measuring.harness import GivenPassages, SingleRetrievalGraph
+from hopgate.evaluation.measuring.journal import Journal
+from hopgate.evaluation.measuring.specs import parse_spec, parse_specs
 from hopgate.models import chat
 from hopgate.retrievers.sources import sample_path
 

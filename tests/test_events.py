@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from hopgate import Context, build_graph
 from hopgate.graphs import events
-from hopgate.nodes.events import Event
+from hopgate.nodes.run.events import Event
 
 README = Path(__file__).parents[1] / "README.md"
 QUESTION = "Where was the designer of Skerrane Light born?"

@@ -24,7 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph_dev import free_port
 
 from hopgate import Context
-from hopgate.nodes.prompts import VANILLA
+from hopgate.nodes.prompts.templates import VANILLA
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PASSWORD = "s3cret-1f6b"

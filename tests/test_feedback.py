@@ -15,7 +15,7 @@ from hopgate import Context, build_graph
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.feedback import give_feedback
 from hopgate.graphs.history import fork, hops
-from hopgate.nodes.feedback import MAX_ANSWER_CHARS, Unfinished, UnknownAnswer
+from hopgate.nodes.run.feedback import MAX_ANSWER_CHARS, UnfinishedTurn, UnknownAnswer
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 OTHER = "Who drew Skerrane Light?"
@@ -126,7 +126,7 @@ async def test_a_paused_turn_takes_no_feedback_and_goes_on(app: AdaptiveGraph) -
     """A new checkpoint would start its loop again."""
     await ask(app)
     await app.ainvoke({"question": OTHER}, THREAD, context=MULTI, interrupt_before=["generate"])
-    with pytest.raises(Unfinished, match="not answered yet"):
+    with pytest.raises(UnfinishedTurn, match="not answered yet"):
         await give_feedback(app, THREAD, thumbs="down")
     assert (await app.ainvoke(None, THREAD, context=MULTI))["answer"]
     assert await give_feedback(app, THREAD, thumbs="down")

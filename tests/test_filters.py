@@ -31,9 +31,9 @@ from pydantic import TypeAdapter, ValidationError
 from hopgate import Context, build_graph
 from hopgate.common.cache import Cache
 from hopgate.graphs.history import fork, hops
-from hopgate.nodes.limits import Limits
-from hopgate.retrievers import filters, qdrant, rerank
-from hopgate.retrievers.base import Hit, LangChainRetriever, Passage, make_passage
+from hopgate.nodes.run.limits import Limits
+from hopgate.retrievers import filters, rerank
+from hopgate.retrievers.base import Hit, Passage, make_passage
 from hopgate.retrievers.building import build_from_passages
 from hopgate.retrievers.filters import (
     Filter,
@@ -45,8 +45,10 @@ from hopgate.retrievers.filters import (
     parse_where,
     pieces,
 )
+from hopgate.retrievers.langchain import LangChainRetriever
 from hopgate.retrievers.sources import MODES, open_source
-from hopgate.retrievers.store_index import load_store
+from hopgate.retrievers.stores import qdrant
+from hopgate.retrievers.stores.searching import StoreIndex, load_store
 from hopgate.server import tokens
 
 USERS = ("ann", "anna", "Ann", "bob", "*", "a*", "[ab]*", "a?n", "an_", "50%", "ünn", "{user}")
@@ -320,6 +322,7 @@ def test_a_store_finds_exactly_what_a_filter_matches(
 def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     index = load_store(store)
+    assert isinstance(index, StoreIndex)
     search = index._collection.search
 
     def counted(*given: Any) -> Any:

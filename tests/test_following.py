@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from commands import Ran
 
-from hopgate.retrievers import following
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import add_passages, build_from_passages
-from hopgate.retrievers.following import NotWholeError, follow
-from hopgate.retrievers.index import Index, load_index
-from hopgate.retrievers.manifest import info
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.index import following
+from hopgate.retrievers.index.following import NotWholeError, follow
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Index, load_index
+from hopgate.retrievers.index.verifying import verify
 
 Run = Callable[..., Ran]
 
@@ -146,7 +146,8 @@ def test_readers_see_whole_versions_while_the_copy_changes(source: Path, copy: P
 
 KILLED = """
 import os, signal, sys
-from hopgate.retrievers import following, writing
+from hopgate.retrievers.index import following
+from hopgate.retrievers.index import writing
 calls = 0
 def dying(real):
     def call(*arguments, **named):
@@ -268,7 +269,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
 def test_an_encoder_that_is_not_here_is_told_before_anything_is_copied(
     source: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopgate.retrievers.index.find_encoder", lambda _: None)
+    monkeypatch.setattr("hopgate.retrievers.index.reader.find_encoder", lambda _: None)
     with pytest.raises(RuntimeError, match="needs the encoder minilm, which is not on this"):
         follow(str(source), copy)
     assert not copy.exists()
@@ -302,7 +303,7 @@ def test_a_watch_takes_over_each_version_and_tells_each_error_once(
                 raise KeyboardInterrupt
 
     steps = iter(range(1, 9))
-    monkeypatch.setattr("hopgate.cli_index.time.sleep", sleep)
+    monkeypatch.setattr("hopgate.commands.index.time.sleep", sleep)
     ran = run("index", "follow", str(source), "--index", str(copy), "--watch", "--json")
     versions = [json.loads(line) for line in ran.out.splitlines()]
     assert [(each["version"], each["changed"]) for each in versions] == [

@@ -10,12 +10,12 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
+from hopgate.commands.new import TEMPLATE
 from hopgate.models import chat
-from hopgate.nodes import prompts
-from hopgate.nodes.conversation import earlier, trimmed
-from hopgate.nodes.limits import Limits
-from hopgate.nodes.reading import read_full_answer
-from hopgate.project import TEMPLATE
+from hopgate.nodes.answers.reading import read_full_answer
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.run.conversation import earlier, trimmed
+from hopgate.nodes.run.limits import Limits
 
 QUESTION = "Who designed Skerrane Light, and when was it lit?"
 EVIDENCE = [LIGHT, CORRANE]

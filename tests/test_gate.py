@@ -16,8 +16,8 @@ from hopgate import Context, build_graph
 from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes import gate
-from hopgate.nodes.runtime import NodeRuntime, Resources
-from hopgate.nodes.state import GateDecision
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
+from hopgate.nodes.run.state import GateDecision
 
 QUESTION = "Who won the cup?"
 KEEPER = "Which lighthouse keeper of Skerrane Light retired this year?"

@@ -13,9 +13,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from hopgate import Context, build_graph
 from hopgate.common.words import sentences
 from hopgate.models.chat import Layout, ModelError
-from hopgate.nodes.reading import Answer, read_answer
-from hopgate.nodes.support import support
-from hopgate.nodes.text import normalise, without_marks
+from hopgate.nodes.answers.reading import Answer, read_answer
+from hopgate.nodes.texts.support import support
+from hopgate.nodes.texts.text import normalise, without_marks
 from hopgate.retrievers.base import Hit
 
 EVIDENCE = [LIGHT, CORRANE, FERRY]

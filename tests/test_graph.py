@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
-from pydantic.json_schema import GenerateJsonSchema
 
 from hopgate import Context, build_graph, graph
 from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.models.chat import ModelError
-from hopgate.nodes.context import explain
+from hopgate.nodes.run.context import explain
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."
@@ -116,9 +114,9 @@ def test_the_exported_graph_has_no_checkpointer() -> None:
 def test_the_schema_of_the_settings_is_generated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A LangGraph server asks for it at every run."""
     first = graph.get_context_jsonschema()
-    monkeypatch.setattr(GenerateJsonSchema, "dataclass_schema", None)
+    monkeypatch.setattr(Context, "model_json_schema", None)
     assert first == graph.get_context_jsonschema()
-    assert first and set(first["properties"]) == {each.name for each in fields(Context)}
+    assert first and set(first["properties"]) == {*Context.model_fields}
     first["properties"]["alpha"].clear()
     again = graph.get_context_jsonschema()
     assert again and again["properties"]["alpha"]["anyOf"][0]["maximum"] == 1

@@ -23,9 +23,9 @@ from langgraph_dev import Server
 from langgraph_sdk import get_client
 
 from hopgate import Context, build_graph
-from hopgate.evaluation.datasets import read_examples
-from hopgate.evaluation.harvest import WEIGHTS, Sample, nearly_same
-from hopgate.evaluation.privacy import personal
+from hopgate.evaluation.learning.harvest import WEIGHTS, Sample, nearly_same
+from hopgate.evaluation.learning.privacy import personal
+from hopgate.evaluation.measuring.datasets import read_examples
 from hopgate.graphs.checkpoints import serializer, sqlite_saver
 from hopgate.graphs.feedback import give_feedback
 
@@ -129,7 +129,7 @@ def test_questions_are_drawn_from_a_file_with_their_signals_and_without_their_us
     assert ([each.golds for each in answered], len(bad)) == ([("1858",)], 4)
     ids = [row["id"] for row in rows_of(out).values()]
     again = run("harvest", store, "--out", out, "--overwrite")
-    assert "5 questions written" in again.out and "left out, e-mail address: 1" in again.out
+    assert re.search(r"^rows +5$", again.out, re.MULTILINE) and "e-mail address 1" in again.out
     assert [row["id"] for row in rows_of(out).values()] == ids
 
 
@@ -194,7 +194,7 @@ def test_rows_of_other_programs_in_a_store_are_passed_over(
 def test_a_database_gives_the_same_questions(
     postgres: str, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopgate.evaluation.threads.STATES_PAGE", 4)
+    monkeypatch.setattr("hopgate.evaluation.learning.threads.STATES_PAGE", 4)
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS harvest WITH (FORCE)")
         connection.execute("CREATE DATABASE harvest")
@@ -219,7 +219,7 @@ def test_a_running_server_gives_the_questions_of_its_threads(
     run: Callable[..., Ran],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hopgate.evaluation.threads.STATES_PAGE", 4)  # several pages
+    monkeypatch.setattr("hopgate.evaluation.learning.threads.STATES_PAGE", 4)  # several pages
     question = "Who painted the Quillard mural?"
 
     async def asked() -> None:
@@ -334,7 +334,7 @@ def test_ctrl_c_ends_a_slow_pattern(tmp_path: Path) -> None:
     """The first Ctrl-C: asyncio's own handler would wait until the pattern is done, for hours."""
     script = (
         "import asyncio, contextlib, os, re, subprocess\n"
-        "from hopgate.evaluation import harvest\n"
+        "from hopgate.evaluation.learning import harvest\n"
         "class Store:\n"
         "    async def count(self): return 1\n"
         "    async def threads(self): yield '1'\n"

@@ -17,13 +17,14 @@ from ships import prompted, read_rows, ship, write_rows
 from test_versions import made
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, profiles_in
-from hopgate.evaluation import improving, plots
-from hopgate.evaluation.labelling import Judging
-from hopgate.evaluation.outcomes import SHARE_HELD_OUT, read_outcomes, split
-from hopgate.evaluation.replay import Choices, Recorded
-from hopgate.evaluation.runner import Job
-from hopgate.evaluation.sweep import evenly
-from hopgate.evaluation.verdicts import ALPHAS, Comparison, HeldOut, compare
+from hopgate.evaluation.learning import improving
+from hopgate.evaluation.learning.labelling import Judging
+from hopgate.evaluation.learning.outcomes import SHARE_HELD_OUT, read_outcomes, split
+from hopgate.evaluation.learning.verdicts import ALPHAS, Comparison, HeldOut, compare
+from hopgate.evaluation.measuring.replay import Choices, Recorded
+from hopgate.evaluation.measuring.runner import Job
+from hopgate.evaluation.measuring.sweep import evenly
+from hopgate.evaluation.reports import pictures
 from hopgate.retrievers.sources import sample_path
 
 ALPHA = 0.7
@@ -203,7 +204,7 @@ def improved(tmp_path_factory: pytest.TempPathFactory, _fake_server: FakeOpenAI)
         patch.setenv("OPENAI_API_KEY", "sk-test")
         patch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
         patch.setattr(improving, "MIN_QUESTIONS", LEAST)
-        patch.setattr(plots, "to_png", lambda _: b"\x89PNG")
+        patch.setattr(pictures, "to_png", lambda _: b"\x89PNG")
         job = Job({"model": "openai:fake"}, 4, False, "hopgate improve", lambda *_: None)
         inputs = improving.Inputs(folder / "questions.jsonl", sample_path(), Judging("em"))
         improving.improve(inputs, improving.Rule("builtin", "auto", ALPHA), folder / "out", job)
@@ -259,7 +260,7 @@ def improve(
 ) -> Callable[..., Ran]:
     """`hopgate improve` on the questions of `improved`, with more options."""
     monkeypatch.setattr(improving, "MIN_QUESTIONS", LEAST)
-    monkeypatch.setattr(plots, "to_png", lambda _: b"\x89PNG")
+    monkeypatch.setattr(pictures, "to_png", lambda _: b"\x89PNG")
     fake.answers(knows_most)
     data = improved.parent / "questions.jsonl"
     return lambda *more: run(

@@ -19,14 +19,15 @@ from hopgate.common.files import sha256
 from hopgate.retrievers import encoders
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import build_from_passages, build_index, delete
+from hopgate.retrievers.documents.cutting import CHUNK_CHARACTERS
+from hopgate.retrievers.documents.reading import load_documents
 from hopgate.retrievers.encoders import Encoder, load_encoder
-from hopgate.retrievers.factory import free_memory
-from hopgate.retrievers.index import Index, check_index, load_index
-from hopgate.retrievers.loaders import CHUNK_CHARACTERS, load_documents
-from hopgate.retrievers.manifest import info
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Index, check_index, load_index
+from hopgate.retrievers.index.texts import Place, Stored, UnreadableError, WordsWriter, key_of
+from hopgate.retrievers.index.vectors import free_memory
+from hopgate.retrievers.index.verifying import verify
 from hopgate.retrievers.sources import sample_path
-from hopgate.retrievers.verifying import verify
-from hopgate.retrievers.words import Place, Stored, UnreadableError, WordsWriter, key_of
 
 PASSAGES = [
     make_passage("Skerry Light", "The lighthouse on Skerry was first lit in 1811."),
@@ -388,12 +389,12 @@ def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
 
     for where in (
         "incoming.Incoming.put",
-        "words.WordsWriter.put",
+        "texts.WordsWriter.put",
         "change.write_segment",
-        "words.WordsWriter.commit",
+        "texts.WordsWriter.commit",
         "writing.Writer.publish",
     ):
-        monkeypatch.setattr(f"hopgate.retrievers.{where}", fault)
+        monkeypatch.setattr(f"hopgate.retrievers.index.{where}", fault)
         with pytest.raises(OSError, match="fault made by the test"):
             build_from_passages([make_passage("New", "Something new.")], index, replace=True)
         monkeypatch.undo()
@@ -529,7 +530,7 @@ def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
 def test_a_large_damaged_file_of_the_right_size_is_refused(
     index: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopgate.retrievers.manifest.HASH_AT_OPEN_BYTES", 0)
+    monkeypatch.setattr("hopgate.retrievers.index.manifest.HASH_AT_OPEN_BYTES", 0)
     assert len(Index.open(index)) == 3
     file = one_of(index, pattern)
     file.write_bytes(b"x" * file.stat().st_size)
@@ -584,7 +585,7 @@ def test_a_good_index_is_hashed_again_only_when_it_changed(
         hashed.append(file)
         return sha256(file)
 
-    monkeypatch.setattr("hopgate.retrievers.manifest.sha256", counted)
+    monkeypatch.setattr("hopgate.retrievers.index.manifest.sha256", counted)
     manifest = check_index(index)
     assert manifest == info(index)
     manifest["encoder"]["name"] = "changed by the caller"

@@ -41,10 +41,10 @@ from hopgate.retrievers.building import (
     delete,
     sync,
 )
-from hopgate.retrievers.factory import Searcher
-from hopgate.retrievers.index import Index, check_index
-from hopgate.retrievers.manifest import MAX_MANIFEST_BYTES, info, to_bytes
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.index.manifest import MAX_MANIFEST_BYTES, info, to_bytes
+from hopgate.retrievers.index.reader import Index, check_index
+from hopgate.retrievers.index.vectors import Searcher
+from hopgate.retrievers.index.verifying import verify
 
 WIDE = int(os.environ.get("HOPGATE_WIDE", "0"))
 SECONDS = 10  # reached only if a test fails
@@ -460,7 +460,7 @@ def test_flipped_bytes_are_found_and_never_written_on(index: Path, encoder: Hash
 def test_damage_of_large_files_does_not_pass_into_new_ones(
     index: Path, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopgate.retrievers.manifest.HASH_AT_OPEN_BYTES", 0)
+    monkeypatch.setattr("hopgate.retrievers.index.manifest.HASH_AT_OPEN_BYTES", 0)
     for pattern in ("vectors/*.keys", "vectors/*.faiss", "words/*.store"):
         before = files(index)
         file = one_of(index, pattern)

@@ -26,8 +26,8 @@ from indexing import (
 
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import add_passages, build_from_passages
-from hopgate.retrievers.manifest import info
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.verifying import verify
 
 WIDE = int(os.environ.get("HOPGATE_WIDE", "0"))
 FIRST = 5

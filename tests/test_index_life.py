@@ -27,7 +27,6 @@ from indexing import (
     texts,
 )
 
-from hopgate.retrievers import verifying
 from hopgate.retrievers.base import Hit, Passage, make_passage
 from hopgate.retrievers.building import (
     add,
@@ -38,11 +37,12 @@ from hopgate.retrievers.building import (
     delete,
     sync,
 )
-from hopgate.retrievers.factory import write_index
-from hopgate.retrievers.index import Index, load_index
-from hopgate.retrievers.manifest import info
-from hopgate.retrievers.verifying import verify
-from hopgate.retrievers.writing import explained, writing
+from hopgate.retrievers.index import verifying
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Index, load_index
+from hopgate.retrievers.index.vectors import write_index
+from hopgate.retrievers.index.verifying import verify
+from hopgate.retrievers.index.writing import explained, writing
 
 
 @pytest.fixture
@@ -554,7 +554,7 @@ def test_a_factory_finds_what_exact_search_finds(
     factory: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hopgate.retrievers.factory._GATHER_UP_TO", 0)
+    monkeypatch.setattr("hopgate.retrievers.index.vectors._EXACT_UP_TO", 0)
     index = changed_index(tmp_path / "index", many, factory)
     assert info(tmp_path / "index")["segments"][0]["search"]["recall"] >= 0.95
     for where, wanted in zip(FILTERS, exactly, strict=True):
@@ -594,16 +594,15 @@ def test_a_wrong_factory_is_refused_before_anything_is_encoded(
 
 
 def test_the_factory_follows_size_and_memory() -> None:
-    from hopgate.retrievers.factory import choose
+    from hopgate.retrievers.index.vectors import choose, expected_memory
 
     gib = 2**30
-    assert choose(200_000, 384, 8 * gib).factory == "Flat"
-    assert choose(200_001, 384, 8 * gib).factory == "IVF2048,SQ8"
-    assert choose(1_000_000, 384, 8 * gib).factory == "IVF4096,SQ8"
-    assert choose(20_000_000, 384, 8 * gib).factory == "IVF16384,PQ48"
-    plan = choose(1_000_000, 384, 8 * gib)
-    assert 392_000_000 <= plan.memory <= 400_000_000
-    assert "1,000,000 vectors" in str(plan)
+    assert choose(200_000, 384, 8 * gib)[0] == "Flat"
+    assert choose(200_001, 384, 8 * gib)[0] == "IVF2048,SQ8"
+    factory, reason = choose(1_000_000, 384, 8 * gib)
+    assert (factory, reason[:17]) == ("IVF4096,SQ8", "1,000,000 vectors")
+    assert choose(20_000_000, 384, 8 * gib)[0] == "IVF16384,PQ48"
+    assert 392_000_000 <= expected_memory(factory, 1_000_000, 384) <= 400_000_000
 
 
 def test_what_is_built_is_announced_before_it_starts(index: Path, encoder: HashEncoder) -> None:

@@ -22,10 +22,10 @@ from hopgate.retrievers.building import (
 )
 from hopgate.retrievers.encoders import passage_text
 from hopgate.retrievers.filters import matches, parse_where
-from hopgate.retrievers.index import Index
-from hopgate.retrievers.manifest import info
-from hopgate.retrievers.segments import Segment
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Index
+from hopgate.retrievers.index.segments import Segment
+from hopgate.retrievers.index.verifying import verify
 
 WIDE = int(os.environ.get("HOPGATE_WIDE", "0"))
 WORDS = ("ferry", "lamp", "oats", "quay")

@@ -8,7 +8,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
-from hopgate.nodes.internals import SYNC_DURABILITY, delta_channel
+from hopgate.nodes.run.internals import SYNC_DURABILITY, delta_channel
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -86,5 +86,5 @@ async def test_a_delta_channel_stores_each_write_once() -> None:
     plain, delta = await stored_bytes(Plain, 12), await stored_bytes(Delta, 12)
     assert delta < plain / 2, (
         f"DeltaChannel stored {delta} bytes and a plain list {plain}: it no longer stores only the "
-        "writes, so use a plain reducer in hopgate.nodes.internals.delta_channel"
+        "writes, so use a plain reducer in hopgate.nodes.run.internals.delta_channel"
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hopgate.evaluation.journal import Journal, stored_settings
-from hopgate.evaluation.runner import for_each
+from hopgate.evaluation.measuring.journal import Journal, stored_settings
+from hopgate.evaluation.measuring.runner import for_each
 
 SETTINGS = {"model": "a", "gate": {"name": "ta-are", "date": True}}
 
@@ -120,7 +120,7 @@ def test_damaged_settings_are_named(path: Path, text: str) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from hopgate.evaluation.journal import Journal
+from hopgate.evaluation.measuring.journal import Journal
 with Journal(Path(sys.argv[1]), {"model": "a"}) as journal:
     journal.append({"id": "1"})
     print("open", flush=True)

@@ -16,9 +16,9 @@ from ships import CORRECT, answers_some, count_rows, prompted, read_rows, ship, 
 
 from hopgate.classifiers.labels import read_labels
 from hopgate.common.strategies import STRATEGIES
-from hopgate.evaluation.datasets import read_examples
-from hopgate.evaluation.labelling import Judging, LabelFile, answer_id
-from hopgate.nodes.demonstrations import read_pool
+from hopgate.evaluation.learning.labelling import Judging, LabelFile, answer_id
+from hopgate.evaluation.measuring.datasets import read_examples
+from hopgate.nodes.prompts.demonstrations import read_pool
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_people_see_the_scores_of_each_strategy(
     fake.answers(answers_some)
     ran = label()
     assert ran.code == 0, ran.err
-    for part in ("openai:fake, 4 questions", "multi", "50.0%", "1 questions that no", str(out)):
+    for part in ("openai:fake, 4 questions", "multi", "50.0%", "unanswered  1", str(out)):
         assert part in ran.out
 
 
@@ -218,8 +218,8 @@ def test_rows_are_in_the_order_of_the_questions_whatever_finishes_first(
 def test_progress_shows_the_time_left(
     label: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hopgate.render.FIRST_SECONDS", 0)
-    monkeypatch.setattr("hopgate.render.LINE_SECONDS", 0)
+    monkeypatch.setattr("hopgate.terminal.progress.FIRST_SECONDS", 0)
+    monkeypatch.setattr("hopgate.terminal.progress.LINE_SECONDS", 0)
     fake.answers(answers_some)
     ran = label("--json")
     lines = [line for line in ran.err.splitlines() if line != "starting"]

@@ -31,8 +31,8 @@ from pydantic import Field, ValidationError
 
 from hopgate import AdaptiveMiddleware, AdaptiveRetriever, Context, build_graph
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes import prompts
-from hopgate.nodes.message import kind_of
+from hopgate.nodes.prompts import templates as prompts
+from hopgate.nodes.texts.message import kind_of
 from hopgate.retrievers.base import Hit
 
 QUESTION = "In what year was Skerrane Light first lit?"

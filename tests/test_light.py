@@ -18,8 +18,8 @@ from recorded import write_labels
 from ships import ship, ship_with_passage, write_rows
 from tiny_models import save_contriever, save_cross_encoder, small_router, small_t5
 
-from hopgate.classifiers.checkpoint import write
-from hopgate.classifiers.networks import add_graph
+from hopgate.classifiers.training.graphs import add_graph
+from hopgate.classifiers.training.writing import write
 from hopgate.retrievers.building import build_index
 
 LEARNING = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")

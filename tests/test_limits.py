@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from hopgate import Context, build_graph
-from hopgate.nodes.limits import Limits, limits_from_environment
-from hopgate.server.guards import BodyLimit
+from hopgate.nodes.run.limits import Limits, limits_from_environment
+from hopgate.server.access.bodies import BodyLimit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 THREAD: Any = {"configurable": {"thread_id": "1"}}

@@ -12,8 +12,8 @@ from doubles import by_task
 from fake_openai import FakeOpenAI
 from rich.console import Console
 
-from hopgate.live import View
 from hopgate.retrievers.building import build_index
+from hopgate.terminal.live import View
 
 ATTACK = "[bold red]X[/bold red] \x1b[2J\x1b]0;owned\x07\x9b2J\r\n\u202eY"
 SHOWN = "[bold red]X[/bold red]"
@@ -21,6 +21,7 @@ GATE = {"event": "gate", "answer": "yes", "mode": "ta-are", "reason": "it needs 
 ROUTE = {
     "event": "route",
     "strategy": "multi",
+    "reason": "likeliest",
     "label": "C",
     "alpha": 0.4,
     "probs": {"A": 0.1, "B": 0.2, "C": 0.7},
@@ -66,7 +67,7 @@ def test_every_event_has_its_line() -> None:
     ]
     assert drawn(told) == [
         "gate    yes (ta-are): it needs help",
-        "route   C at α = 0.4 (A 0.10  B 0.20  C 0.70): several hops",
+        "route   C at α = 0.4 (A 0.10  B 0.20  C 0.70): likeliest",
         "plan 1  Who drew it?",
         "plan 2  Where was {1} born?",
         "hop 1   Who drew it?",

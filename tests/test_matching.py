@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopgate.evaluation.matching import exact_match, f1, match
-from hopgate.nodes.text import normalise
+from hopgate.evaluation.measuring.matching import exact_match, f1, match
+from hopgate.nodes.texts.text import normalise
 
 # Σ is lowered by its neighbours, so punctuation beside it matters.
 TEXTS = st.text(st.characters(exclude_characters="Σ"), max_size=30) | st.lists(

@@ -10,7 +10,7 @@ from fake_openai import FakeOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
-from hopgate.nodes.message import QUERY_CHARS, decide, query
+from hopgate.nodes.texts.message import QUERY_CHARS, decide, query
 
 FOLDER = Path(__file__).parents[1] / "benchmarks/messages"
 ROWS = [

@@ -21,7 +21,7 @@ from langchain_openai import ChatOpenAI
 from hopgate import Context, build_graph
 from hopgate.models import chat, local
 from hopgate.models.chat import ChatModel, Completion, ModelError
-from hopgate.nodes.runtime import NodeRuntime
+from hopgate.nodes.run.runtime import NodeRuntime
 
 PROMPT = [HumanMessage("Say something.")]
 

@@ -27,7 +27,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from hopgate import Context, build_graph
 from hopgate.common.words import sentences
 from hopgate.models.chat import Completion, ModelError
-from hopgate.nodes import decompose, evidence, loop, reason
+from hopgate.nodes import decompose, loop, reason
+from hopgate.nodes.prompts import evidence
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"

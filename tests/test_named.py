@@ -11,8 +11,8 @@ import pytest
 
 from hopgate import Context
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER
-from hopgate.nodes import named
-from hopgate.nodes.named import Lookup
+from hopgate.nodes.run import resources as named
+from hopgate.nodes.run.resources import Lookup
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import add_passages
 from hopgate.retrievers.sources import sample_path

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import pydantic.dataclasses
 import pytest
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI
@@ -84,7 +83,6 @@ class Tone:
     alpha: float = 9.0
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class Both(Context):
     """Hopgate's settings and another graph's."""
 

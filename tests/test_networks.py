@@ -10,14 +10,8 @@ import pytest
 import torch
 from tiny_models import small_t5
 
-from hopgate.classifiers.networks import (
-    MiniLMNetwork,
-    T5Network,
-    minilm_network,
-    network_from,
-    padded,
-    state_of,
-)
+from hopgate.classifiers.networks import MiniLMNetwork, T5Network, network_from, padded
+from hopgate.classifiers.training.bases import minilm_network, state_of
 
 
 def test_network_is_rebuilt_from_its_state() -> None:

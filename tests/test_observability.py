@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from hopgate import Context, build_graph
-from hopgate.server import logs, metrics, spans
-from hopgate.server.callbacks import TurnWatcher
-from hopgate.server.turns import Turn
+from hopgate.server.observing import logs, metrics, spans
+from hopgate.server.observing.callbacks import TurnWatcher
+from hopgate.server.observing.turns import Turn
 from hopgate.server.watch import watcher
 
 # Words that occur only in texts.

@@ -26,9 +26,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import small_router, small_t5
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, GRAPH, HEAD, Checkpoint, read
-from hopgate.classifiers.fitting import all_features
-from hopgate.classifiers.networks import T5Network, add_graph, network_from
+from hopgate.classifiers.networks import T5Network, all_features, network_from
 from hopgate.classifiers.router import Router
+from hopgate.classifiers.training.graphs import add_graph
 from hopgate.common import exporting
 from hopgate.common import onnx as running
 from hopgate.common.minilm import GRAPH as MINILM_GRAPH

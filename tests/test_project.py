@@ -17,7 +17,7 @@ from langgraph_dev import ROOT, start
 from langgraph_sdk import get_client
 from mypy import api
 
-from hopgate.nodes import prompts
+from hopgate.nodes.prompts import templates as prompts
 
 FILES = [
     ".env.example",

@@ -22,9 +22,9 @@ from langchain_core.messages import AIMessage
 
 from hopgate import Context, build_graph
 from hopgate.nodes import loop
-from hopgate.nodes.evidence import fit_budget, unseen
+from hopgate.nodes.prompts.evidence import fit_budget, unseen
 from hopgate.nodes.reason import read_thought
-from hopgate.nodes.state import add_evidence
+from hopgate.nodes.run.state import add_evidence
 from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,7 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from hopgate import Context, build_graph
 from hopgate.graphs import events
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes import prompts
+from hopgate.nodes.prompts import templates as prompts
 from hopgate.retrievers.base import Hit
 
 QUESTION = "In what year was Skerrane Light first lit?"
@@ -249,7 +249,8 @@ async def test_the_tokens_of_a_stream_are_the_answer_s(endpoint: Endpoint) -> No
 
 
 async def test_a_follow_up_and_stop_texts(endpoint: Endpoint) -> None:
-    app, context = graph(checkpointer=InMemorySaver()), replace(endpoint.context, stop=("END",))
+    app = graph(checkpointer=InMemorySaver())
+    context = endpoint.context.model_copy(update={"stop": ("END",)})
     thread = RunnableConfig(configurable={"thread_id": "1"})
     await app.ainvoke({"question": QUESTION}, thread, context=context)
     await app.ainvoke({"question": "Who designed it?"}, thread, context=context)

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import os
 import re
 from collections.abc import Callable
@@ -9,24 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from matplotlib.text import Text
 from predictions import prediction
 
-from hopgate.evaluation import charts
-from hopgate.evaluation.published import RETRIEVALQA, SELF_RAG
-from hopgate.evaluation.report import (
+from hopgate.evaluation.measuring.runner import endpoint, model_settings
+from hopgate.evaluation.measuring.scores import Price, summarise
+from hopgate.evaluation.reports import pictures, results
+from hopgate.evaluation.reports.drawing import to_png
+from hopgate.evaluation.reports.pages import render
+from hopgate.evaluation.reports.results import (
     Drop,
     compare,
     new_runs,
-    page,
     read_results,
     results_document,
     write_report,
 )
-from hopgate.evaluation.runner import endpoint, model_settings
-from hopgate.evaluation.scores import Price, summarise
 
-PAPER = Path(__file__).resolve().parents[2] / "shared" / "papers" / "retrievalqa-ta-are.txt"
+ROOT = Path(__file__).resolve().parents[1]
+PAPERS = ROOT.parent / "shared" / "papers"
 FILES = ["flow.png", "gates.png", "report.md", "results.json"]
 SPECS = (
     "ta-are", "always", "never", "vanilla", "ta-are:date=no", "ta-are:demos=0",
@@ -57,27 +60,24 @@ def document(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
     data = {"name": "data.jsonl", "sha256": "ab" * 32, "rows": 10, "bad_rows": 1}
     known: dict[str, Any] = {
         "passages": "given", "endpoint": None, "command": "hopgate eval retrievalqa --data x",
-        "date": "2025-01-31", "version": "0.1.0",
     }  # fmt: skip
-    return results_document(data, "local:smollm2", runs or [run("ta-are")], **(known | fields))
+    about = known | fields
+    return results_document(
+        results.RETRIEVALQA, data, "local:smollm2", runs or [run("ta-are")], **about
+    )
+
+
+def page(found: dict[str, Any]) -> str:
+    return render("report.md.jinja", **found)
 
 
 # The document
-
-
-def test_the_document_says_what_was_run() -> None:
-    found = document(run("ta-are"), run("always", 10))
-    assert (found["format"], found["model"], found["date"]) == (1, "local:smollm2", "2025-01-31")
-    assert found["data"] == {"name": "data.jsonl", "sha256": "ab" * 32, "rows": 10, "bad_rows": 1}
-    assert [each["name"] for each in found["runs"]] == ["ta-are", "always"]
-    assert found["runs"][1]["scores"]["retrieval_accuracy"] == 1
 
 
 @pytest.mark.parametrize(
     ("url", "model", "shown"),
     [
         ("https://me:s3cret@example.org:8443/v1?key=s3cret", "openai:m", "example.org:8443"),
-        ("http://127.0.0.1:8000/v1", "openai:m", "127.0.0.1:8000"),
         ("", "openai:m", "api.openai.com"),
         ("http://127.0.0.1:8000/v1", "local:smollm2", None),
     ],
@@ -90,44 +90,22 @@ def test_only_host_and_port_of_the_endpoint_are_saved(
     assert model_settings(model) == {"model": model, **({"endpoint": shown} if shown else {})}
 
 
-def test_runs_need_names_of_their_own() -> None:
-    with pytest.raises(ValueError, match="each name once"):
-        document(run("a"), run("a"))
-    with pytest.raises(ValueError, match="at least one"):
-        results_document(
-            {}, "m", [], passages="given", endpoint=None, command="", date="", version=""
-        )
-
-
 # What is written
 
 
-def test_a_report_is_four_files_without_leftovers(tmp_path: Path) -> None:
-    found = document(run("ta-are"), run("never", 0))
-    write_report(tmp_path / "deep" / "out", found)
-    assert sorted(os.listdir(tmp_path / "deep" / "out")) == FILES
-    assert read_results(tmp_path / "deep" / "out" / "results.json") == found
-
-
-def test_no_text_of_the_data_is_written(tmp_path: Path) -> None:
-    write_report(tmp_path, document(run("ta-are", answerable=True)))
-    for name in ("results.json", "report.md"):
-        assert "SECRET" not in (tmp_path / name).read_text(encoding="utf-8")
-
-
-def test_a_failed_report_leaves_the_old_one(
+def test_a_report_is_four_files_and_a_failed_one_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(tmp_path, document())
-    before = {name: (tmp_path / name).read_bytes() for name in FILES}
-
-    def fail(results: Any) -> bytes:
-        raise RuntimeError("no picture")
-
-    monkeypatch.setattr(charts, "flow_png", fail)
-    with pytest.raises(RuntimeError, match="no picture"):
-        write_report(tmp_path, document(run("never", 0)))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    out, found = tmp_path / "deep" / "out", document(run("ta-are", answerable=True))
+    write_report(out, found)
+    assert sorted(os.listdir(out)) == FILES
+    assert read_results(out / "results.json") == found
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert b"SECRET" not in before["results.json"] + before["report.md"]
+    monkeypatch.setattr(results, "render", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(out, document(run("never", 0)))
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
@@ -142,6 +120,14 @@ def test_names_that_are_not_utf_8_can_be_written_and_read(tmp_path: Path) -> Non
     assert "\\udcff" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["retrievalqa", "pipeline"])
+def test_the_published_pages_are_those_of_their_documents(name: str) -> None:
+    folder = ROOT / "docs" / "results" / name
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    found = {"benchmark": "retrievalqa"} | found
+    assert page(found) == (folder / "report.md").read_text(encoding="utf-8")
+
+
 def table(text: str, title: str) -> list[list[str]]:
     """The cells of the first table after a title, without the line of dashes."""
     lines = text[text.index(title) :].split("\n")
@@ -154,25 +140,6 @@ def table(text: str, title: str) -> list[list[str]]:
     return [rows[0], *rows[2:]]
 
 
-def test_the_page_has_the_figures() -> None:
-    text = page(document(run("ta-are"), run("always", 10), endpoint="host:1"))
-    for part in ("`data.jsonl`, 10 questions, 1 bad rows", "ab" * 32, "`host:1`", "2025-01-31",
-                 "hopgate 0.1.0", "`hopgate eval retrievalqa --data x`"):  # fmt: skip
-        assert part in text
-    header, first, second = table(text, "## Runs")
-    assert len(header) == len(first) == len(second) == 8
-    assert first[:5] == ["`ta-are`", "30.0 [0.0, 60.0]", "30.0 [0.0, 60.0]", "30.0", "30.0"]
-    assert second[1] == "100.0 [100.0, 100.0]"
-    published = table(text, "### Published")
-    assert published[1] == ["TinyLlama (1.1B)", "39.1 / 14.7", "54.1 / 19.0", "100.0 / 28.2"]
-    assert table(text, "## New world")[0] == ["gate", "`long-tail` (n = 5)", "`new-world` (n = 5)"]
-    assert table(text, "## By source")[1] == ["`ta-are`", "20.0 / 20.0", "40.0 / 40.0"]
-    assert table(text, "## Cost")[1][5:8] == ["1,100", "2.1e-05", "0.00021"]
-    flow = table(text, "## Where the questions went")
-    assert flow[1] == ["`ta-are`", "3", "0", "0", "0", "4", "3"]
-    assert "](gates.png)" in text and "](flow.png)" in text
-
-
 def test_the_page_scores_decisions_only_where_answerable_is_known() -> None:
     assert "macro" not in page(document(run("ta-are")))
     text = page(document(run("ta-are", answerable=True)))
@@ -181,24 +148,47 @@ def test_the_page_scores_decisions_only_where_answerable_is_known() -> None:
         "`ta-are`", "10", "40.0", "38.1", "40.0", "37.5",
     ]  # fmt: skip
     assert table(text, "## By need")[1] == ["`ta-are`", "40.0 / 40.0", "20.0 / 20.0"]
+    assert table(text, "## Cost")[1][5:8] == ["1,100", "2.1e-05", "0.00021"]
+
+
+EVIL = "a|b`c\nd](http://x)<img src=x>**b** _x_ <!-- c --> \x1b[2J\u202eX # h"
 
 
 def test_a_run_s_name_breaks_no_table() -> None:
-    name = "ta-are:pool=a|b`c\nd"
-    assert [len(row) for row in table(page(document(run(name))), "## Runs")] == [8, 8]
+    text = page(document(run(EVIL)))
+    assert [len(row) for row in table(text, "## Runs")] == [8, 8]
+    assert all(character.isprintable() or character == "\n" for character in text)
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert not re.search("<(img src=x|!--|a |em|strong)", html)
 
 
 # Pictures
 
 
-@pytest.mark.parametrize("draw", [charts.draw_gates, charts.draw_flow])
-@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def sweep_document() -> dict[str, Any]:
+    file = ROOT / "docs" / "results" / "router" / "sweep.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def gates_document(count: int) -> dict[str, Any]:
+    return document(*(run(name, at * 37 % 201, n=200) for at, name in enumerate(SPECS[:count])))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: pictures.draw_gates(gates_document(12)),
+        lambda: pictures.draw_flow(gates_document(12)),
+        lambda: pictures.draw_sweep(sweep_document()),
+    ],
+    ids=["gates", "flow", "sweep"],
+)
 def test_texts_of_a_picture_do_not_overlap_and_are_not_cut_off(
-    draw: Callable[..., Any], count: int, monkeypatch: pytest.MonkeyPatch
+    draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [run(name, at * 37 % 201, n=200) for at, name in enumerate(SPECS[:count])]
-    figure = draw(document(*runs))
-    figure.draw_without_rendering()  # lays it out
+    figure = draw()
+    to_png(figure)  # lays it out
     texts: list[Text] = []
     original = Text.draw
 
@@ -209,8 +199,8 @@ def test_texts_of_a_picture_do_not_overlap_and_are_not_cut_off(
     monkeypatch.setattr(Text, "draw", record)
     figure.draw_without_rendering()
     seen = [each for each in texts if each.get_visible() and each.get_text().strip()]
-    boxes = {each: each.get_window_extent() for each in seen}
-    assert len(boxes) > 5 * count
+    boxes = {each: Text.get_window_extent(each) for each in seen}
+    assert len(boxes) > 12
     for text, box in boxes.items():
         assert figure.bbox.containsx(box.x0) and figure.bbox.containsx(box.x1), text
         assert figure.bbox.containsy(box.y0) and figure.bbox.containsy(box.y1), text
@@ -218,52 +208,59 @@ def test_texts_of_a_picture_do_not_overlap_and_are_not_cut_off(
         assert not box.padded(-1).overlaps(more.padded(-1)), (one, other)
 
 
-def test_the_gates_picture_shows_runs_and_published_figures() -> None:
-    figure = charts.draw_gates(document(run("ta-are"), run("always", 10)))
-    ours, _, published, _ = figure.axes
-    assert [bar.get_width() for bar in ours.patches] == pytest.approx([30, 100])
-    lines = {line.get_label(): list(line.get_xdata()) for line in published.get_lines()}
-    assert lines["TA-ARE"] == pytest.approx([54.1, 95.5, 86.0, 86.3, 83.2])
-    assert lines["always"] == [100] * 5
-
-
 def test_the_gates_picture_counts_only_must_retrieve_questions() -> None:
-    figure = charts.draw_gates(document(run("ta-are", answerable=True)))
-    assert [bar.get_width() for bar in figure.axes[0].patches] == pytest.approx([20])
-    assert "5 questions" in figure.axes[0].get_title(loc="left")
+    axes = pictures.draw_gates(document(run("ta-are", answerable=True))).axes[0]
+    line = next(each for each in axes.get_lines() if each.get_label() == "ta-are")
+    assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([20, 20])
+    assert "5 questions" in axes.get_title(loc="left")
 
 
 def test_questions_that_are_all_answerable_give_a_picture_too() -> None:
     rows = [prediction(answerable=True)]
-    assert charts.gates_png(document(entry("a", {}, summarise(rows)))).startswith(b"\x89PNG")
+    assert pictures.gates_png(document(entry("a", {}, summarise(rows)))).startswith(b"\x89PNG")
 
 
-def test_the_flow_s_bands_are_as_wide_as_their_counts() -> None:
-    axes = charts.draw_flow(document(run("ta-are"))).axes[0]
-    bands = [each for each in axes.patches if len(each.get_path().vertices) == 9]
-    widths = sorted(
-        float(each.get_path().vertices[4][1] - each.get_path().vertices[3][1]) for each in bands
-    )
-    assert widths == pytest.approx([0.3, 0.3, 0.4])
-    texts = [each.get_text() for each in axes.texts]
-    assert "retrieves\n3" in texts and "does not\n7" in texts
-    assert "right 3\n3 + 0" in texts and "wrong 4\n0 + 4" in texts
+def test_the_flow_s_bars_are_as_wide_as_their_counts() -> None:
+    axes = pictures.draw_flow(document(run("ta-are"))).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [3, 0, 0, 0, 4, 3]
+    assert [each.get_text() for each in axes.texts] == ["3", "", "", "", "4", "3"]
 
 
 def test_names_in_pictures_are_not_formulas_and_lose_their_folders() -> None:
-    assert (
-        charts.label("ta-are:pool=/a/b/pool.jsonl,demos=4") == "ta-are: pool=pool.jsonl,\ndemos=4"
-    )
-    assert len(charts.label("x" * 100).split("\n")) <= 2
-    assert charts.flow_png(document(run("ta-are:pool=$x^$_"))).startswith(b"\x89PNG")
+    shown = pictures.run_label("ta-are:pool=/a/b/pool.jsonl,demos=4")
+    assert shown == "ta-are: pool=pool.jsonl,\ndemos=4"
+    assert len(pictures.run_label("x" * 100).split("\n")) <= 2
+    assert pictures.flow_png(document(run("ta-are:pool=$x^$_"))).startswith(b"\x89PNG")
 
 
 # Published figures
 
 
-@pytest.mark.skipif(not PAPER.is_file(), reason="needs the paper in ../shared/papers")
-def test_the_published_figures_are_those_of_the_paper_s_table_1() -> None:
-    text = PAPER.read_text(encoding="utf-8")
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import published
+
+    return published
+
+
+def test_published_results_are_drawn_beside_ours(
+    published: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for found, picture in ((sweep_document(), "sweep.png"), (gates_document(2), "gates.png")):
+        file = tmp_path / "any.json"
+        file.write_text(json.dumps(found))
+        monkeypatch.setattr("sys.argv", ["published.py", str(file)])
+        published.main()
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    points = {each.label: each.points for each in published.sweep_series("flan-t5-xl")}
+    assert points["Flare-Aug, published"][2] == pytest.approx((220 / 4.7, 43.9 / 0.437))
+    assert points["MBA-RAG, published"] == [pytest.approx((180 / 4.7, 43.57 / 0.437))]
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="needs the papers in ../shared/papers")
+def test_the_published_gates_are_those_of_the_paper_s_table_1(published: Any) -> None:
+    text = (PAPERS / "retrievalqa-ta-are.txt").read_text(encoding="utf-8")
     lines = text[text.index("Baselines $(1,271)$") : text.index("Table 1: Retrieval")].split("\n")
     numbers = [
         [float(each) for each in re.findall(r"(?<![+(\dGPT-])\d+\.\d", line.split("\t", 1)[1])]
@@ -274,11 +271,23 @@ def test_the_published_figures_are_those_of_the_paper_s_table_1() -> None:
     def percent(*shares: float) -> list[float]:
         return [round(100 * share, 1) for share in shares]
 
-    assert [row[:2] for row in numbers[:4]] == [percent(*each) for each in SELF_RAG.values()]
-    for gates, vanilla, ta_are in zip(RETRIEVALQA, numbers[4:9], numbers[9:], strict=True):
-        assert vanilla == percent(*gates.vanilla, gates.always.match)
-        assert ta_are == percent(*gates.ta_are, gates.always.match)
-    assert all(gates.always.retrieval == 1 for gates in RETRIEVALQA)
+    gates = published.RETRIEVALQA
+    for row, vanilla, ta_are in zip(gates, numbers[4:9], numbers[9:], strict=True):
+        assert vanilla == percent(*row.vanilla, row.always.match)
+        assert ta_are == percent(*row.ta_are, row.always.match)
+    assert all(row.always.retrieval == 1 for row in gates)
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="needs the papers in ../shared/papers")
+def test_the_published_routers_are_those_of_the_paper_s_table_1(published: Any) -> None:
+    text = (PAPERS / "flare-aug.txt").read_text(encoding="utf-8")
+    table = text[text.index("B.1 Quantitative") : text.index("Table 1: Accuracy")].split("\n")
+    printed = [re.findall(r"\d\.\d+", line)[-8:] for line in table]
+    numbers = [[float(each) for each in row] for row in printed if len(row) == 8]
+    for column, each in enumerate(published.PUBLISHED.values()):
+        points = (each.none, each.single, each.multi, *each.points[:7])
+        ours = [(point.accuracy, point.steps) for point in points]
+        assert ours == [(row[2 * column], row[2 * column + 1]) for row in numbers]
 
 
 # Comparing

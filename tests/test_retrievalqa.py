@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopgate.common.files import BadRow
-from hopgate.evaluation.datasets import KINDS, Example, data_summary, read_retrievalqa
+from hopgate.evaluation.measuring.datasets import KINDS, Example, data_summary, read_retrievalqa
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "retrievalqa" / "dev.jsonl"
 ROW = {

@@ -15,12 +15,13 @@ from hopgate import Context
 from hopgate.common import strategies
 from hopgate.graphs.edges import Edge
 from hopgate.models.chat import ModelError, wrap
-from hopgate.nodes.limits import Limits
-from hopgate.nodes.named import RetrievalFailed
-from hopgate.nodes.runtime import NodeRuntime, Resources, bind
-from hopgate.nodes.spending import KEY, Account, Spending
+from hopgate.nodes.run.binding import BoundNode
+from hopgate.nodes.run.limits import Limits
+from hopgate.nodes.run.resources import RetrievalFailed
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
+from hopgate.nodes.run.spending import KEY, Account, Spending
+from hopgate.nodes.run.state import NO_USAGE, Update, add_hops, merge_decision
 from hopgate.nodes.start import start
-from hopgate.nodes.state import NO_USAGE, Update, add_hops, merge_decision
 
 USAGE: Any = {
     "retrieval_steps": 2,
@@ -48,12 +49,12 @@ async def call_and_search(state: Any, runtime: NodeRuntime) -> Update:
 async def visit(bound: Any, state: dict[str, Any], context: Any = None) -> dict[str, Any]:
     events: list[Any] = []
     runtime = Runtime(context=context, stream_writer=events.append)
-    update: dict[str, Any] = await bound({"standalone": "", **state}, runtime=runtime)
+    update: dict[str, Any] = await bound.visit({"standalone": "", **state}, runtime)
     return update
 
 
 async def test_bind_adds_the_cost_of_a_visit_to_the_usage_so_far() -> None:
-    bound = bind(call_and_search, resources(tokens_per_byte=0.5))
+    bound = BoundNode(call_and_search, resources(tokens_per_byte=0.5))
     update = await visit(bound, {"usage": USAGE})
     assert update["answer"] == "x"
     usage = update["usage"]
@@ -66,7 +67,7 @@ async def test_bind_adds_the_cost_of_a_visit_to_the_usage_so_far() -> None:
 
 
 async def test_bind_counts_from_zero_without_earlier_usage() -> None:
-    update = await visit(bind(call_and_search, resources()), {})
+    update = await visit(BoundNode(call_and_search, resources()), {})
     assert (update["usage"]["retrieval_steps"], update["usage"]["llm_calls"]) == (1, 1)
 
 
@@ -75,17 +76,17 @@ async def test_bind_adds_up_the_milliseconds_of_a_node_under_its_name_in_the_gra
 ) -> None:
     seconds = iter([10.0, 10.25])
     monkeypatch.setattr("time.perf_counter", lambda: next(seconds))
-    bound = bind(call_and_search, resources(), "gate")
+    bound = BoundNode(call_and_search, resources(), "gate")
     update = await visit(bound, {"usage": USAGE})
     assert update["usage"]["ms"] == {"gate": 251.5}
-    assert bound.__name__ == "gate"  # type: ignore[attr-defined]
+    assert bound.name == "gate"
 
 
 async def test_a_visit_is_refused_if_the_state_exceeds_a_limit() -> None:
     limited = resources(limits=Limits(question_chars=3))
     with pytest.raises(ValueError, match="standalone has 4 characters"):
-        await visit(bind(call_and_search, limited), {"standalone": "Why?"})
-    assert await visit(bind(call_and_search, limited, first=True), {"standalone": "Why?"})
+        await visit(BoundNode(call_and_search, limited), {"standalone": "Why?"})
+    assert await visit(BoundNode(call_and_search, limited, first=True), {"standalone": "Why?"})
 
 
 async def test_a_visit_gets_the_context_within_the_limits() -> None:
@@ -95,7 +96,7 @@ async def test_a_visit_gets_the_context_within_the_limits() -> None:
         seen.append(runtime.context)
         return {}
 
-    bound = bind(node, resources(limits=Limits.parse({"max_hops": 2})))
+    bound = BoundNode(node, resources(limits=Limits.parse({"max_hops": 2})))
     await visit(bound, {})
     assert seen == [Context(max_hops=2)]
     with pytest.raises(ValueError, match="max_hops is 5"):
@@ -210,9 +211,9 @@ async def test_the_deadline_counts_from_before_the_checks(monkeypatch: pytest.Mo
         clock.advance(60)
 
     monkeypatch.setattr(Resources, "check", slow_check)
-    bound = bind(start, resources(clock=clock), first=True)
+    bound = BoundNode(start, resources(clock=clock), first=True)
     config: Any = {"configurable": {KEY: given}}
-    await bound({"question": "Why?"}, runtime=Runtime(context=None), config=config)
+    await bound.visit({"question": "Why?"}, Runtime(context=None), config)
     assert given.began == Clock().now.timestamp()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hopgate.retrievers.index import Index, load_index
+from hopgate.retrievers.index.reader import Index, load_index
+from hopgate.retrievers.index.verifying import verify
 from hopgate.retrievers.sources import sample_path
-from hopgate.retrievers.verifying import verify
 
 SAMPLE = Path(str(files("hopgate.retrievers"))) / "sample"
 

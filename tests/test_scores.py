@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from predictions import prediction
 from sklearn import metrics
 
-from hopgate.evaluation.scores import (
+from hopgate.evaluation.measuring.scores import (
     Price,
     decision,
     interval,
@@ -80,11 +80,6 @@ def test_an_unknown_source_has_no_kind() -> None:
 
 def test_without_a_price_there_is_no_cost() -> None:
     assert summarise(FOUR)["cost"] is None
-
-
-def test_no_predictions_are_refused() -> None:
-    with pytest.raises(ValueError, match="no predictions"):
-        summarise([])
 
 
 def test_i_don_t_know_is_never_correct_in_the_flow() -> None:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from hopgate import Context
 from hopgate.classifiers.decision import DEFAULT_ALPHA
-from hopgate.nodes.events import Event
+from hopgate.nodes.run.events import Event
 from hopgate.server.presets import PRESETS, Preset
 
 ORIGINAL_QUESTION = "original_question"  # the state's key
@@ -56,7 +56,7 @@ def test_schemas_show_the_input_the_output_and_the_settings(schemas: Any) -> Non
     assert fields["strategy"]["enum"] == ["auto", "none", "single", "multi"]
 
 
-@pytest.mark.parametrize("name", list(Context.__dataclass_fields__))
+@pytest.mark.parametrize("name", list(Context.model_fields))
 def test_every_setting_is_shown_with_its_default_range_and_description(
     schemas: Any, name: str
 ) -> None:
@@ -489,7 +489,7 @@ BAD: dict[str, Any] = {
 
 
 def test_there_is_a_bad_value_for_every_setting() -> None:
-    assert set(BAD) == set(Context.__dataclass_fields__)
+    assert set(BAD) == set(Context.model_fields)
 
 
 async def refusal(client: LangGraphClient, context: dict[str, Any]) -> str:

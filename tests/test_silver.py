@@ -13,8 +13,8 @@ from ships import prompted, read_rows, ship, write_rows
 
 from hopgate.classifiers.labels import read_labels
 from hopgate.common.strategies import STRATEGIES, Strategy
-from hopgate.evaluation.judging import INSTRUCTION, read_reply
-from hopgate.evaluation.silver import Answers, agree, judge
+from hopgate.evaluation.learning.judging import INSTRUCTION, read_reply
+from hopgate.evaluation.learning.silver import Answers, agree, judge
 
 QUESTION = "When was Skerrane Light lit?"
 
@@ -112,7 +112,7 @@ def test_a_router_learns_the_confidence_as_the_chance_of_a_right_answer(tmp_path
         tmp_path / "labels.jsonl", [row | {"id": "1", "confidence": 0.4}, row | {"id": "2"}]
     )
     assert [each.chances for each in read_labels(path)] == [[0, 0.4, 0.4], [0, 1, 1]]
-    from hopgate.classifiers.utility import targets_of  # imports torch
+    from hopgate.classifiers.training.utility import targets_of  # imports torch
 
     targets = targets_of({"llm": read_labels(path)}, [], None)
     assert targets.right[:, 0].tolist() == [

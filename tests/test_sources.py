@@ -6,12 +6,12 @@ import pytest
 from pydantic import ValidationError
 from tiny_models import save_cross_encoder
 
-from hopgate.nodes.context import Context
-from hopgate.nodes.reading import read_answer
-from hopgate.nodes.runtime import NodeRuntime, Resources
+from hopgate.nodes.answers.reading import read_answer
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.retrievers.base import Hit
 from hopgate.retrievers.building import build_index
-from hopgate.retrievers.index import load_index
+from hopgate.retrievers.index.reader import load_index
 from hopgate.retrievers.rerank import Reranked
 from hopgate.retrievers.sources import check_source, open_source
 

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import psycopg
 import pytest
 from commands import Ran
+from langchain_core.documents import Document
 
 from hopgate.common.cache import Cache
-from hopgate.evaluation.runner import index_identity
-from hopgate.nodes.context import Context
-from hopgate.nodes.runtime import Resources
-from hopgate.retrievers import pgvector, qdrant, store_change, stores
+from hopgate.evaluation.measuring.runner import index_identity
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.runtime import Resources
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import (
     add,
@@ -33,13 +35,17 @@ from hopgate.retrievers.building import (
     sync,
 )
 from hopgate.retrievers.encoders import load_encoder
-from hopgate.retrievers.index import load_index
-from hopgate.retrievers.manifest import info
-from hopgate.retrievers.push import push
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import load_index
 from hopgate.retrievers.sources import MODES, check_source, open_source
-from hopgate.retrievers.store_index import load_store
-from hopgate.retrievers.stores import Row, connect, describe_store, parse
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.stores import change as store_change
+from hopgate.retrievers.stores import pgvector, qdrant, searching
+from hopgate.retrievers.stores.milvus import _client as milvus_client
+from hopgate.retrievers.stores.names import parse
+from hopgate.retrievers.stores.opening import connect, describe_store
+from hopgate.retrievers.stores.push import push
+from hopgate.retrievers.stores.rows import Row
+from hopgate.retrievers.stores.searching import load_store
 
 ENGINES = ("milvus", "qdrant", "pgvector")
 LIGHT = make_passage("Skerry Light", "It was first lit in 1811.", "lights.pdf", 3, "History")
@@ -57,14 +63,14 @@ SECRET = "p4ssw0rd-71c"
 
 
 @pytest.fixture(scope="module")
-def milvus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def milvus_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of milvus-lite, which starts slowly."""
     return tmp_path_factory.mktemp("milvus") / "tests.db"
 
 
 def configure(engine: str, request: pytest.FixtureRequest, patch: pytest.MonkeyPatch) -> None:
     if engine == "milvus":
-        patch.setenv("MILVUS_URI", str(request.getfixturevalue("milvus")))
+        patch.setenv("MILVUS_URI", str(request.getfixturevalue("milvus_file")))
     elif engine == "qdrant":
         patch.setenv("QDRANT_PATH", str(request.getfixturevalue("tmp_path") / "qdrant"))
     else:
@@ -159,7 +165,7 @@ def test_a_store_follows_files_as_a_folder_does(store: str, tmp_path: Path) -> N
 
 KILLED = """
 import os, sys
-from hopgate.retrievers import store_change
+from hopgate.retrievers.stores import change as store_change
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import build_from_passages
 store_change.BATCH = 8
@@ -314,9 +320,8 @@ def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
         open_source(store)
     with pytest.raises(ValueError, match="--factory is for folders: leave it out"):
         build_from_passages(PASSAGES, store, factory="Flat")
-    for doing in (compact, verify):
-        with pytest.raises(ValueError, match=f"{doing.__name__} is for folders: leave it out"):
-            doing(store)
+    with pytest.raises(ValueError, match="compact is for folders: leave it out"):
+        compact(store)
     with pytest.raises(ValueError, match="a NUL character, and nothing was changed"):
         build_from_passages([*PASSAGES, make_passage("x", "a\0b", "bad.md")], store)
     with pytest.raises(ValueError, match="there is no"):
@@ -339,16 +344,191 @@ def test_a_collection_of_others_is_left_alone(store: str) -> None:
 
         qdrant._client().create_collection(name, VectorParams(size=4, distance=Distance.DOT))
     elif engine == "milvus":
-        from hopgate.retrievers.milvus import _client
-
-        _client().create_collection(name, dimension=4)
+        milvus_client().create_collection(name, dimension=4)
     else:
         with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
             connection.execute(f'CREATE TABLE "{name}" (id int)')
-    acts = open_source, describe_store, lambda n: build_from_passages(PASSAGES, n, replace=True)
-    for act in acts:
+    for act in (describe_store, lambda n: build_from_passages(PASSAGES, n, replace=True)):
         with pytest.raises(ValueError, match=f"{store} was not made by hopgate: use another name"):
             act(store)
+    with pytest.raises(ValueError, match=f"{store} was (not made by hopgate or|made by) LangChain"):
+        open_source(store)
+
+
+NOTES = [
+    Document(
+        each["text"],
+        id=str(UUID(int=number)),
+        metadata={"source": each["source"], "page": number, "title": each["title"]},
+    )
+    for number, each in enumerate(PASSAGES, start=1)
+]
+
+
+def fill_as_langchain_does(store: str) -> None:
+    """Fill a collection with `NOTES` in the default layout of LangChain's packages."""
+    engine, name = store.split(":")
+    vectors = load_encoder("minilm").encode_passages(PASSAGES).tolist()
+    entries = list(zip(NOTES, vectors, strict=True))
+    if engine == "qdrant":
+        from qdrant_client.models import Distance, PointStruct, VectorParams
+
+        sizes = VectorParams(size=384, distance=Distance.COSINE)
+        qdrant._client().create_collection(name, sizes)
+        points = [
+            PointStruct(
+                id=str(each.id),
+                vector=vector,
+                payload={"page_content": each.page_content, "metadata": each.metadata},
+            )
+            for each, vector in entries
+        ]
+        qdrant._client().upsert(name, points)
+    elif engine == "milvus":
+        from pymilvus import DataType
+
+        client = milvus_client()
+        schema = client.create_schema()
+        schema.add_field("pk", DataType.VARCHAR, max_length=64, is_primary=True)
+        for field in ("text", "source", "title"):
+            schema.add_field(field, DataType.VARCHAR, max_length=65_535)
+        schema.add_field("page", DataType.INT64)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=384)
+        params = client.prepare_index_params()
+        params.add_index("vector", index_type="AUTOINDEX", metric_type="L2")
+        client.create_collection(name, schema=schema, index_params=params)
+        rows = [
+            {"pk": each.id, "text": each.page_content, "vector": vector, **each.metadata}
+            for each, vector in entries
+        ]
+        client.insert(name, rows)
+    else:
+        with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            connection.execute(
+                "CREATE TABLE langchain_pg_collection (uuid uuid PRIMARY KEY, name varchar);"
+                "CREATE TABLE langchain_pg_embedding (id varchar PRIMARY KEY, collection_id uuid,"
+                " embedding vector, document varchar, cmetadata jsonb)"
+            )
+            owner = UUID(int=1)
+            insert = "INSERT INTO langchain_pg_collection VALUES (%s, %s)"
+            connection.execute(insert, [owner, name])
+            rows = [
+                (each.id, owner, str(vector), each.page_content, json.dumps(each.metadata))
+                for each, vector in entries
+            ]
+            insert = "INSERT INTO langchain_pg_embedding VALUES (%s, %s, %s, %s, %s)"
+            connection.cursor().executemany(insert, rows)
+
+
+def fill_other_layout(store: str) -> None:
+    """Fill a collection with `NOTES`: named vectors, dynamic fields, `PGVectorStore`'s table."""
+    engine, name = store.split(":")
+    vectors = load_encoder("minilm").encode_passages(PASSAGES).tolist()
+    entries = list(zip(NOTES, vectors, strict=True))
+    if engine == "qdrant":
+        from qdrant_client.models import Distance, PointStruct, VectorParams
+
+        sizes = VectorParams(size=384, distance=Distance.COSINE)
+        qdrant._client().create_collection(name, {"own": sizes})
+        points = [
+            PointStruct(
+                id=str(each.id),
+                vector={"own": vector},
+                payload={"page_content": each.page_content, "metadata": each.metadata},
+            )
+            for each, vector in entries
+        ]
+        qdrant._client().upsert(name, points)
+    elif engine == "milvus":
+        from pymilvus import DataType
+
+        client = milvus_client()
+        schema = client.create_schema(auto_id=True, enable_dynamic_field=True)
+        schema.add_field("pk", DataType.INT64, is_primary=True)
+        schema.add_field("text", DataType.VARCHAR, max_length=65_535)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=384)
+        params = client.prepare_index_params()
+        params.add_index("vector", index_type="HNSW", metric_type="COSINE", params={"M": 8})
+        client.create_collection(name, schema=schema, index_params=params)
+        rows = [
+            {"text": each.page_content, "vector": vector, **each.metadata}
+            for each, vector in entries
+        ]
+        client.insert(name, rows)
+    else:
+        with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            connection.execute(
+                f'CREATE TABLE "{name}" (langchain_id uuid PRIMARY KEY, content text NOT NULL,'
+                " embedding vector(384) NOT NULL, langchain_metadata json)"
+            )
+            rows = [
+                (each.id, each.page_content, str(vector), json.dumps(each.metadata))
+                for each, vector in entries
+            ]
+            insert = f'INSERT INTO "{name}" VALUES (%s, %s, %s, %s)'
+            connection.cursor().executemany(insert, rows)
+
+
+@pytest.mark.parametrize("fill", [fill_as_langchain_does, fill_other_layout])
+def test_a_collection_that_langchain_made_is_searched(
+    store: str, fill: Callable[[str], None]
+) -> None:
+    fill(store)
+    with pytest.raises(ValueError, match=f"made by LangChain: name the encoder .* {store}@minilm"):
+        open_source(store)
+    named = f"{store}@minilm"
+    found, more = open_source(named).search([QUERIES[0], "tides"], 30)
+    first = found[0]
+    assert (first["text"], first["source"], first["page"]) == (LIGHT["text"], LIGHT["source"], 1)
+    scores = [hit["score"] for hit in found]
+    assert scores == sorted(scores, reverse=True)
+    assert len({hit["id"] for hit in found}) == len(more) == len(PASSAGES)
+    for where in ({"source": "copy.*"}, {"source": "copy.md"}, {"page": [3, 4]}):
+        (hits,) = open_source(named, where=where).search(["bread"], 30)
+        assert [hit["source"] for hit in hits] == ["copy.md"] * 2
+    assert index_identity(Path(named)) == named
+    with pytest.raises(ValueError, match=r"mode 'bm25' is not available with .*: use dense"):
+        open_source(named, "bm25").search(["x"], 1)
+    with pytest.raises(ValueError, match="was not made by hopgate"):
+        add_passages(PASSAGES, store)
+
+
+def test_an_encoder_of_another_dimension_is_refused(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("milvus", request, monkeypatch)
+    monkeypatch.setattr(searching, "load_encoder", lambda name: SimpleNamespace(dimension=768))
+    fill_as_langchain_does("milvus:narrow")
+    with pytest.raises(ValueError, match=r"milvus:narrow have 384 dimensions, .* have 768"):
+        load_store("milvus:narrow@other")
+
+
+@pytest.mark.parametrize("kind", ["FLAT", "AUTOINDEX"])
+def test_a_filtered_search_of_milvus_lite_misses_nothing(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("milvus", request, monkeypatch)
+    sources = [f"users/{number % 30}/{number}.md" for number in range(3_000)]
+    vectors, queries = (
+        np.random.default_rng(seed).normal(size=(rows, 32)).astype(np.float32)
+        for seed, rows in ((0, 3_000), (1, 200))
+    )
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    collection: Any = connect(f"milvus:exact_{kind}")
+    collection._target.index_type = kind  # AUTOINDEX is what older collections have
+    collection.create("{}", 32)
+    rows = rows_of(sources)
+    for start in range(0, 3_000, 500):
+        part = slice(start, start + 500)
+        collection.put(rows[part], vectors[part], [["word"]] * 500, 1.0)
+    collection.finish()
+    for number, query in enumerate(queries):
+        only = (("source", (f"users/{number % 30}/*",)),)
+        found = collection.search("dense", query.tolist(), [], 10, only)
+        best = np.sort(vectors[number % 30 :: 30] @ query)[::-1][:10]
+        assert [score for _, score in found] == pytest.approx(best.tolist(), abs=1e-4)
 
 
 def test_an_account_without_rights_is_told(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,37 +662,32 @@ def test_a_rare_filter_finds_what_the_graph_misses(
             assert [score for _, score in found] == pytest.approx(exact)
 
 
-UNREADABLE = "cannot be read as an address: use "
-
-
 @pytest.mark.parametrize(
-    ("name", "variable", "value", "said"),
+    ("name", "variable", "value"),
     [
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db", "check that it runs"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:[{}@127.0.0.1:9/db", "check that it runs"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db", UNREADABLE),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db", UNREADABLE),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db", UNREADABLE),
-        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra", UNREADABLE),
-        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht", UNREADABLE),
-        ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
-        ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9", UNREADABLE),
-        ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
-        ("milvus:a", "MILVUS_URI", "http://u:{}℀w@127.0.0.1:9", UNREADABLE),
-        ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9", UNREADABLE),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:[{}@127.0.0.1:9/db"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db"),
+        ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db"),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra"),
+        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht"),
+        ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9"),
+        ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9"),
+        ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9"),
+        ("milvus:a", "MILVUS_URI", "http://u:{}℀w@127.0.0.1:9"),
+        ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9"),
     ],
 )
 def test_no_part_of_an_odd_password_is_printed(
-    monkeypatch: pytest.MonkeyPatch, name: str, variable: str, value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, name: str, variable: str, value: str
 ) -> None:
     monkeypatch.setattr(qdrant, "_clients", Cache())
     monkeypatch.setenv(variable, value.format(SECRET))
-    with pytest.raises(RuntimeError) as failure:
+    with pytest.raises(RuntimeError, match=f"check that it runs, and that .*{variable}") as failed:
         open_source(name)
-    assert said in str(failure.value)
-    assert variable in str(failure.value)
     for part in (SECRET, "yacht", "zebra", "℀", "zz"):
-        assert part not in str(failure.value)
+        assert part not in str(failed.value)
 
 
 def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
@@ -553,41 +728,10 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
     with ExitStack() as held:
         for _ in range(8):
             held.enter_context(pgvector._pool().connection())
-        with pytest.raises(RuntimeError, match=r"all 8 .* were busy for 1 s") as told:
+        with pytest.raises(RuntimeError, match="server is busy: try again later") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
-
-
-@pytest.mark.parametrize("engine", ["qdrant", "milvus"])
-def test_no_request_is_larger_than_the_bound(
-    engine: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure(engine, request, monkeypatch)
-    monkeypatch.setattr(stores, "MAX_REQUEST_BYTES", 5_000)
-    collection: Any = connect(f"{engine}:requests")
-    collection.create("{}", 8)
-    sent: list[int] = []
-    upsert = collection._client.upsert
-
-    class Counting:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(client, name)
-
-        def upsert(self, name: str, data: list[Any], **named: Any) -> None:
-            points = [each if isinstance(each, dict) else each.model_dump() for each in data]
-            sent.append(len(json.dumps(points)))
-            upsert(name, data, **named)
-
-    client, collection._client = collection._client, Counting()
-    rows = rows_of([f"{n}.md" for n in range(60)])
-    rows[30] = Row.of(make_passage("Long", "x" * 20_000, "long.md"), "")
-    vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
-    collection.put(rows, vectors, [["word"]] * 60, 1.0)
-    if engine == "qdrant":
-        client.close()
-    assert len(sent) > 5
-    assert sorted(sent)[-2] <= 5_000 < sorted(sent)[-1]
 
 
 def test_pgvector_takes_a_passage_with_very_many_long_words(
@@ -597,11 +741,11 @@ def test_pgvector_takes_a_passage_with_very_many_long_words(
     collection = connect("pgvector:wordy")
     collection.create("{}", 1)
     words = [f"{n:0>39}" for n in range(60_000)]
-    long = ["é" * 100 + str(n) for n in range(16_000)]
+    long = ["é" * 37 + str(n) for n in range(16_000)]
     often = [str(n) for n in range(900)] * 1_000
     rows = rows_of(["a.md", "b.md", "c.md"])
     collection.put(rows, np.ones((3, 1), np.float32), [words, long, often], 1.0)
-    for position, query in enumerate((words[20_000], long[4_000], "899")):
+    for position, query in enumerate((words[9_000], long[4_000], "899")):
         ((row, _),) = collection.search("bm25", [], [query], 5, ())
         assert row == rows[position]
 

@@ -10,7 +10,7 @@ from hopgate import Context, build_graph
 from hopgate.common.words import spaced, words
 from hopgate.nodes.loop import is_repeated
 from hopgate.nodes.sub_answer import read_sub_answer
-from hopgate.nodes.support import support
+from hopgate.nodes.texts.support import support
 from hopgate.retrievers.base import Hit
 
 UNSUPPORTED = {

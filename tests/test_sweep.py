@@ -13,11 +13,16 @@ from commands import Ran, one_line
 from recorded import four_questions, write_labels
 
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
-from hopgate.evaluation import plots
-from hopgate.evaluation.drawing import DPI
-from hopgate.evaluation.published import FLARE_AUG, PUBLISHED
-from hopgate.evaluation.replay import MULTI_STEPS, Recorded, join, multi_steps, route_all
-from hopgate.evaluation.sweep import area, curve_area, evenly, oracle_curve, summary, sweep
+from hopgate.evaluation.measuring.replay import MULTI_STEPS, Recorded, join, multi_steps, route_all
+from hopgate.evaluation.measuring.sweep import (
+    area,
+    curve_area,
+    evenly,
+    oracle_curve,
+    summary,
+    sweep,
+)
+from hopgate.evaluation.reports.pictures import draw_sweep
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 FLARE = SHARED / "data" / "flare"
@@ -253,54 +258,20 @@ def test_the_released_labels_give_the_known_statics_and_oracle() -> None:
     assert curve_area(oracle_curve(recorded), multi) == pytest.approx(0.43, abs=0.01)
 
 
-# Published results
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the paper in ../shared/papers")
-def test_the_published_points_are_those_of_the_paper_s_table_1() -> None:
-    text = (SHARED / "papers" / "flare-aug.txt").read_text(encoding="utf-8")
-    table = text[text.index("B.1 Quantitative") : text.index("Table 1: Accuracy")].split("\n")
-    printed = [re.findall(r"\d\.\d+", line)[-8:] for line in table]
-    numbers = [[float(each) for each in row] for row in printed if len(row) == 8]
-    for column, published in enumerate(PUBLISHED.values()):
-        points = (published.none, published.single, published.multi, *published.points[:7])
-        ours = [(point.accuracy, point.steps) for point in points]
-        assert ours == [(row[2 * column], row[2 * column + 1]) for row in numbers]
-    assert [p.alpha for p in PUBLISHED["gpt-4o"].points] == [None, 0, 0.2, 0.4, 0.6, 0.8, 1]
-
-
 # The picture
 
 
-def drawn(figure: Any) -> dict[str, list[tuple[float, float]]]:
-    """The points of the left panel, by legend label."""
-    lines = figure.axes[0].get_lines()
-    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in lines}
-
-
 def test_the_picture_shows_everything_as_shares_of_multi_step(recorded: Recorded) -> None:
-    found = sweep({"mine": FakeByLength()}, recorded, evenly(5), silent)
-    lines = drawn(plots.draw(found))
+    routers = {"mine": FakeByLength(), "x" * 50: FakeByLength()}
+    figure = draw_sweep(sweep(routers, recorded, evenly(5), silent))
+    lines = {
+        line.get_label(): list(zip(*line.get_data(), strict=True))
+        for line in figure.axes[0].get_lines()
+    }
     assert lines["mine"][-1] == (pytest.approx(100), pytest.approx(100))
+    assert lines["x" * 30] == lines["mine"]
     assert lines["none, single, multi"][1] == (pytest.approx(100 / 4.4625), pytest.approx(100))
     assert lines["oracle"] == [(pytest.approx(140 / 4.4625), pytest.approx(150))]
-    assert lines[f"{FLARE_AUG}, published"][2] == pytest.approx((220 / 4.7, 43.9 / 0.437))
-    assert lines["MBA-RAG, published"] == [pytest.approx((180 / 4.7, 43.57 / 0.437))]
-
-
-def test_a_custom_profile_is_drawn_without_published_points(recorded: Recorded) -> None:
-    router = FakeByLength()
-    router.profile = "mine"
-    figure = plots.draw(sweep({"x" * 50: router}, recorded, evenly(2), silent))
-    assert not any("published" in label for label in drawn(figure))
-    assert "no published results for the profile mine" in figure.get_suptitle()
-    assert "…" + "x" * 29 in drawn(figure)
-
-
-def test_the_picture_is_a_png_of_readme_width(recorded: Recorded) -> None:
-    content = plots.png(sweep({"mine": FakeByLength()}, recorded, evenly(5), silent))
-    assert content.startswith(b"\x89PNG")
-    assert int.from_bytes(content[16:20]) == 12 * DPI
 
 
 # The command
@@ -335,7 +306,7 @@ def test_sweep_prints_a_table(run: Callable[..., Ran], tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels.jsonl")
     ran = run("sweep", "--labels", labels, "--points", "21", "--out", tmp_path / "out")
     assert (ran.code, ran.err) == (0, ""), ran.err
-    for part in ("α = 0 ", "α = 0.5", "α = 1 ", "none", "multi", "oracle", "area", "error"):
+    for part in ("α = 0 ", "α = 0.5", "α = 1 ", "none", "multi", "oracle", "area", "ece"):
         assert part in ran.out
     assert ran.out.count("α = 0.") == 9
 

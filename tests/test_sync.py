@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from hopgate import Context, build_graph
-from hopgate.common.background import wait_for
+from hopgate.common.threads import wait_for
 from hopgate.graphs import events
 from hopgate.models.chat import ModelError
 

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from indexing import edit_manifest
 
-from hopgate import cli_index, render
+from hopgate.retrievers import watching
 from hopgate.retrievers.building import build_index
-from hopgate.terminal import guarded, harmless, harmless_json
+from hopgate.terminal import pages
+from hopgate.terminal.guard import guarded, harmless, harmless_json
 
 DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 C1 = "".join(map(chr, range(0x80, 0xA0)))
@@ -86,8 +87,8 @@ def test_whatever_prints_is_harmless(capfd: pytest.CaptureFixture[str]) -> None:
         log.removeHandler(handler)
         sys.stdout.write(f"print {EVERY}\n")
         sys.stderr.writelines([f"lines {EVERY}\n"])
-        render._out.print(f"[bold]rich[/] {EVERY}")
-        render.note(f"note {EVERY}")
+        pages.out.print(f"[bold]rich[/] {EVERY}")
+        pages.note(f"note {EVERY}")
     ran = Ran(0, *capfd.readouterr())
     printed = clean(ran)
     for name in ("log", "print", "lines", "rich", "note"):
@@ -181,13 +182,16 @@ def test_a_hostile_manifest(run: Callable[..., Ran], index: Path, field: str) ->
         clean(ran, shown=False)
 
 
-def test_a_followed_folder(documents: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    follower = cli_index._Follower(documents, index, None, False)
-    with guarded():
-        follower.update()
+def test_a_followed_folder(
+    run: Callable[..., Ran], documents: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(folder: Path, target: Path, update: Callable[[], bool]) -> None:
+        assert update()
         (index / "manifest.json").write_text(f'"{ATTACK}"')
-        follower.update()
-    printed = clean(Ran(0, *capfd.readouterr()))
+        assert not update()
+
+    monkeypatch.setattr(watching, "watch", watch)
+    printed = clean(run("index", "sync", documents, "--index", index, "--watch"), code=0)
     assert "trying again" in printed
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from hopgate.classifiers import training
 from hopgate.classifiers.checkpoint import read
-from hopgate.classifiers.fitting import Unfinished
-from hopgate.classifiers.recipes import PUBLISHED
 from hopgate.classifiers.router import Router
-from hopgate.classifiers.training import train
+from hopgate.classifiers.training import train as training
+from hopgate.classifiers.training.bases import PUBLISHED
+from hopgate.classifiers.training.fitting import Unfinished
+from hopgate.classifiers.training.train import train
 
 SINGLE = ["who wrote it", "when was it built", "where is it", "what is it called"]
 MULTI = ["who is the mother of the director of the film", "when was the maker of the car born"]
@@ -228,7 +228,8 @@ def kill_after(saves: int, call: str) -> None:
     """Run a training in a new process, which kills itself after it has saved some epochs."""
     code = (
         "import os, signal; from pathlib import Path; PosixPath = Path\n"
-        "from hopgate.classifiers import fitting; from hopgate.classifiers.training import train\n"
+        "from hopgate.classifiers.training import fitting\n"
+        "from hopgate.classifiers.training.train import train\n"
         "real, saves = fitting.Unfinished.save, []\n"
         "def save(*args, **parts):\n"
         "    real(*args, **parts)\n"

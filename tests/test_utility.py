@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hopgate.classifiers.labels import LabelRow
-from hopgate.classifiers.utility import label_heads, loss_of, new_readout, targets_of
+from hopgate.classifiers.training.utility import label_heads, loss_of, new_readout, targets_of
 
 
 def row(id_: str, label: str | None, correct: str | None, dataset: str = "") -> LabelRow:

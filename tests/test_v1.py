@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,14 +22,17 @@ from hypothesis import strategies as st
 from langgraph_dev import CONFIG, Server, free_port, running, start
 from openai import AsyncOpenAI, OpenAI
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from hopgate import build_graph
 from hopgate.models.chat import _UNOPENED, without_thoughts
-from hopgate.nodes.reading import read_answer, read_full_answer, settled
-from hopgate.nodes.spending import BudgetSpent, DeadlinePassed
+from hopgate.nodes.answers.reading import read_answer, read_full_answer, settled
+from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
-from hopgate.server import project, tokens, v1
-from hopgate.server.completions import ChatRequest, annotations
+from hopgate.server import project, tokens
+from hopgate.server.access.bodies import BODY_BYTES
+from hopgate.server.openai import v1
+from hopgate.server.openai.completions import ChatRequest, annotations
 
 QUESTION = "In what year was Skerrane Light first lit?"
 SINGLE = ("--strategy", "single", "--model", "openai:fake")
@@ -98,6 +100,14 @@ def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
         yield found
 
 
+def in_process(**settings: Any) -> OpenAI:
+    """OpenAI's client of the routes, without a server."""
+    graph = build_graph()
+    app = Starlette(routes=[v1.OpenAIRoutes(lambda: graph, settings).mount()])
+    http: Any = TestClient(app)
+    return OpenAI(base_url="http://x/v1", api_key="none", max_retries=0, http_client=http)
+
+
 def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
@@ -143,11 +153,6 @@ def test_an_unknown_model_is_named_with_those_there_are(served: Serving, model: 
     assert caught.value.code == "model_not_found"
 
 
-def test_an_alpha_outside_its_range_is_refused(served: Serving) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"alpha is 1\.5: .*less than or equal to 1"):
-        served.client().chat.completions.create(model="hopgate-1.5", messages=[user(QUESTION)])
-
-
 # Answers
 
 
@@ -178,16 +183,6 @@ def test_an_answer_has_its_sources_as_annotations_and_in_a_plain_field(
     assert done.usage.prompt_tokens == PROMPT_TOKENS
     assert done.usage.total_tokens == PROMPT_TOKENS + COMPLETION_TOKENS
     assert extra(done)["usage"]["retrieval_steps"] == 1
-
-
-def test_marks_count_the_sources_that_are_shown(served: Serving, fake: FakeOpenAI) -> None:
-    """The third and the first passage found are the client's sources 1 and 2."""
-    fake.answers(by_task(answer="Lit [3], in 1858 [1, 3]."))
-    done = served.client().chat.completions.create(model="hopgate", messages=[user(QUESTION)])
-    assert done.choices[0].message.content == "Lit [1], in 1858 [2, 1]."
-    numbers = [each["number"] for each in extra(done)["citations"]]
-    assert numbers == [1, 2]
-    assert extra(done)["citations"][1]["title"] == "Skerrane Light"
 
 
 def test_a_conversation_brings_its_history_and_its_system_message(
@@ -225,18 +220,17 @@ def test_what_has_no_effect_is_named(served: Serving, fake: FakeOpenAI) -> None:
 
 
 def test_sampling_reaches_the_request_that_writes_the_answer_and_no_other(
-    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+    fake: FakeOpenAI,
 ) -> None:
     fake.answers(by_task(gate="[Yes]", answer="In 1858 [1]"))
     wanted = {"temperature": 0.3, "top_p": 0.8, "seed": 7, "stop": ["END"]}
-    with serving(tmp_path, _fake_server, "--model", "openai:fake", "--gate", "ta-are") as found:
-        found.client().chat.completions.create(
-            model="hopgate",
-            messages=[user(QUESTION)],
-            max_tokens=900,
-            reasoning_effort="low",
-            **wanted,
-        )
+    in_process(model="openai:fake", gate="ta-are").chat.completions.create(
+        model="hopgate",
+        messages=[user(QUESTION)],
+        max_tokens=900,
+        reasoning_effort="low",
+        **wanted,
+    )
     gate, answer = fake.requests
     assert gate["temperature"] == 0 and wanted.keys() & gate.keys() == {"temperature"}
     assert {name: answer[name] for name in wanted} == wanted
@@ -295,40 +289,11 @@ def test_the_answer_of_a_model_that_ignores_max_tokens_is_not_streamed_twice(
     assert ("It was lit in 1858. " * 2_000).startswith(text) and len(text) > 1_600
 
 
-def test_usage_is_streamed_only_if_it_is_wanted(served: Serving, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(answer="In 1858 [1]"))
-    body = {"model": "hopgate", "messages": [user(QUESTION)], "stream": True}
-    reply = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    *lines, end, _ = reply.text.split("\n\n")
-    assert end == "data: [DONE]"
-    assert all("usage" not in json.loads(each.removeprefix("data: ")) for each in lines)
-
-
-def test_the_client_s_own_accumulator_puts_a_stream_together(
-    served: Serving, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(answer=streamed("In", " 1858", " [1]")))
-    with served.client().chat.completions.stream(
-        model="hopgate", messages=[user(QUESTION)]
-    ) as stream:
-        done = stream.get_final_completion()
-    message = done.choices[0].message
-    assert message.content == "In 1858 [1]"
-    assert message.annotations
-    assert message.annotations[0].url_citation.title == "Skerrane Light"
-
-
-def test_an_answer_that_may_be_withdrawn_is_sent_once_it_stands(
-    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
-) -> None:
-    options = ("--escalate", "3", "--model", "openai:fake", "--gate", "ta-are")
+def test_an_answer_that_may_be_withdrawn_is_sent_once_it_stands(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct="I don't know", answer=streamed("In", " 1858 [1]")))
-    with serving(tmp_path, _fake_server, *options) as found:
-        chunks = found.client().chat.completions.create(
-            model="hopgate", messages=[user(QUESTION)], stream=True
-        )
-        texts = [each.choices[0].delta.content for each in chunks]
+    client = in_process(model="openai:fake", gate="ta-are", escalate=3)
+    chunks = client.chat.completions.create(model="hopgate", messages=[user(QUESTION)], stream=True)
+    texts = [each.choices[0].delta.content for each in chunks]
     assert [each for each in texts if each] == ["In 1858 [1]"]
 
 
@@ -387,36 +352,23 @@ def test_a_client_that_hangs_up_ends_the_run(served: Serving, fake: FakeOpenAI) 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({}, "model: Field required"),
-        ({"model": "hopgate", "messages": []}, "messages: List should have at least 1 item"),
-        ({"model": "hopgate", "messages": [{"role": "bard"}]}, "messages cannot be read"),
-        ({"model": "hopgate", "messages": [{"role": "user", "content": " "}]}, "question is empty"),
-        (
-            {"model": "hopgate", "messages": [{"role": "assistant", "content": "Hello"}]},
-            "there is no new question",
-        ),
-        ({"model": "hopgate", "messages": [user("x")], "n": 2}, "n must be 1"),
-        (
-            {"model": "hopgate", "messages": [user("x")], "tool_choice": "required"},
-            "tool_choice must be auto or none",
-        ),
-        (
-            {
-                "model": "hopgate",
-                "messages": [user("x")],
-                "response_format": {"type": "json_object"},
-            },
-            "response_format must be text",
-        ),
+        ({"model": None}, "model: Input should be a valid string"),
+        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "bard"}]}, "messages cannot be read"),
+        ({"messages": [user(" ")]}, "question is empty"),
+        ({"messages": [{"role": "assistant", "content": "Hello"}]}, "there is no new question"),
+        ({"model": "hopgate-1.5"}, "alpha is 1.5: Input should be less than or equal to 1"),
+        ({"n": 2}, "n must be 1"),
+        ({"tool_choice": "required"}, "tool_choice must be auto or none"),
+        ({"response_format": {"type": "json_object"}}, "response_format must be text"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_cannot_be_answered_is_refused_in_openai_s_form(
     served: Serving, fake: FakeOpenAI, body: dict[str, Any], message: str, stream: bool
 ) -> None:
-    reply = httpx.post(
-        f"{served.url}/v1/chat/completions", json={**body, "stream": stream}, timeout=60
-    )
+    asked = {"model": "hopgate", "messages": [user("x")], "stream": stream, **body}
+    reply = httpx.post(f"{served.url}/v1/chat/completions", json=asked, timeout=60)
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
     assert message in error["message"] and "\n" not in error["message"]
@@ -436,11 +388,6 @@ def test_other_types_of_content_are_refused(served: Serving) -> None:
     assert httpx.get(f"{served.url}/v1/models", headers=foreign).status_code == 403
 
 
-def test_an_unknown_route_is_an_error_in_openai_s_form(served: Serving) -> None:
-    with pytest.raises(openai.NotFoundError, match="Not Found"):
-        served.client().embeddings.create(model="hopgate", input="x")
-
-
 def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
     served: Serving, fake: FakeOpenAI
 ) -> None:
@@ -457,7 +404,7 @@ def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
     ("fault", "status"), [(DeadlinePassed("late"), 504), (BudgetSpent("x"), 429)]
 )
 def test_a_turn_that_may_not_go_on_has_a_status_of_its_own(fault: Exception, status: int) -> None:
-    assert v1.explained(fault) == (status, str(fault))
+    assert v1.status_and_message(fault) == (status, str(fault))
 
 
 def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: FakeOpenAI) -> None:
@@ -470,6 +417,14 @@ def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: Fake
 
 
 # Users and limits
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/hopgate/mcp"])
+def test_a_body_has_a_limit_even_if_the_operator_sets_none(served: Serving, path: str) -> None:
+    content = iter([b" " * 1_000_000] * (BODY_BYTES // 1_000_000 + 1))
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    reply = httpx.post(f"{served.url}{path}", content=content, headers=headers, timeout=30)
+    assert reply.status_code == 413, reply.text
 
 
 def test_a_server_with_users_asks_for_a_token(public: Serving, fake: FakeOpenAI) -> None:
@@ -535,18 +490,14 @@ async def test_without_users_everyone_can_give_feedback_on_a_kept_completion(
 ) -> None:
     graph = build_graph(model=TalkingModel(say=lambda *_: "Nobody knows"))
     settings = {"gate": "never", "strategy": "none"}
-    endpoint = v1.Endpoint(lambda: graph, settings, tmp_path / KEPT)
+    endpoint = v1.OpenAIRoutes(lambda: graph, settings, tmp_path / KEPT)
     transport = httpx.ASGITransport(Starlette(routes=[endpoint.mount()]))
     async with endpoint.run(), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
         body = {"model": "hopgate", "messages": [user(QUESTION)]}
         name = (await web.post("/v1/chat/completions", json=body)).json()["id"]
-        said = await web.post("/v1/feedback", json={"id": name, "thumbs": "up"})
-        assert (said.status_code, said.json()["feedback"]["thumbs"]) == (200, "up")
-        changed = await web.post("/v1/feedback", json={"id": name, "thumbs": "down"})
-        assert (changed.status_code, changed.json()["feedback"]["thumbs"]) == (200, "down")
-        taken_back = await web.post("/v1/feedback", json={"id": name})
-        assert (taken_back.status_code, taken_back.json()["feedback"]) == (200, None)
-        assert (await web.post("/v1/feedback", json={"id": "x"})).status_code == 404
+        for thumbs in ("up", "down", None):
+            said = await web.post("/v1/feedback", json={"id": name, "thumbs": thumbs})
+            assert (said.json()["feedback"] or {}).get("thumbs") == thumbs
 
 
 def test_a_server_that_keeps_nothing_takes_no_feedback(served: Serving) -> None:
@@ -563,7 +514,7 @@ def test_a_file_that_cannot_be_kept_in_stops_the_start(
     for name in ("text", "folder"):
         (tmp_path / name).chmod(0o755)
     for name, cause in (
-        ("missing/x", "No such file"), ("text", "not a database"), ("folder", "unable to open"),
+        ("missing/x", "unable to open"), ("text", "not a database"), ("folder", "unable to open"),
     ):  # fmt: skip
         one_line(run("serve", "--keep", tmp_path / name), 1, "--keep", cause, "name another file")
     for name in ("text", "folder"):
@@ -581,15 +532,6 @@ def test_limits_hold_for_a_completion(public: Serving, fake: FakeOpenAI, stream:
         ask(model="hopgate", messages=[user("x" * 5_000)], stream=stream)
     assert caught.value.status_code == 413
     assert not fake.requests
-
-
-def test_metrics_count_the_runs_and_need_no_token(public: Serving, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(answer="It belongs to ada [1]."))
-    public.client(TOKEN).chat.completions.create(
-        model="hopgate-0.3", messages=[user("Whose is the lamp of the ferry?")]
-    )
-    shown = httpx.get(f"{public.url}/hopgate/metrics").text
-    assert re.search(r'hopgate_turns_total\{alpha="0.3",outcome="answered"', shown)
 
 
 # On a LangGraph server
@@ -677,14 +619,6 @@ def test_a_langgraph_json_that_cannot_be_used_is_named(
         project.load(tmp_path)
 
 
-def test_graphs_of_others_are_passed_over(tmp_path: Path) -> None:
-    config = {"graphs": {"other": "json:loads", "own": "hopgate.graphs.adaptive:graph"}}
-    (tmp_path / "langgraph.json").write_text(json.dumps(config))
-    found = project.load(tmp_path)
-    assert found is not None and found.name == "hopgate"
-    assert project.load(tmp_path / "nowhere") is None
-
-
 def test_a_port_that_is_taken_is_one_line(served: Serving, run: Callable[..., Ran]) -> None:
     port = served.url.rpartition(":")[2]
     one_line(run("serve", "--port", port), 1, f"127.0.0.1:{port} cannot be used", "--port")
@@ -702,82 +636,6 @@ def test_ctrl_c_ends_the_server_with_its_exit_code(
     assert "Traceback" not in found.log.read_text()
 
 
-# OpenAI's client in JavaScript
-
-
-SCRIPT = """
-import OpenAI from "openai";
-const client = new OpenAI({ baseURL: process.argv[2], apiKey: "none", maxRetries: 0 });
-const models = (await client.models.list()).data.map((each) => each.id);
-const messages = [{ role: "user", content: process.argv[3] }];
-const stream = client.chat.completions.stream({
-  model: "hopgate-0.4", messages, stream_options: { include_usage: true },
-});
-const pieces = [];
-for await (const chunk of stream) {
-  const piece = chunk.choices[0]?.delta?.content;
-  if (piece) pieces.push(piece);
-}
-const done = await stream.finalChatCompletion();
-const whole = await client.chat.completions.create({ model: "hopgate", messages });
-let refused;
-try {
-  await client.chat.completions.create({ model: "nothing", messages });
-} catch (error) {
-  refused = { status: error.status, code: error.code, message: error.message };
-}
-console.log(JSON.stringify({ models, pieces, done, whole, refused }));
-"""
-
-
-@pytest.fixture(scope="module")
-def javascript(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with OpenAI's client for JavaScript."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not (node and npm):
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("javascript")
-    (folder / "package.json").write_text('{"type": "module"}')
-    done = subprocess.run(
-        [npm, "install", "--no-audit", "--no-fund", "openai@6"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"npm could not install openai: {done.stderr[-300:]}")
-    (folder / "ask.js").write_text(SCRIPT)
-    return folder
-
-
-def test_openai_s_client_in_javascript_works(
-    served: Serving, fake: FakeOpenAI, javascript: Path
-) -> None:
-    fake.answers(by_task(answer=streamed("It was", " lit in", " 1858", " [1].")))
-    done = subprocess.run(
-        ["node", "ask.js", f"{served.url}/v1", QUESTION],
-        cwd=javascript,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert seen["models"][:2] == ["hopgate", "cheapest"]
-    assert seen["pieces"] == ["It was", " lit in", " 1858", " [1]."]
-    for each in (seen["done"], seen["whole"]):
-        message = each["choices"][0]["message"]
-        assert message["content"] == "It was lit in 1858 [1]."
-        assert message["annotations"][0]["url_citation"]["title"] == "Skerrane Light"
-        assert each["usage"]["total_tokens"] == 7
-    assert seen["refused"]["status"] == 404
-    assert seen["refused"]["code"] == "model_not_found"
-    assert "there is no model 'nothing'" in seen["refused"]["message"]
-
-
 # Parts
 
 
@@ -788,7 +646,6 @@ def test_openai_s_client_in_javascript_works(
         ({"source": "a b/c.pdf", "page": 3}, "a%20b/c.pdf#page=3"),
         ({"source": "javascript:alert(1)"}, "javascript%3Aalert%281%29#id"),
         ({"source": "//evil.example/x"}, "%2F/evil.example/x#id"),
-        ({"source": "http://[x"}, "http%3A//%5Bx#id"),
         ({}, "#id"),
     ],
 )
@@ -805,19 +662,16 @@ def test_the_assistant_s_marks_are_dropped_from_the_history() -> None:
     assert [each.text for each in asked.history()] == ["a", "It is. So.", "b [1]"]
 
 
-def test_a_stream_never_shows_the_wish_to_search(
-    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
-) -> None:
+def test_a_stream_never_shows_the_wish_to_search(fake: FakeOpenAI) -> None:
     """With the gate `reply`, the first tokens say whether the stream goes on or is dropped."""
-    options = ("--gate", "reply", "--model", "openai:fake", "--profile", "gpt-4o")
-    with serving(tmp_path, _fake_server, *options) as found:
-        for first, shown in (
-            (["[sea", "rch]"], ["In", " 1858 [1]."]),
-            (["[S", "ure] Rain", " falls."], ["[Sure] Rain", " falls."]),
-        ):
-            fake.says(streamed(*first), streamed("In", " 1858 [1]."))
-            chunks = found.client().chat.completions.create(
-                model="hopgate", messages=[user(QUESTION)], stream=True
-            )
-            texts = [each.choices[0].delta.content for each in chunks]
-            assert [each for each in texts if each] == shown
+    client = in_process(gate="reply", model="openai:fake", profile="gpt-4o")
+    for first, shown in (
+        (["[sea", "rch]"], ["In", " 1858 [1]."]),
+        (["[S", "ure] Rain", " falls."], ["[Sure] Rain", " falls."]),
+    ):
+        fake.says(streamed(*first), streamed("In", " 1858 [1]."))
+        chunks = client.chat.completions.create(
+            model="hopgate", messages=[user(QUESTION)], stream=True
+        )
+        texts = [each.choices[0].delta.content for each in chunks]
+        assert [each for each in texts if each] == shown

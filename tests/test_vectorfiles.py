@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from commands import Ran, one_line
 
-from hopgate.retrievers import vectorfiles
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import build_from_passages, build_from_vectors
+from hopgate.retrievers.documents import vectorfiles
 from hopgate.retrievers.encoders import load_encoder
-from hopgate.retrievers.index import load_index
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.index.reader import load_index
+from hopgate.retrievers.index.verifying import verify
 
 ROWS = [
     {"id": n, "title": f"Ferry {n}", "text": f"Ferry {n} leaves at {n} o'clock.", "url": f"/{n}"}
@@ -166,5 +166,5 @@ def test_files_that_cannot_be_used_are_named(
     one_line(run(*build), 2, "give PATHS, or --vectors FILE")
     one_line(run(*build, tmp_path, "--vectors", few), 2, "give PATHS, or --vectors FILE")
     one_line(run(*build, "--vectors", few, "--workers", "2"), 2, "--vectors come encoded")
-    monkeypatch.setattr("hopgate.common.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("hopgate.common.errors.find_spec", lambda name: None)
     one_line(run(*build, "--vectors", empty), 1, "pip install 'hopgate[parquet]'")

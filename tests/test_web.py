@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from hopgate import Context
-from hopgate.nodes.named import RetrievalFailed
-from hopgate.nodes.runtime import NodeRuntime, Resources
+from hopgate.nodes.run.resources import RetrievalFailed
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.retrievers import web
 from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.sources import check_source, open_source

@@ -16,14 +16,14 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from hopgate.models import chat, wire
 from hopgate.models.chat import Completion, ModelError
+from hopgate.nodes.answers.reading import read_answer, read_full_answer, settled
 from hopgate.nodes.decompose import read_sub_questions
 from hopgate.nodes.gate import parse, probability_of_yes, uncertainty
-from hopgate.nodes.message import decide, query
-from hopgate.nodes.reading import read_answer, read_full_answer, settled
 from hopgate.nodes.reason import read_thought
 from hopgate.nodes.sub_answer import read_sub_answer
-from hopgate.nodes.support import support
-from hopgate.nodes.text import inert, keep_marks
+from hopgate.nodes.texts.message import decide, query
+from hopgate.nodes.texts.support import support
+from hopgate.nodes.texts.text import inert, keep_marks
 from hopgate.retrievers.base import Hit
 
 PROMPT = [HumanMessage("Say something.")]

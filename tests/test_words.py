@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.filters import parse_where
 from hopgate.retrievers.hybrid import fuse
-from hopgate.retrievers.language import analyzer
-from hopgate.retrievers.words import (
+from hopgate.retrievers.index.texts import (
     MAX_QUERY_TERMS,
     Place,
     Stored,
@@ -26,6 +25,7 @@ from hopgate.retrievers.words import (
     WordsWriter,
     key_of,
 )
+from hopgate.retrievers.language import analyzer
 
 TEXTS = [
     "The lighthouse on Skerry was first lit in 1811.",

@@ -18,12 +18,12 @@ from msgspec import msgpack
 
 from hopgate.common import ray_workers
 from hopgate.common.workers import LocalWorkers, Piece, Workers
-from hopgate.retrievers import change
 from hopgate.retrievers.building import BuildReport, add, build_index
-from hopgate.retrievers.index import Parts
-from hopgate.retrievers.manifest import info
-from hopgate.retrievers.push import push
-from hopgate.retrievers.verifying import verify
+from hopgate.retrievers.index import change
+from hopgate.retrievers.index.manifest import info
+from hopgate.retrievers.index.reader import Parts
+from hopgate.retrievers.index.verifying import verify
+from hopgate.retrievers.stores.push import push
 
 TOPICS = ("ferry", "harbour", "lighthouse", "bakery", "school", "orchard", "quarry", "library")
 
@@ -115,18 +115,18 @@ def test_a_worker_that_is_killed_costs_only_its_piece(
     documents: Path, tmp_path: Path, two: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[str] = []
-    send = two._send
+    call = two._call
 
-    def counted(request: bytes) -> bytes:
-        handed.append(request.hex())
-        return send(request)
+    def counted(function: str, message: Any) -> Any:
+        handed.append(repr(message))
+        return call(function, message)
 
     def kill_one(stage: str, done: int, total: int) -> None:
         if stage == "encoding passages" and done == 16:
             victim, *_ = children()
             victim.kill()
 
-    monkeypatch.setattr(two, "_send", counted)
+    monkeypatch.setattr(two, "_call", counted)
     build_index([documents], tmp_path / "alone")
     build_index([documents], tmp_path / "shared", progress=kill_one, workers=two)
     assert equal(tmp_path / "alone", tmp_path / "shared")
@@ -138,16 +138,6 @@ def test_what_ends_every_worker_is_named_and_the_others_go_on(two: Workers) -> N
     with pytest.raises(RuntimeError, match=r"^reading huge.pdf ended its worker 3 times \(killed"):
         poison.result()
     assert two.submit("math:sqrt", Piece("a root", 9, None)).result() == 3
-
-
-def test_a_worker_that_cannot_start_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "msgspec.py").write_text("raise ImportError('this copy is broken')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with closing(LocalWorkers(1)) as one, pytest.raises(RuntimeError) as caught:
-        one.submit("math:sqrt", Piece("a root", 4, None)).result()
-    assert "a root ended its worker 3 times (exit code 1: ImportError: this" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -249,31 +239,13 @@ def test_files_that_are_sent_give_what_shared_ones_give(
     assert equal(tmp_path / "alone", tmp_path / "sent")
 
 
-def test_a_file_that_vanishes_before_it_is_sent_is_skipped(
-    documents: Path, tmp_path: Path, two: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(two, "share_files", False)
-    gone, real = documents / "0-ferry.md", Path.read_bytes
-
-    def read_bytes(path: Path) -> bytes:
-        if path.name == gone.name:
-            path.unlink()
-        return real(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    report = build_index([documents], tmp_path / "index", workers=two)
-    assert [each.reason for each in report.skipped if each.path.endswith(gone.name)] == [
-        "it cannot be read: No such file or directory"
-    ]
-
-
 def test_bad_numbers_and_addresses_are_one_line(
     documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = ["index", "build", documents, "--out", tmp_path / "index"]
     one_line(run(*build, "--workers", "0"), 2, "--workers", "0")
     one_line(run(*build, "--workers", "2", "--ray", "auto"), 2, "--workers or --ray, not both")
-    monkeypatch.setattr("hopgate.common.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("hopgate.common.errors.find_spec", lambda name: None)
     one_line(run(*build, "--ray", "auto"), 1, "pip install 'hopgate[ray]'")
     with pytest.raises(ValueError, match="0 workers"):
         LocalWorkers(0)

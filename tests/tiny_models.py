@@ -76,7 +76,7 @@ def small_router(cost: T5Network, reliability: T5Network, *, one_body: bool) -> 
     """Return a router for the LLM `tiny`, whose weights differ everywhere or in the heads alone."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from hopgate.classifiers.networks import state_of
+    from hopgate.classifiers.training.bases import state_of
 
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -28,9 +28,11 @@ from rich.progress import track
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
-from hopgate.classifiers.checkpoint import MAX_TOKENS, Checkpoint, check_free, split, write
-from hopgate.classifiers.fitting import Stateful, Unfinished
-from hopgate.classifiers.networks import from_pretrained, padded, state_of
+from hopgate.classifiers.checkpoint import MAX_TOKENS, Checkpoint
+from hopgate.classifiers.networks import padded
+from hopgate.classifiers.training.bases import from_pretrained, state_of
+from hopgate.classifiers.training.fitting import Stateful, Unfinished
+from hopgate.classifiers.training.writing import check_free, split, write
 from hopgate.common import minilm
 from hopgate.common.files import read_jsonl
 

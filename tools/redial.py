@@ -16,13 +16,12 @@ import argparse
 import json
 from pathlib import Path
 
-from hopgate.classifiers.checkpoint import MANIFEST, read, verify
+from hopgate.classifiers.checkpoint import MANIFEST, read, router_folder, verify
 from hopgate.classifiers.drift import summarise
-from hopgate.classifiers.fitting import all_features
-from hopgate.classifiers.networks import network_from
+from hopgate.classifiers.networks import all_features, network_from
 from hopgate.classifiers.router import Router
-from hopgate.classifiers.training import read_cost
-from hopgate.classifiers.utility import dials_of
+from hopgate.classifiers.training.data import read_cost
+from hopgate.classifiers.training.dials import cheapest_alpha, dials_of
 from hopgate.common.files import json_bytes, write_atomic
 
 
@@ -37,9 +36,9 @@ def main() -> None:
     checkpoint, manifest = read(options.router), verify(options.router)
     if options.alpha:
         (profile,) = options.profile
-        alpha = Router(checkpoint, profile).cheapest_alpha(read_cost(profile, options.questions))
+        alpha = cheapest_alpha(Router(checkpoint, profile), read_cost(profile, options.questions))
         manifest["alphas"] = manifest.get("alphas", {}) | {profile: alpha}
-        write_atomic(options.router / MANIFEST, json_bytes(manifest))
+        write_atomic(router_folder(options.router) / MANIFEST, json_bytes(manifest))
         return
     profiles = options.profile or checkpoint.profiles
     parts = {part for profile in profiles for part in checkpoint.blended_parts(profile)}
@@ -57,7 +56,7 @@ def main() -> None:
         known = summarise(Router(checkpoint, profile), questions)
         for name, made in (("dials", dial.weights.tolist()), ("known", known.as_json())):
             manifest[name] = manifest.get(name, {}) | {profile: made}
-    write_atomic(options.router / MANIFEST, json_bytes(manifest))
+    write_atomic(router_folder(options.router) / MANIFEST, json_bytes(manifest))
 
 
 if __name__ == "__main__":

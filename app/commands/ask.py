@@ -1,0 +1,172 @@
+"""`hopgate ask`: one question, with every decision."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.panel import Panel
+from rich.text import Text
+
+from hopgate.commands.options import EVERY_FIELD, command, request_context
+from hopgate.common.files import home_dir, private_file, private_folder
+from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.events import Event
+from hopgate.terminal import pages
+from hopgate.terminal.errors import counts
+from hopgate.terminal.guard import harmless
+from hopgate.terminal.live import event_rows, view
+
+SHOWN = ("answer", "citations", "decision", "hops", "usage")
+
+
+@command(context=EVERY_FIELD)
+def ask(
+    question: str, /, settings: dict[str, Any], *, thread: str | None = None, stream: bool = False
+) -> None:
+    """Answer QUESTION, with sources and the reason for every decision.
+
+    Args:
+        question: The question.
+        settings: Fields of `Context`.
+        thread: Keep a conversation under this id; follow-ups then work.
+        stream: Print each event as a JSON line on stdout as it happens; the last is the result.
+    """
+    as_json = click.get_current_context().meta[pages.AS_JSON]
+    if stream and as_json:
+        raise click.UsageError("give --stream or --json, not both")
+    context = request_context(settings)
+    watcher = nullcontext(pages.print_json) if stream else nullcontext() if as_json else view()
+    with watcher as on_event:
+        result = asyncio.run(answered(question, context, thread, on_event))
+    document = {key: result[key] for key in SHOWN}
+    if stream:
+        pages.print_json({"event": "result", **document})
+    else:
+        pages.output(document, lambda _: show(result))
+
+
+async def answered(
+    question: str,
+    context: Context,
+    thread: str | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> dict[str, Any]:
+    """Answer a question and return the graph's final state.
+
+    Args:
+        question: The question.
+        context: The request's settings.
+        thread: Id of a conversation stored in SQLite; None stores nothing.
+        on_event: Called with each event as it happens, the answer's tokens included; the model
+            then streams.
+
+    Returns:
+        The final state, with the keys of `SHOWN` and `original_question`, `standalone`, `evidence`.
+    """
+    if thread is None:
+        return await _run(question, context, None, {}, on_event)
+    if not thread.strip():
+        raise ValueError("--thread is empty; give it a name")
+    from hopgate.graphs.checkpoints import sqlite_saver
+
+    file = threads_file()
+    try:
+        async with sqlite_saver(file) as saver:
+            config = {"configurable": {"thread_id": thread}}
+            return await _run(question, context, saver, config, on_event)
+    except sqlite3.DatabaseError as error:
+        busy = isinstance(error, sqlite3.OperationalError)
+        advice = "make room on the disk, or wait for other processes" if busy else "move it away"
+        raise RuntimeError(f"{file} of conversations cannot be used ({error}); {advice}") from error
+
+
+def threads_file() -> Path:
+    """Return the SQLite file of conversations; creates it if need be, closed to other users.
+
+    Raises:
+        RuntimeError: It cannot be created or closed to other users.
+    """
+    file = home_dir() / "threads.sqlite"
+    try:
+        private_folder(file.parent)
+        private_file(file)
+    except OSError as error:
+        raise RuntimeError(
+            f"conversations cannot be kept private in {error.filename or file.parent} "
+            f"({error.strerror}); set HOPGATE_HOME to a folder of your own"
+        ) from error
+    return file
+
+
+async def _run(
+    question: str,
+    context: Context,
+    saver: Any,
+    config: Any,
+    on_event: Callable[[Event], None] | None,
+) -> dict[str, Any]:
+    from hopgate.graphs import events
+    from hopgate.graphs.adaptive import build_graph
+
+    graph = build_graph(saver)
+    state: Any = {}
+    stream = graph.astream(
+        {"question": question},
+        config,
+        context=context,
+        stream_mode=["values", "custom", "messages"] if on_event else ["values"],
+        subgraphs=True,
+    )
+    part: Any
+    async for part in stream:
+        namespace, mode, chunk = part
+        if on_event and (event := events.read(mode, chunk)):
+            on_event(event)
+        if mode == "values" and not namespace:
+            state = chunk
+    return dict(state)
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print an answer with its sources and every decision that led to it."""
+    answer = Text(harmless(result["answer"]))
+    pages.out.print(Panel(answer, title="answer", title_align="left"))
+    for citation in result["citations"]:
+        mark = f"  [{citation['number']}] " if "number" in citation else "  "
+        found = f" ({place})" if (place := pages.place(citation)) else ""
+        pages.line(
+            mark, (citation["title"], "bold"), (found, "dim"), f": {citation['quote']}", wrap=True
+        )
+    for warning in result["decision"]["warnings"]:
+        pages.line(("  ! ", "yellow"), warning, wrap=True)
+    times = ", ".join(f"{node} {ms / 1000:.2f} s" for node, ms in result["usage"]["ms"].items())
+    cost = f"{counts(result['usage'])} ({times}), model {result['decision']['model']}"
+    told = [row for event in _events(result) for row in event_rows(event)]
+    pages.rows([*_rewritten(result), *told, ("cost", cost)], wrap=True)
+
+
+def _rewritten(result: dict[str, Any]) -> list[tuple[str, str]]:
+    standalone = result["standalone"]
+    return [] if standalone == result["original_question"] else [("rewritten", standalone)]
+
+
+def _events(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run again, from its final state."""
+    decision = result["decision"]
+    yield {"event": "gate", **decision["gate"]}
+    if route := decision.get("route"):
+        yield {"event": "route", **route}
+    for step in decision.get("escalated", []):
+        yield {"event": "escalate", **step}
+    titles = {hit["id"]: hit["title"] for hit in result["evidence"]}
+    for number, hop in enumerate(result["hops"], start=1):
+        found = [{"id": each, "title": titles.get(each)} for each in hop["passage_ids"]]
+        yield {"event": "hop", "number": number, "query": hop["query"], "passages": found}
+        if hop["thought"]:
+            yield {"event": "thought", "thought": hop["thought"]}
+    if decision.get("stop_reason"):
+        yield {"event": "stop", "stop_reason": decision["stop_reason"]}

@@ -1,0 +1,134 @@
+"""`hopgate calibrate`: the α, or the gate's threshold, that meets a goal."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from hopgate.commands.options import Asking, Recorded, command, refuse, request_context
+from hopgate.terminal import pages
+from hopgate.terminal.progress import stage
+
+GOALS = ("budget_steps", "budget_calls", "budget_tokens", "min_accuracy")
+ALPHA_ONLY = ("router", "profile", "questions", "steps_multi", *GOALS, "save")
+GATE_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
+GATE_ONLY = (*GATE_FIELDS, "min_recall", "out", "concurrency", "workers", "ray", "overwrite")
+NAMED_POINTS = ("shipped", "chosen")
+GATE_COLUMNS = (
+    *("threshold", "retrieves if needed=needed", "otherwise=known"),
+    *("accuracy", "balanced=balanced_accuracy"),
+)
+
+
+@command(context=("router", *GATE_FIELDS))
+def calibrate(
+    *,
+    recorded: Recorded,
+    budget_steps: float | None = None,
+    budget_calls: float | None = None,
+    budget_tokens: float | None = None,
+    min_accuracy: float | None = None,
+    save: Annotated[str | None, {"metavar": "NAME"}] = None,
+    gate: Literal["confidence", "draft"] | None = None,
+    min_recall: float | None = None,
+    out: Path | None = None,
+    asking: Asking,
+    settings: dict[str, Any],
+) -> None:
+    """Choose the α that meets a goal on recorded outcomes, or a gate's threshold.
+
+    Without --gate: a budget or an accuracy floor gives α. With it, the model is prompted, and
+    the threshold that best separates the questions that need retrieval is chosen.
+
+    Args:
+        recorded: The outcomes.
+        budget_steps: Maximum mean steps; picks the most accurate α within that budget.
+        budget_calls: The same for model calls, without the gate's.
+        budget_tokens: The same for tokens, as `label` counts them.
+        min_accuracy: Minimum accuracy; picks the cheapest α that reaches it.
+        save: Save α with the router, for `--alpha NAME`.
+        gate: Choose this gate's threshold, not α. Then --labels has rows with question and: answer
+            (Yes or No), correct (see `label`), or a prediction (see `eval`).
+        min_recall: --gate: minimum recall; picks the cheapest threshold that reaches it. Default:
+            the best balanced accuracy.
+        out: --gate: folder for the curve, a picture, and the answers, so that it can resume.
+        asking: How the model is asked.
+        settings: Fields of `Context`.
+    """
+    context = request_context(settings)
+    if gate is None:
+        refuse(GATE_ONLY, "cannot be used without --gate")
+        goals = (budget_steps, budget_calls, budget_tokens, min_accuracy)
+        _alpha(context.router, recorded, dict(zip(GOALS, goals, strict=True)), save)
+        return
+    from hopgate.evaluation.measuring.gates import calibrate_gate
+
+    refuse(ALPHA_ONLY, "cannot be used with --gate")
+    with asking.job(settings) as job:
+        found = calibrate_gate(recorded.labels, gate, job, min_recall=min_recall, out=out)
+    found["use"] = _usage(found, settings)
+    pages.output(found, _show_gate, out)
+
+
+def _alpha(
+    router: str, recorded: Recorded, goals: dict[str, float | None], save: str | None
+) -> None:
+    from hopgate.evaluation.measuring import calibration
+
+    with stage("routing") as advance:
+        found = calibration.calibrate(
+            router,
+            recorded.profile,
+            recorded.outcomes,
+            calibration.Goal(**goals),
+            save,
+            advance,
+        )
+    pages.output(found, _show_alpha)
+
+
+def _show_alpha(found: dict[str, Any]) -> None:
+    cost = next(name for name in ("steps", "calls", "tokens") if name in found["interval"])
+    shown = {name: pages.between(name, found) for name in ("alpha", "accuracy", cost)}
+    shown |= {"shares": found["shares"], "always multi-step": found["multi"]}
+    if found["infeasible"]:
+        shown["!"] = (
+            f"no α met the goal in {found['infeasible']} of {found['resamples']} resamples of the "
+            "questions"
+        )
+    pages.page(shown)
+    alpha = found["saved"] or f"{found['alpha']:g}"
+    router = "" if found["router"] == "builtin" else f" --router {found['router']}"
+    pages.line(f'Use it: hopgate ask "…" --alpha {alpha} --profile {found["profile"]}{router}')
+
+
+def _usage(found: dict[str, Any], settings: dict[str, Any]) -> str:
+    """Return the command that uses a threshold, with the settings that it was chosen for."""
+    parts = ["--gate", found["gate"], "--gate-threshold", str(found["threshold"])]
+    for name, value in settings.items():
+        option = name.replace("_", "-")
+        if value is False:
+            parts.append(f"--no-{option}")
+        elif name != "today":
+            parts += [f"--{option}", str(value)]
+    return 'hopgate ask "…" ' + shlex.join(parts)
+
+
+def _show_gate(found: dict[str, Any], out: Path | None) -> None:
+    points = {f"{point['threshold']:.4g}": point for point in pages.spread(found["curve"])}
+    points |= {f"{name} {found[name]['threshold']:.4g}": found[name] for name in NAMED_POINTS}
+    pages.table(
+        f"{found['questions']} questions, of which {found['needed']} need retrieval",
+        GATE_COLUMNS,
+        points,
+    )
+    shown = {name: pages.between(name, found) for name in ("threshold", "auc")}
+    if found["invalid"]:
+        shown["!"] = f"{found['invalid']} replies were neither Yes nor No; they retrieve"
+    if found["interval"]["auc"][0] <= 0.5:
+        shown["! AUC"] = (
+            "on these questions the gate cannot be told from chance (AUC 0.5); do not use this "
+            "threshold"
+        )
+    files = [out / f"calibration.{kind}" for kind in ("json", "png")] if out else []
+    pages.page(shown | {"out": ", ".join(map(str, files))})
+    pages.line(f"Use it: {found['use']}")

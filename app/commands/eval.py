@@ -1,0 +1,195 @@
+"""`hopgate eval`: gates and strategies with a real model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from hopgate.commands.options import (
+    ANSWERING,
+    INDEX_HELP,
+    Asking,
+    command,
+    request_context,
+)
+from hopgate.terminal import pages
+
+RETRIEVALQA_GATES = ("ta-are", "always", "never")
+GATE_FIELDS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
+COSTS = ("calls=llm_calls", "tokens=tokens.per_question.total", "ms=ms.mean")
+Specs = Annotated[tuple[str, ...], {"metavar": "SPEC"}]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Says where results go, which questions are asked, and what they are compared with.
+
+    Args:
+        out: Folder to write to.
+        prices: JSON, money per million tokens: {"MODEL": {"input": 0.15, "output": 0.6}}.
+        limit: Use only the first N questions.
+        skip_bad_rows: Leave out rows that cannot be used.
+        baseline: An earlier results.json; exit code 1 if a score dropped.
+        tolerance: How much lower than the baseline a score may be.
+    """
+
+    out: Path
+    prices: Path | None = None
+    limit: Annotated[int | None, click.IntRange(min=1)] = None
+    skip_bad_rows: bool = False
+    baseline: Path | None = None
+    tolerance: float = 0.02
+
+    def run(
+        self, run: Callable[..., Any], asking: Asking, settings: dict[str, Any], *columns: str
+    ) -> None:
+        """Run a benchmark, show it, and exit with code 1 if a score dropped."""
+        from hopgate.evaluation.measuring.benchmarks import Scoring
+
+        def show(results: dict[str, Any]) -> None:
+            title = f"{results['model']}, {results['data']['rows']} questions"
+            scores = {each["name"]: each["scores"] for each in results["runs"]}
+            pages.table(title, (*columns, *COSTS), scores)
+            pages.rows([("out", str(self.out / "report.md"))])
+
+        scoring = Scoring(
+            self.limit, self.skip_bad_rows, self.prices, self.baseline, self.tolerance
+        )
+        with asking.job(settings) as job:
+            evaluated = run(self.out, job, scoring)
+        pages.output(evaluated.results, show)
+        for name in evaluated.new:
+            pages.note(f"hopgate: {name}: not in the baseline, so not compared")
+        for drop in evaluated.drops:
+            pages.note(
+                f"hopgate: {drop.run}: {drop.metric} fell from {drop.before:.4f} to "
+                f"{drop.after:.4f}"
+            )
+        if evaluated.drops:
+            raise SystemExit(1)
+
+
+@command(context=("model", "layout", "mode", "rerank", "top_k", "max_evidence_tokens", "today"))
+def retrievalqa(
+    *,
+    data: Path,
+    gate: Specs = ("ta-are", "always", "never"),
+    passages: Literal["given", "index"] = "given",
+    index: Path | None = None,
+    benchmark: Benchmark,
+    asking: Asking,
+    settings: dict[str, Any],
+) -> None:
+    """Run gates on RetrievalQA: decisions, answers, tokens, cost and time.
+
+    Writes report.md, results.json, plots and every prediction into the folder --out. If it is
+    interrupted, the same command resumes.
+
+    Args:
+        data: RetrievalQA's JSONL, as released.
+        gate: GATE[:key=value,…], repeatable. Keys: date=yes|no, demos=N, pool=FILE, threshold=X,
+            layout=inline|turns, invalid=retrieve|direct.
+        passages: What retrieval finds: the passages in the data, or those of --index.
+        index: Folder of an index, with --passages index.
+        benchmark: Questions, results and baseline.
+        asking: How the model is asked.
+        settings: Fields of `Context`.
+    """
+    from hopgate.evaluation.measuring.benchmarks import run_retrievalqa
+
+    if (passages == "index") != (index is not None):
+        raise click.UsageError("give --passages index and --index DIR together")
+    request_context(settings)
+    run = partial(run_retrievalqa, data, gate, index=index)
+    columns = ("gate", "retrieval=retrieval_accuracy", "match", "em", "f1")
+    benchmark.run(run, asking, settings, *columns)
+
+
+@command(
+    context=("index", *GATE_FIELDS, "escalate", "router", "profile", *ANSWERING, "today"),
+    defaults={"gate": "off"},
+    helps=INDEX_HELP,
+)
+def qa(
+    *,
+    data: Path,
+    strategies: str = "none,single,multi,adaptive",
+    alphas: Annotated[str | None, {"metavar": "A,…"}] = None,
+    benchmark: Benchmark,
+    asking: Asking,
+    settings: dict[str, Any],
+) -> None:
+    """Run strategies on questions over an index: accuracy, steps, calls, tokens and time.
+
+    Gate and router options are for the adaptive strategy. Writes report.md, results.json, a plot
+    and every answer into the folder --out. If it is interrupted, the same command resumes.
+
+    Args:
+        data: JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.
+        strategies: Which to run; adaptive: gate and router decide, and each α also runs with
+            --escalate.
+        alphas: adaptive: one run for each.  [default: 0,0.7,1]
+        benchmark: Questions, results and baseline.
+        asking: How the model is asked.
+        settings: Fields of `Context`.
+    """
+    from hopgate.evaluation.measuring.benchmarks import run_qa
+    from hopgate.evaluation.measuring.specs import DECIDING, systems
+    from hopgate.retrievers.sources import index_path
+
+    context = request_context(settings)
+    deciding = {name: settings.pop(name) for name in DECIDING if name in settings}
+    deciding |= {name: getattr(context, name) for name in ("gate", "router", "profile")}
+    found = systems(strategies, alphas, settings.pop("escalate", 0), deciding)
+    run = partial(run_qa, data, found, index=index_path(context.index))
+    columns = ("strategy", "match", "em", "f1", "steps=retrieval_steps")
+    benchmark.run(run, asking, settings, *columns)
+
+
+@command(context=("model", "layout", "today"))
+def gate(
+    *, paraphrases: Path, gate: Specs, out: Path, asking: Asking, settings: dict[str, Any]
+) -> None:
+    """Ask gates about paraphrases: how often does the wording change the decision?
+
+    Writes paraphrases.json, paraphrases.md and every decision into the folder --out. If it is
+    interrupted, the same command resumes.
+
+    Args:
+        paraphrases: JSONL, rows: id, questions (two or more forms); or question, paraphrases.
+        gate: GATE[:key=value,…], repeatable. Keys: date=yes|no, demos=N, pool=FILE, threshold=X,
+            layout=inline|turns, invalid=retrieve|direct.
+        out: Folder to write to.
+        asking: How the model is asked.
+        settings: Fields of `Context`.
+    """
+    from hopgate.evaluation.measuring.stability import run_paraphrases
+
+    request_context(settings)
+    with asking.job(settings) as job:
+        found = run_paraphrases(paraphrases, gate, out, job)
+    pages.output(found, _show_paraphrases, out)
+
+
+def _show_paraphrases(found: dict[str, Any], out: Path) -> None:
+    """Print how stable each gate is, with 95% intervals."""
+    from hopgate.evaluation.reports.pages import STABILITY, stability_cells
+
+    data, names = found["data"], tuple(STABILITY.values())
+    pages.table(
+        f"{found['model']}, {data['groups']} questions in {data['questions']} forms",
+        ("gate", *names),
+        {
+            run["name"]: dict(zip(names, stability_cells(run["scores"]), strict=True))
+            for run in found["runs"]
+        },
+    )
+    pages.rows([("out", str(out / "paraphrases.md"))])
+
+
+eval = click.Group(
+    "eval", [retrievalqa, qa, gate], help="Measure gates and strategies with a real model."
+)

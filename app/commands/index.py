@@ -1,0 +1,429 @@
+"""`hopgate index`: build, change, copy, describe and check indexes."""
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+from rich.filesize import decimal
+
+from hopgate.commands.options import Sharing, command, refuse
+from hopgate.retrievers.language import LANGUAGES
+from hopgate.terminal.errors import explain_error
+from hopgate.terminal.pages import AS_JSON, err, line, note, output, page, print_json, value
+from hopgate.terminal.progress import stages
+
+if TYPE_CHECKING:
+    from hopgate.retrievers.building import BuildReport
+    from hopgate.retrievers.documents.finding import SkippedFile
+    from hopgate.retrievers.encoders import Encoder
+    from hopgate.retrievers.index.change import BuildProgress
+    from hopgate.retrievers.index.following import FollowReport
+    from hopgate.retrievers.index.verifying import VerifyReport
+
+SKIPPED_SHOWN = 20
+REPEATS_SHOWN = 5
+Paths = Annotated[tuple[Path, ...], {"required": True}]
+Either = Annotated[Path | None, {"metavar": "[INDEX]"}]
+Language = Annotated[str | None, click.Choice(LANGUAGES, case_sensitive=False)]
+
+
+@command()
+def build(
+    paths: tuple[Path, ...] = (),
+    /,
+    *,
+    vectors: tuple[Path, ...] = (),
+    out: Annotated[Path, {"names": ["--out", "--index"]}],
+    encoder: str | None = None,
+    factory: str | None = None,
+    language: Language = None,
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
+    replace: bool = False,
+    sharing: Sharing,
+) -> None:
+    """Build an index of files and folders.
+
+    The index then contains these files and no others. Passages that it already has are not encoded
+    again. If it is interrupted, the same command resumes.
+
+    Args:
+        paths: The files and folders.
+        vectors: In place of PATHS: a .parquet file with columns text, title and vector, or a .npy
+            file of vectors with passages in the .jsonl of the same name; repeatable.
+        out: Folder or store to write.
+        encoder: minilm, contriever, contriever-msmarco, or a model's folder or hub name. Default:
+            the index's own if there is one, else minilm.
+        factory: FAISS factory string, e.g. Flat or IVF4096,SQ8. Default: depends on the collection.
+        language: Language of the documents, for BM25. Default: detected when the
+            index is built first.
+        query_prefix: Prefix of each query, e.g. 'query: '. Default: the model's own.
+        passage_prefix: Prefix of each passage. Default: the model's own.
+        replace: Allow this to remove most passages of an existing index, or to change its encoder.
+        sharing: Who encodes.
+    """
+    from hopgate.retrievers.building import build_from_vectors, build_index
+
+    if bool(paths) == bool(vectors):
+        raise click.UsageError("give PATHS, or --vectors FILE")
+    if vectors:
+        refuse(("workers", "ray"), "shares out encoding, and --vectors come encoded")
+    with sharing.hired() as hands, stages() as progress:
+        chosen: str | Encoder | None = encoder
+        if query_prefix is not None or passage_prefix is not None:
+            chosen = _with_prefixes(encoder, out, query_prefix, passage_prefix)
+        build = partial(build_from_vectors, vectors)
+        if paths:
+            build = partial(build_index, paths, workers=hands)
+        report = build(
+            out, chosen, progress, factory, note, language=language or "", replace=replace
+        )
+    output(report, _show_built)
+
+
+def _with_prefixes(
+    encoder: str | None, out: Path, query: str | None, passage: str | None
+) -> "Encoder":
+    """Load an encoder, by default that of the index, with other prefixes."""
+    from hopgate.retrievers.encoders import DEFAULT_ENCODER, load_encoder
+    from hopgate.retrievers.index.manifest import info
+    from hopgate.retrievers.index.reader import own_encoder
+    from hopgate.retrievers.stores.names import is_store, parse
+    from hopgate.retrievers.stores.opening import describe_store
+
+    if encoder is None and is_store(out):
+        encoder = parse(str(out)).encoder or None
+    if encoder is None:
+        try:
+            built = describe_store(str(out)) if is_store(out) else info(out)
+            encoder = own_encoder(out, built).name
+        except ValueError:  # there is no index that can be read
+            encoder = DEFAULT_ENCODER
+    return load_encoder(encoder, query, passage)
+
+
+@command()
+def add(paths: Paths, /, *, index: Path, encoder: str | None = None, sharing: Sharing) -> None:
+    """Add files and folders to an index.
+
+    Documents that it already has are replaced.
+
+    Args:
+        paths: The files and folders.
+        index: Folder of the index, or a store: milvus:NAME, qdrant:NAME, pgvector:NAME.
+        encoder: Where the index's encoder is now, if it was moved.
+        sharing: Who encodes.
+    """
+    from hopgate.retrievers import building
+
+    with sharing.hired() as hands, stages() as progress:
+        report = building.add(paths, index, encoder, progress, note, workers=hands)
+    output(report, _show_built)
+
+
+@command()
+def sync(folder: Path, /, *, index: Path, encoder: str | None = None, watch: bool = False) -> None:
+    """Make an index follow FOLDER.
+
+    New files are added, changed ones replaced, and those that are gone removed; the others are not
+    read. Documents from elsewhere stay. With --watch and --json, each change is a JSON document on
+    a line of its own.
+
+    Args:
+        folder: The folder to follow.
+        index: Folder of the index, or a store: milvus:NAME, qdrant:NAME, pgvector:NAME.
+        encoder: Where the index's encoder is now, if it was moved.
+        watch: Keep doing it after every change, until Ctrl-C.
+    """
+    from hopgate.retrievers import building, watching
+
+    if watch:
+        with suppress(KeyboardInterrupt):
+            watching.watch(folder, index, _until_it_works(_syncing(folder, index, encoder)))
+        return
+    with stages() as progress:
+        report = building.sync(folder, index, encoder, progress, note)
+    output(report, _show_built)
+
+
+@command()
+def follow(source: str, /, *, index: Path, watch: bool = False) -> None:
+    """Copy an index that another machine builds, and its changes.
+
+    SOURCE is its folder on shared storage, or a URL of object storage such as s3://bucket/index
+    (install what fsspec needs for it, here s3fs). Only new files are copied. Readers of the copy
+    get a version when all of it is there and checked. With --watch and --json, each version is a
+    JSON document on a line of its own.
+
+    Args:
+        source: The index to copy.
+        index: Folder of the copy.
+        watch: Look for a new version every 5 s, until Ctrl-C.
+    """
+    from hopgate.retrievers.index import following
+
+    if not watch:
+        with stages() as progress:
+            report = following.follow(source, index, progress)
+        output(report)
+        return
+
+    def update(progress: "BuildProgress") -> None:
+        report = following.follow(source, index, progress)
+        if report.changed:
+            _show_change(report, [])
+
+    following.check_source(source, index)
+    run = _until_it_works(update)
+    with suppress(KeyboardInterrupt):
+        while True:
+            run()
+            time.sleep(following.POLL_SECONDS)
+
+
+def _syncing(folder: Path, index: Path, encoder: str | None) -> "Callable[[BuildProgress], None]":
+    """Return a function that syncs once, and shows a change or newly skipped files."""
+    from hopgate.retrievers import building
+
+    before: list[SkippedFile] | None = None
+
+    def update(progress: "BuildProgress") -> None:
+        nonlocal before
+        report = building.sync(folder, index, encoder, progress)
+        fresh = [each for each in report.skipped if each not in (before or [])]
+        if report.changed or fresh or before is None:
+            _show_change(report, fresh)
+        before = report.skipped
+
+    return update
+
+
+def _until_it_works(update: "Callable[[BuildProgress], None]") -> Callable[[], bool]:
+    """Return a function that updates once, and shows an error that stays only once."""
+    shown = ""
+
+    def run() -> bool:
+        nonlocal shown
+        try:
+            with stages(brief=True) as progress:
+                update(progress)
+        except Exception as error:
+            if shown != (text := explain_error(error)[0]):
+                note(f"{_now():%H:%M:%S} not updated, trying again: {text}")
+            shown = text
+            return False
+        shown = ""
+        return True
+
+    return run
+
+
+def _show_change(report: "BuildReport | FollowReport", skipped: "Sequence[SkippedFile]") -> None:
+    """Print one change during a watch: as a JSON document, or as a line."""
+    if click.get_current_context().meta[AS_JSON]:
+        print_json({"time": _now().isoformat(timespec="seconds"), **asdict(report)})
+        return
+    _show_skipped(skipped)
+    counts = {name: each for name, each in asdict(report).items() if each and type(each) is int}
+    line(f"{_now():%H:%M:%S} {value('counts', counts)}")
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
+
+
+@command()
+def delete(sources: tuple[str, ...] = (), /, *, id: tuple[str, ...] = (), index: Path) -> None:
+    """Delete documents from an index.
+
+    SOURCES are names of documents, or patterns such as 'reports/*'. What is deleted is no longer
+    found; `hopgate index compact` frees its space on disk.
+
+    Args:
+        sources: The documents.
+        id: A passage to delete, by its id; repeatable.
+        index: Folder of the index, or a store: milvus:NAME, qdrant:NAME, pgvector:NAME.
+    """
+    from hopgate.retrievers import building
+
+    if not sources and not id:
+        raise click.UsageError("nothing to delete: give SOURCES, or --id")
+    with stages() as progress:
+        report = building.delete(index, sources, id, progress)
+    output(report, _show_built)
+
+
+@command()
+def compact(folder: Either = None, /, *, index: Path | None = None) -> None:
+    """Free the space of what was deleted.
+
+    The index is written again, in as few segments as possible.
+
+    Args:
+        folder: The index.
+        index: The same as INDEX.
+    """
+    from hopgate.retrievers import building
+    from hopgate.retrievers.index.manifest import info, size
+    from hopgate.retrievers.stores.names import check_folder
+
+    index = _one(folder, index)
+    check_folder(index, "compact")
+    before = size(info(index))
+    with stages() as progress:
+        report = building.compact(index, progress, note)
+    output(report, _show_compacted, before, size(info(index)))
+
+
+@command()
+def info(folder: Either = None, /, *, index: Path | None = None) -> None:
+    """Show what an index contains.
+
+    Also which encoder it needs, and what `compact` would free. --json prints the whole manifest,
+    with the files and their hashes. Of a store, every passage is listed to count them.
+
+    Args:
+        folder: The index.
+        index: The same as INDEX.
+    """
+    from hopgate.retrievers.index import manifest
+    from hopgate.retrievers.stores.names import is_store
+    from hopgate.retrievers.stores.opening import describe_store
+
+    index = _one(folder, index)
+    if is_store(index):
+        output(describe_store(str(index)), _show_info)
+    else:
+        output(manifest.info(index), _show_info, index)
+
+
+@command()
+def push(source: Path, target: Path, /, *, replace: bool = False) -> None:
+    """Copy an index with its vectors into a store, or back.
+
+    SOURCE and TARGET are folders or stores. TARGET then holds what SOURCE holds, and nothing is
+    encoded again. If it is interrupted, the same command resumes.
+
+    Args:
+        source: What to copy.
+        target: Where to.
+        replace: Allow this to remove most passages of TARGET, or to change its encoder.
+    """
+    from hopgate.retrievers.stores import push as pushing
+
+    with stages() as progress:
+        report = pushing.push(source, target, progress, replace=replace)
+    output(report, _show_built)
+
+
+@command()
+def verify(
+    folder: Either = None, /, *, index: Path | None = None, encoder: str | None = None
+) -> None:
+    """Check every byte of an index, and that its parts match.
+
+    Args:
+        folder: The index.
+        index: The same as INDEX.
+        encoder: Where the index's encoder is now, if it was moved.
+    """
+    from hopgate.retrievers.index import verifying
+    from hopgate.retrievers.stores.names import check_folder
+
+    index = _one(folder, index)
+    check_folder(index, "verify")
+    with err.status("verifying"):
+        report = verifying.verify(index, encoder)
+    output(report, _show_verified)
+    if report.problems:
+        raise SystemExit(1)
+
+
+index = click.Group(
+    "index",
+    [build, add, sync, follow, delete, compact, info, push, verify],
+    help="Build, change, describe and check indexes.",
+)
+
+
+def _one(folder: Path | None, index: Path | None) -> Path:
+    """Return the index that was named, as an argument or as --index."""
+    if (folder is None) == (index is None):
+        raise click.UsageError("name one index: as INDEX, or with --index INDEX")
+    return folder or index  # type: ignore[return-value]
+
+
+def _show_built(report: "BuildReport") -> None:
+    """Print what a change did to an index, and what was skipped."""
+    from hopgate.retrievers.documents.finding import ignored_summary
+
+    _show_skipped(report.skipped)
+    if summary := ignored_summary(report.ignored):
+        note(summary)
+    if not report.changed:
+        line("nothing changed")
+    shown = asdict(report) | {"skipped": None, "ignored": None, "changed": None}
+    page(shown | {"repeats": shown["repeats"][:REPEATS_SHOWN]})
+    line(f'Ask it: hopgate ask "…" --index {shlex.quote(report.path)}')
+
+
+def _show_skipped(skipped: "Sequence[SkippedFile]") -> None:
+    for each in skipped[:SKIPPED_SHOWN]:
+        note(f"{each.path}: {each.reason}", "skipped")
+    if (more := len(skipped) - SKIPPED_SHOWN) > 0:
+        note(f"{more:,} more; --json lists them all", "skipped")
+
+
+def _show_compacted(report: "BuildReport", before: int, after: int) -> None:
+    sizes = {"before": decimal(before), "now": decimal(after)}
+    page({"path": report.path, "version": report.version, "passages": report.passages} | sizes)
+
+
+def _show_verified(report: "VerifyReport") -> None:
+    for problem in report.problems:
+        note(problem, "✗")
+    if not report.problems:
+        line("every byte is as written")
+        page(report)
+
+
+def _show_info(document: Mapping[str, Any], path: Path | None = None) -> None:
+    """Print what an index or a store contains."""
+    encoder = document["encoder"]
+    shown = {
+        name: document[name] for name in ("passages", "sources", "language", "mode", "mode_reason")
+    }
+    shown["encoder"] = f"{encoder['name']}, {encoder['dimension']} dimensions"
+    shown["folders"] = document["roots"] or "none: only files were indexed"
+    shown["created"] = document["created"]
+    if path is None:
+        line((document["store"], "bold"))
+        page(shown | {"half filled": not document["complete"]})
+    else:
+        line((str(path), "bold"))
+        page(shown | _in_a_folder(document, path))
+
+
+def _in_a_folder(document: Any, path: Path) -> dict[str, Any]:
+    from hopgate.retrievers.index.manifest import reclaimable, size
+
+    freed = reclaimable(document) / size(document)
+    frees = f"`hopgate index compact {shlex.quote(str(path))}` frees it"
+    recalls = [each["search"].get("recall") for each in document["segments"]]
+    measured = [recall for recall in recalls if recall is not None]
+    words = len(document["words"].get("segments", ()))
+    return {
+        "version": document["version"],
+        "factory": f"{document['factory']}, {'chosen' if document['auto'] else 'as given'}",
+        "recall@10": min(measured) if measured else "exact",
+        "segments": f"{len(document['segments'])} of vectors, {words} of words",
+        "size": decimal(size(document)),
+        "deleted": f"{freed:.0%} of the size: {frees}" if freed else "",
+    }

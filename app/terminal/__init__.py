@@ -1,0 +1,1 @@
+"""What the command line prints: JSON, pages, tables, progress and errors."""

@@ -1,0 +1,37 @@
+"""Errors as one line, with their exit code."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopgate.common.errors import reason
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def explain_error(error: Exception) -> tuple[str, int]:
+    """Return an error as one line, with its exit code."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        from hopgate.nodes.run.context import explain
+
+        return explain(error, lambda name: f"--{name.replace('_', '-')}"), 2
+    text = reason(error)
+    if isinstance(error, ValueError):
+        return text, 2
+    if isinstance(error, RuntimeError):  # see `hopgate.nodes.run.spending.spent_by`
+        usage: Any = getattr(error, "usage", None)
+        if usage and usage["llm_calls"] + usage["retrieval_steps"]:
+            text += f" (cost so far: {counts(usage)})"
+        return text, 1
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}", 1
+    return f"{type(error).__name__}: {text}; run again with --debug for the traceback", 1
+
+
+def counts(usage: Mapping[str, Any]) -> str:
+    """Return what a run has cost, without times."""
+    return (
+        f"{usage['retrieval_steps']} retrievals, {usage['llm_calls']} model calls, "
+        f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
+    )

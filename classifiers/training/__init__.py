@@ -1,0 +1,1 @@
+"""Training routers: from label rows to cost and reliability weights."""

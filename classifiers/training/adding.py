@@ -1,0 +1,220 @@
+"""Add LLMs to a router that was trained with the `utility` objective, without retraining it.
+
+The router's network has learned from thousands of outcomes what questions need. The few hundred
+outcomes of another LLM are too few to retrain it, but enough to learn how that LLM differs: its
+chance of being right with A, with B, and C's gain over B are each fitted as
+
+    a · (mean of the router's LLMs) + b + δ · features
+
+by least squares with a ridge penalty on δ, chosen by leave-one-out cross-validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopgate.classifiers.checkpoint import CARD, COST, Checkpoint, read, router_folder
+from hopgate.classifiers.dial import Dial
+from hopgate.classifiers.drift import summarise
+from hopgate.classifiers.labels import LabelRow
+from hopgate.classifiers.networks import all_features, network_from
+from hopgate.classifiers.router import Router
+from hopgate.classifiers.training.data import read_cost
+from hopgate.classifiers.training.dials import cheapest_alpha, dials_of
+from hopgate.classifiers.training.graphs import add_graph
+from hopgate.classifiers.training.utility import chances_of, heads_of
+from hopgate.classifiers.training.writing import check_free, write
+
+RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Candidates for 1 / ridge penalty, in units of the features' variance; 0: no δ at all."""
+
+
+class Fit(NamedTuple):
+    """One linear fit.
+
+    Attributes:
+        weights: Of the features and 1: [width + 1].
+        inverse_ridge: One of `RIDGES`.
+        error: Leave-one-out mean squared error.
+    """
+
+    weights: Tensor
+    inverse_ridge: float
+    error: float
+
+
+def add_profiles(
+    router: Path | str,
+    cost: Mapping[str, Sequence[Path]],
+    out: Path,
+    *,
+    notes: str = "",
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write a copy of a router with additional LLMs.
+
+    Each gets a dial and a summary of its questions, for `hopgate doctor --questions`; what the
+    others have stays. Saved α settings are not
+    copied: they were calibrated for the original router.
+
+    Args:
+        router: `builtin`, or the folder of a router whose weights differ only in the label head.
+        cost: Label files of each LLM, by the name of its profile, with `correct` in every row; an
+            existing profile is replaced.
+        out: Folder to write; with `overwrite` it may be the router's own.
+        notes: Markdown for the model card.
+        overwrite: Replace an existing router's folder.
+
+    Returns:
+        The manifest's new `training.added`, by profile: files, number of questions, and for
+        `none`, `single` and `gain` (of multi over single) the mean, the ridge, and the
+        leave-one-out errors of the fit and of a constant.
+
+    Raises:
+        ValueError: The router or the labels are unusable, or `out` exists.
+        RuntimeError: A file of the router was altered, or `out` is not writable.
+    """
+    check_free(out, overwrite)
+    labels = {profile: read_cost(profile, files) for profile, files in cost.items()}
+    checkpoint, others = extendable(router, cost)
+    _check(labels)
+    about: dict[str, Any] = {}
+    for profile, rows in labels.items():
+        heads, dials, figures = _fitted(checkpoint, others, profile, rows)
+        checkpoint.parts |= heads
+        checkpoint.dials |= dials
+        files = [path.name for path in cost[profile]]
+        about[profile] = {"files": files, "questions": len(rows), "fits": figures}
+    checkpoint.training["added"] = checkpoint.training.get("added", {}) | about
+    card = _card(router_folder(router) / CARD, about, notes)
+    int8 = bool(checkpoint.training["recipe"]["int8"])
+    if checkpoint.graph is None:
+        add_graph(checkpoint)
+    for profile, rows in labels.items():
+        made = Router(checkpoint, profile)
+        checkpoint.known[profile] = summarise(made, [row.question for row in rows])
+        checkpoint.alphas[profile] = cheapest_alpha(made, rows)
+    write(checkpoint, out, card, int8=int8, overwrite=overwrite)
+    return about
+
+
+def extendable(router: Path | str, profiles: Iterable[str]) -> tuple[Checkpoint, list[str]]:
+    """Return a router that LLMs can be added to, and the profiles that it has besides these.
+
+    Raises:
+        ValueError: It is not such a router.
+        RuntimeError: A file of the router was altered.
+    """
+    checkpoint = read(router)
+    new = set(profiles)
+    others = [each for each in checkpoint.profiles if each not in new]
+    if not others or not checkpoint.one_pass or checkpoint.training.get("objective") != "utility":
+        raise ValueError(
+            f"router {router} has no other LLM trained with the utility objective, which adding an "
+            "LLM needs; train a new router with --reliability instead"
+        )
+    return checkpoint, others
+
+
+def _check(labels: Mapping[str, Sequence[LabelRow]]) -> None:
+    for profile, rows in labels.items():
+        for row in rows:
+            if row.correct is None:
+                raise ValueError(f"row {row.id!r} of profile {profile} has no `correct`; add it")
+
+
+def _fitted(
+    checkpoint: Checkpoint, others: Sequence[str], profile: str, rows: Sequence[LabelRow]
+) -> tuple[dict[str, dict[str, NDArray[np.float32]]], dict[str, Dial], dict[str, Any]]:
+    """Return the label heads of the new LLM, its dial, and the figures of its fits."""
+    state = checkpoint.state(COST + others[0])
+    network = network_from(checkpoint.architecture, checkpoint.config, state)
+    encoded = checkpoint.tokenizer.encode_batch([row.question for row in rows])
+    features = all_features(network, [each.ids for each in encoded]).double()
+    chances = [chances_of(checkpoint.parts[COST + each]).double() for each in others]
+    prior = torch.stack(chances).mean(0)
+    right = torch.tensor([row.chances for row in rows])
+    none, single, multi = right.double().unbind(1)
+    targets = {
+        "none": (none, prior[:, 0]),
+        "single": (single, prior[:, 1]),
+        "gain": (multi - single, prior[:, 2] - prior[:, 1]),
+    }
+    fits = {name: fit(features, target, start) for name, (target, start) in targets.items()}
+    none, single, gain = (found.weights for found in fits.values())
+    about = {
+        name: {
+            "mean": round(target.mean().item(), 4),
+            "inverse_ridge": fits[name].inverse_ridge,
+            "error": round(fits[name].error, 4),
+            "error_of_a_constant": round(_constant_error(target), 4),
+        }
+        for name, (target, _) in targets.items()
+    }
+    heads = heads_of(profile, torch.stack([none, single, single + gain], 1).float())
+    return heads, dials_of(features, heads), about
+
+
+def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:
+    """Fit a · prior + b + δ · features with the ridge of the lowest leave-one-out error.
+
+    Args:
+        features: [questions, width].
+        target: [questions].
+        prior: Weights of the features and 1: [width + 1].
+    """
+    given = features @ prior[:-1] + prior[-1]
+    centre = features.mean(0)
+    free = torch.stack([given, torch.ones_like(given)], 1)
+    spread = (features - centre) / (features - centre).norm() * len(features) ** 0.5
+    found = []
+    for inverse in RIDGES:
+        every = torch.cat([free, spread * inverse**0.5], 1)
+        penalty = torch.ones(every.shape[1], dtype=every.dtype)
+        penalty[:2] = 1e-6  # so that a constant prior can be solved too
+        solved = torch.linalg.solve(every.T @ every + penalty.diag(), every.T)
+        leverage = (every * solved.T).sum(1)
+        weights = solved @ target
+        left_out = (target - every @ weights) / (1 - leverage).clamp_min(1e-9)
+        found.append((left_out.square().mean().item(), inverse, weights))
+    error, inverse, weights = min(found, key=lambda each: each[:2])
+    a, b, delta = weights[0], weights[1], weights[2:] * inverse**0.5
+    delta = delta / (features - centre).norm() * len(features) ** 0.5
+    slope = a * prior[:-1] + delta
+    bias = a * prior[-1] + b - centre @ delta
+    return Fit(torch.cat([slope, bias[None]]), inverse, error)
+
+
+def _constant_error(target: Tensor) -> float:
+    """Return the leave-one-out mean squared error of predicting the mean."""
+    n = len(target)
+    return (target - target.mean()).square().mean().item() * (n / (n - 1)) ** 2
+
+
+def _card(old: Path, added: Mapping[str, Any], notes: str) -> str:
+    lines = [old.read_text(encoding="utf-8").rstrip() if old.is_file() else ""]
+    for profile, about in added.items():
+        lines += [
+            "",
+            f"## Added: {profile}",
+            "",
+            f"Only its label heads, fitted to {about['questions']} questions of "
+            f"{', '.join(about['files'])}; the network is the one above. Leave-one-out squared "
+            "error (gain: of multi over single):",
+            "",
+            "| | mean | fit | a constant | 1 / ridge |",
+            "|---|---|---|---|---|",
+            *(
+                f"| {name} | {fit['mean']:.3f} | {fit['error']:.4f} | "
+                f"{fit['error_of_a_constant']:.4f} | {fit['inverse_ridge']:g} |"
+                for name, fit in about["fits"].items()
+            ),
+        ]
+    return "\n".join(lines + (["", notes.strip()] if notes.strip() else [])).lstrip() + "\n"

@@ -1,0 +1,66 @@
+"""Label rows to train on, and the names of profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hopgate.classifiers.checkpoint import PROFILE
+from hopgate.classifiers.labels import LabelRow, read_labels
+
+RESERVED = ("auto", "base", "reliability", "shared")
+"""Names that a profile cannot have."""
+
+
+def check_profile(name: str) -> None:
+    """Check the name of a profile.
+
+    Raises:
+        ValueError: It is invalid.
+    """
+    if not PROFILE.fullmatch(name) or name in RESERVED:
+        raise ValueError(
+            f"invalid profile name {name!r}; use up to 64 of a-z, 0-9, dot, hyphen and "
+            f"underscore, starting with a letter or digit, and none of {', '.join(RESERVED)}"
+        )
+
+
+def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
+    """Read all label files of one LLM.
+
+    Raises:
+        ValueError: The profile's name is invalid, an id is in two files, or all rows have the
+            same label.
+    """
+    check_profile(profile)
+    rows: dict[str, LabelRow] = {}
+    for path in paths:
+        for row in read_labels(path):
+            if row.id in rows:
+                raise ValueError(f"{path}: id {row.id!r} is also in another cost file of {profile}")
+            rows[row.id] = row
+    return _checked_classes(f"cost ({profile})", list(rows.values()))
+
+
+def read_reliability(path: Path) -> list[LabelRow]:
+    """Read a file of single-hop (B) and multi-hop (C) questions.
+
+    Raises:
+        ValueError: A row has another label, or all rows have the same one.
+    """
+    rows = read_labels(path)
+    for row in rows:
+        if row.label not in ("B", "C"):
+            raise ValueError(
+                f"{path}: row {row.id!r} has the label {row.label!r}; reliability labels are B "
+                "(single-hop) and C (multi-hop)"
+            )
+    return _checked_classes("reliability", rows)
+
+
+def _checked_classes(name: str, rows: list[LabelRow]) -> list[LabelRow]:
+    if len({row.label for row in rows} - {None}) < 2:
+        raise ValueError(
+            f"the {name} labels are all of one class, so there is nothing to learn; add others"
+        )
+    return rows

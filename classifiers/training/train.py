@@ -1,0 +1,307 @@
+"""Fine-tune a router: cost and reliability weights for each LLM, from one base.
+
+All weights start from the same base; otherwise a blend of them would be meaningless (Flare-Aug,
+section 3). With the `flare` objective, as published, the cost weights learn the cheapest strategy
+that answers a question for one LLM, and the reliability weights, one set for all LLMs, learn
+single-hop → B and multi-hop → C. With `utility`, both weights of each LLM are derived from one
+network that learns all outcomes (`hopgate.classifiers.training.utility`).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hopgate.classifiers.checkpoint import COST, RELIABILITY, Checkpoint
+from hopgate.classifiers.dial import Dial
+from hopgate.classifiers.doubts import mostly_english
+from hopgate.classifiers.drift import summarise
+from hopgate.classifiers.labels import LabelRow
+from hopgate.classifiers.networks import Classifier, all_features
+from hopgate.classifiers.router import Router
+from hopgate.classifiers.training import utility
+from hopgate.classifiers.training.bases import (
+    PUBLISHED,
+    Objective,
+    Recipe,
+    Start,
+    load_base,
+    state_of,
+)
+from hopgate.classifiers.training.data import read_cost, read_reliability
+from hopgate.classifiers.training.dials import cheapest_alpha, dials_of
+from hopgate.classifiers.training.fitting import Advance, Unfinished, fit
+from hopgate.classifiers.training.graphs import add_graph
+from hopgate.classifiers.training.writing import Parts, check_free, split, write
+from hopgate.common.strategies import LABELS
+
+Losses = dict[str, list[float]]
+OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
+DIALLED = (
+    "The dial of each LLM (`dials` in manifest.json) was made from the training questions: equal "
+    "turns of α buy about equal shares of the mean retrieval steps between α = 0 and α = 1."
+)
+"""For the card of a router with dials."""
+
+
+def train(
+    cost: Mapping[str, Sequence[Path]],
+    reliability: Path,
+    out: Path,
+    *,
+    base: str = "builtin",
+    objective: Objective | None = None,
+    asked: int | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 0,
+    notes: str = "",
+    overwrite: bool = False,
+    advance: Advance = lambda stage, done, total: None,
+) -> dict[str, Any]:
+    """Train all weights and write the router's folder.
+
+    Runs on a GPU if there is one. A killed training resumes after its last complete epoch when it
+    is started again with the same data and settings.
+
+    Args:
+        cost: Label files of each LLM, by the name of its profile.
+        reliability: Label file with B for single-hop and C for multi-hop questions.
+        out: Folder to write.
+        base: `builtin`, `minilm`, the folder of a router or base (all with the recipe for small
+            ones), or a pretrained T5 (folder or name) that `transformers` can load.
+        objective: Default: `flare` for a pretrained T5 and for rows without `correct`, else
+            `utility`.
+        asked: For `utility`: number of questions put to the LLMs, if the cost files leave out
+            those that no strategy answered.
+        epochs: Passes over the questions; default: the recipe of the base (`PUBLISHED` for a
+            pretrained T5).
+        batch_size: Questions in a batch; default: the recipe's.
+        learning_rate: Default: the recipe's.
+        seed: For the order and the dropout.
+        notes: Markdown for the model card, e.g. the origin of the data and its licence.
+        overwrite: Replace an existing router's folder.
+        advance: Called with the stage, its steps done and their total after each step.
+
+    Returns:
+        The manifest's `training`: data, recipe, seed and figures.
+
+    Raises:
+        ValueError: Labels, base or settings are unusable, or `out` exists.
+        RuntimeError: The training diverged, or `out` is not writable.
+    """
+    out = out.expanduser()
+    check_free(out, overwrite)
+    labels = {profile: read_cost(profile, paths) for profile, paths in cost.items()}
+    hops = read_reliability(reliability)
+    start = load_base(base, seed)
+    objective = objective or _default_objective(start, labels)
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
+    if asked is not None and objective == "flare":
+        raise ValueError("--asked applies only to the utility objective; leave it out")
+    recipe = _recipe(
+        start.recipe, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate
+    )
+    training: dict[str, Any] = {
+        "base": base if start.recipe is PUBLISHED else Path(base).name,
+        "objective": objective,
+        "data": {
+            "cost": {name: [path.name for path in paths] for name, paths in cost.items()},
+            "reliability": reliability.name,
+            "asked": asked,
+            "labels": {
+                name: {label or "none": n for label, n in Counter(r.label for r in rows).items()}
+                for name, rows in {**labels, RELIABILITY: hops}.items()
+            },
+        },
+        "recipe": asdict(recipe),
+        "seed": seed,
+        "english": mostly_english(
+            row.question for rows in (*labels.values(), hops) for row in rows
+        ),
+    }
+    unfinished = _unfinished(out, training, start, labels, hops)
+    run = _Training(start, labels, hops, recipe, seed, unfinished, advance)
+    trained = run.utility(asked) if objective == "utility" else run.flare()
+    parts, training["loss"], dials = trained
+    checkpoint = Checkpoint(
+        architecture=start.architecture,
+        config=start.config,
+        tokenizer=start.tokenizer,
+        parts=split(parts, state_of(start.network)),
+        training=training,
+        dials=dials,
+    )
+    add_graph(checkpoint)
+    if checkpoint.graph:  # else each pass would need torch, and every α a pass of its own
+        questions = [row.question for rows in (*labels.values(), hops) for row in rows]
+        for profile in checkpoint.profiles:
+            router, rows = Router(checkpoint, profile), labels[profile]
+            checkpoint.known[profile] = summarise(router, questions)
+            if objective == "utility":  # whose rows have the outcomes
+                checkpoint.alphas[profile] = cheapest_alpha(router, rows)
+    write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
+    unfinished.discard()
+    return training
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One training, by either objective.
+
+    Both return weights by part, losses by stage, and the dials, which only `utility` has: along
+    the blend of `flare`, steps may fall as well as rise.
+    """
+
+    start: Start
+    cost: Mapping[str, Sequence[LabelRow]]
+    reliability: Sequence[LabelRow]
+    recipe: Recipe
+    seed: int
+    unfinished: Unfinished
+    advance: Advance
+
+    def flare(self) -> tuple[Parts, Losses, dict[str, Dial]]:
+        """Train each set of weights on its own labels."""
+        parts, losses = {}, {}
+        rows_of = {COST + profile: rows for profile, rows in self.cost.items()}
+        for part, rows in {**rows_of, RELIABILITY: self.reliability}.items():
+            network = self._network()
+            losses[part] = self._fit_labels(network, rows, part)
+            parts[part] = state_of(network)
+        return parts, losses, {}
+
+    def utility(self, asked: int | None) -> tuple[Parts, Losses, dict[str, Dial]]:
+        """Train one network on all outcomes and derive the label heads from it."""
+        network = self._network()
+        device = network.head.weight.device
+        targets = utility.targets_of(self.cost, self.reliability, asked).to(device)
+        torch.manual_seed(self.seed)
+        readout = utility.new_readout(network.head.in_features, len(self.cost)).to(device)
+        loss = utility.loss_of(readout, targets)
+        losses = self._fit(network, targets.questions, loss, "outcomes", readout)
+        features = all_features(network, self._ids(targets.questions))
+        heads = utility.label_heads(features, readout.cpu(), list(self.cost))
+        body, dials = state_of(network), dials_of(features, heads)
+        return {part: body | head for part, head in heads.items()}, {"outcomes": losses}, dials
+
+    def _network(self) -> Classifier:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        network = copy.deepcopy(self.start.network).to(device)
+        network.tune(self.recipe.tuned_layers)
+        return network
+
+    def _ids(self, questions: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.start.tokenizer.encode_batch(list(questions))]
+
+    def _fit_labels(self, network: Classifier, rows: Sequence[LabelRow], part: str) -> list[float]:
+        labelled = [(row.question, LABELS.index(row.label)) for row in rows if row.label]
+        labels = torch.tensor([label for _, label in labelled], device=network.head.weight.device)
+
+        def loss(features: Tensor, batch: Tensor) -> Tensor:
+            return functional.cross_entropy(network.head(features), labels[batch])
+
+        return self._fit(network, [question for question, _ in labelled], loss, part)
+
+    def _fit(
+        self,
+        network: Classifier,
+        questions: Sequence[str],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        stage: str,
+        readout: nn.Module | None = None,
+    ) -> list[float]:
+        return fit(
+            network,
+            readout,
+            self._ids(questions),
+            loss,
+            self.recipe,
+            seed=self.seed,
+            stage=stage,
+            unfinished=self.unfinished,
+            advance=self.advance,
+        )
+
+
+def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> Objective:
+    known = all(row.correct is not None for rows in cost.values() for row in rows)
+    return start.objective if known else "flare"
+
+
+def _recipe(recipe: Recipe, **given: Any) -> Recipe:
+    for name, value in given.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}; it must be above 0")
+    return replace(recipe, **{name: value for name, value in given.items() if value is not None})
+
+
+def _unfinished(
+    out: Path,
+    training: Mapping[str, Any],
+    start: Start,
+    cost: Mapping[str, Sequence[LabelRow]],
+    reliability: Sequence[LabelRow],
+) -> Unfinished:
+    """Return the state of a killed run, identified by a hash of everything that it depends on."""
+    rows = [
+        asdict(row) | {"correct": None if row.correct is None else sorted(row.correct)}
+        for row in (*itertools.chain(*cost.values()), *reliability)
+    ]
+    digest = hashlib.sha256(json.dumps([training, rows], sort_keys=True).encode())
+    for name, values in state_of(start.network).items():
+        digest.update(name.encode())
+        digest.update(values.tobytes())
+    return Unfinished(out, digest.hexdigest())
+
+
+def _card(checkpoint: Checkpoint, notes: str) -> str:
+    training = checkpoint.training
+    data, recipe = training["data"], training["recipe"]
+    lines = [
+        f"# hopgate router: {', '.join(checkpoint.profiles)}",
+        "",
+        f"Network: {checkpoint.architecture}, from {training['base']}; objective: "
+        f"{training['objective']}. Cost weights (α = 0) and reliability weights (α = 1) are "
+        "blended per request. Labels: A (no retrieval), B (one retrieval), C (several).",
+        "",
+        *([DIALLED, ""] if checkpoint.dials else []),
+        "## Data",
+        "",
+        *(
+            f"- {name}: {', '.join(data['cost'].get(name, [data['reliability']]))}, labels {counts}"
+            for name, counts in data["labels"].items()
+        ),
+        *(
+            [f"- questions, including those that no strategy answered: {data['asked']}"]
+            if data["asked"]
+            else []
+        ),
+        "",
+        "## Recipe",
+        "",
+        *(f"- {name}: {value}" for name, value in recipe.items()),
+        f"- seed: {training['seed']}",
+        "",
+        "## Figures",
+        "",
+        *(
+            f"- mean loss of each epoch, {stage}: {all_}"
+            for stage, all_ in training["loss"].items()
+        ),
+    ]
+    return "\n".join(lines + (["", notes.strip()] if notes.strip() else [])) + "\n"

@@ -1,0 +1,1 @@
+"""Learning from use: labels, harvested questions, candidates and their promotion."""

@@ -1,0 +1,340 @@
+"""`hopgate harvest`: questions that users asked, out of a store of threads.
+
+Questions whose answers were doubted, by hopgate or by the user, are likelier to be drawn: a model
+and a router learn most from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from heapq import heappop, heappush
+from itertools import dropwhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langchain_core.messages import convert_to_messages
+
+from hopgate.common.files import atomic_write, json_line, shown
+from hopgate.common.words import words
+from hopgate.evaluation.learning.privacy import personal
+from hopgate.evaluation.learning.threads import Store, Stored, open_store
+from hopgate.evaluation.measuring.datasets import question_id
+from hopgate.evaluation.reports.output import check_folder
+from hopgate.nodes.run.conversation import exchanges
+from hopgate.nodes.run.feedback import Feedback, check_answer
+from hopgate.nodes.texts.message import kind_of
+from hopgate.nodes.texts.text import check_question, normalise
+
+if TYPE_CHECKING:
+    from hopgate.evaluation.measuring.runner import Progress
+
+WEIGHTS = {
+    "corrected": 8,
+    "thumbs-down": 6,
+    "asked-again": 4,
+    "escalated": 3,
+    "doubt": 2,
+    "thumbs-up": 1,
+    "random": 1,
+}
+"""How much likelier than without a signal a question is drawn; of several signals, the largest.
+
+`corrected`: the user gave the right answer. `asked-again`: the user's question before it was nearly
+the same. `random`: no signal.
+"""
+SAME_WORDS = 0.5
+"""Share of the words of two questions, of all their words, from which they are nearly the same."""
+
+UNREADABLE = (
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a stored row that is no state of hopgate's may raise."""
+
+Row = dict[str, Any]
+
+
+class Turn(NamedTuple):
+    """One question of a thread: the state after it, and when it was asked."""
+
+    values: Mapping[str, Any]
+    asked: datetime
+
+
+def harvest(
+    source: str,
+    out: Path,
+    *,
+    size: int,
+    since: datetime | None = None,
+    exclude: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Draw questions from a store and write them into a file, which only its owner can read.
+
+    Args:
+        source: See `hopgate.evaluation.learning.threads.open_store`.
+        out: JSONL to write: `id`, `question` (understandable on its own), `signals` (of `WEIGHTS`),
+            `asked` (a date), and `answers` where the user gave the right one. Any first part of it
+            is drawn like the whole.
+        size: How many questions at most. The same store and size give the same questions.
+        since: Leave out questions that were asked before.
+        exclude: Regular expressions; what matches one is left out.
+        overwrite: Replace `out`.
+        progress: Called with the stage, the threads read, and all of them (0: unknown).
+
+    Returns:
+        `out`, `threads`, `questions` (read), `left_out` (by reason), `rows` (written), `signals`
+        (of the rows) and `answers` (rows that have one).
+
+    Raises:
+        ValueError: The source, a pattern or `out` cannot be used.
+        RuntimeError: The source does not answer, there is no question, or `out` cannot be written.
+    """
+    if out.is_dir() or (out.exists() and not overwrite):
+        raise ValueError(f"--out {out} exists; name another file, or use --overwrite")
+    if out.exists() and os.path.exists(source) and out.samefile(source):
+        raise ValueError(f"--out {out} is the store itself; name another file")
+    check_folder(out.parent)
+    found = Harvest(size, since, [_pattern(each) for each in exclude])
+    asyncio.run(_read(source, found, progress))
+    rows = found.sample.rows()
+    if not rows:
+        raise RuntimeError(
+            f"no questions found, nothing is written: {found.threads} threads read, "
+            f"{found.questions} questions, left out: {_counted(found.left_out) or 'none'}"
+        )
+    _write(out, rows)
+    return {
+        "out": str(out),
+        "threads": found.threads,
+        "questions": found.questions,
+        "left_out": dict(found.left_out),
+        "rows": len(rows),
+        "signals": dict(Counter(signal for row in rows for signal in row["signals"])),
+        "answers": sum("answers" in row for row in rows),
+    }
+
+
+async def _read(source: str, found: Harvest, progress: Progress) -> None:
+    if threading.current_thread() is threading.main_thread():
+        # asyncio's own handler waits for the next await; a slow pattern never gets there.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    async with open_store(source) as store:
+        total = await store.count()
+        async for thread in store.threads():
+            await found.read(store, thread)
+            progress("reading threads", found.threads, total)
+
+
+def _pattern(given: str) -> re.Pattern[str]:
+    try:
+        return re.compile(given, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"--exclude {shown(given)} is no regular expression: {error}") from error
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
+
+
+def _write(out: Path, rows: Sequence[Row]) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(out) as file:
+            os.chmod(file.name, 0o600)
+            file.writelines(map(json_line, rows))
+    except OSError as error:
+        raise RuntimeError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+class Harvest:
+    """The questions of the threads read so far.
+
+    Attributes:
+        threads: How many were read.
+        questions: How many were in them.
+        left_out: How many of these can never be drawn, by reason.
+        sample: Those drawn.
+    """
+
+    def __init__(
+        self, size: int, since: datetime | None, exclude: Sequence[re.Pattern[str]]
+    ) -> None:
+        """Start with no thread."""
+        self.threads = self.questions = 0
+        self.left_out: Counter[str] = Counter()
+        self.sample = Sample(size)
+        self._since, self._exclude = since, exclude
+
+    async def read(self, store: Store, thread: str) -> None:
+        """Read one thread."""
+        self.threads += 1
+        said: dict[str, Feedback] | None = None
+        try:
+            async for turn in turns(store.states(thread)):
+                said = turn.values.get("feedback", {}) if said is None else said  # the newest
+                if self._since and turn.asked < self._since:
+                    break
+                self.questions += 1
+                self._add(turn, said)
+        except UNREADABLE:
+            self.left_out["unreadable thread"] += 1
+
+    def _add(self, turn: Turn, said: Mapping[str, Feedback]) -> None:
+        if not turn.values.get("answer"):
+            self.left_out["unanswered"] += 1
+            return
+        try:
+            row = make_row(turn, said)
+        except ValueError:
+            self.left_out["empty or too long"] += 1
+            return
+        texts = (row["question"], *row.get("answers", ()))
+        if hidden := next(filter(None, (personal(each, self._exclude) for each in texts)), None):
+            self.left_out[hidden] += 1
+            return
+        self.sample.add(row)
+
+
+async def turns(states: AsyncIterator[Stored]) -> AsyncIterator[Turn]:
+    """Yield a thread's turns, newest first; of a turn that was forked, the newest fork."""
+    seen: set[str] = set()
+    newest: Turn | None = None
+    for_message = None
+    async for state in states:
+        message = state.values.get("message_id")
+        if newest and message == for_message:
+            newest = newest._replace(asked=state.at)
+            continue
+        if newest:
+            yield newest
+        newest, for_message = None, message
+        if message and message not in seen:
+            seen.add(message)
+            newest = Turn(state.values, state.at)
+    if newest:
+        yield newest
+
+
+def make_row(turn: Turn, said: Mapping[str, Feedback]) -> Row:
+    """Return the row of a question; see `harvest`.
+
+    Raises:
+        ValueError: The question is empty or too long, or the message was not a question.
+    """
+    if kind_of(turn.values.get("decision")) != "question":
+        raise ValueError("the message asks for no facts")
+    question = check_question(turn.values["standalone"])
+    if not normalise(question):
+        raise ValueError("the question has no words")
+    given = said.get(_answer_id(turn.values))
+    answer = _right_answer(given)
+    return {
+        "id": question_id(question),
+        "question": question,
+        "signals": _signals(turn.values, given, answer),
+        "asked": turn.asked.date().isoformat(),
+        **({"answers": [answer]} if answer else {}),
+    }
+
+
+def _answer_id(values: Mapping[str, Any]) -> str:
+    """Return the id of the message that answers a turn's question."""
+    messages = convert_to_messages(values["messages"])
+    later = dropwhile(lambda each: each.id != values["message_id"], messages)
+    return str(next((each.id for each in later if each.type == "ai"), ""))
+
+
+def _right_answer(given: Feedback | None) -> str | None:
+    try:
+        return check_answer(given["answer"]) if given and given["answer"] else None
+    except ValueError:  # written by hand
+        return None
+
+
+def _signals(values: Mapping[str, Any], given: Feedback | None, answer: str | None) -> list[str]:
+    decision = values["decision"]
+    found = {
+        "corrected": bool(answer),
+        "thumbs-down": given is not None and given["thumbs"] == "down",
+        "thumbs-up": given is not None and given["thumbs"] == "up",
+        "asked-again": _asked_again(values),
+        "escalated": bool(decision.get("escalated")),
+        "doubt": bool(decision.get("doubt")),
+    }
+    return [name for name in WEIGHTS if found.get(name)] or ["random"]
+
+
+def _asked_again(values: Mapping[str, Any]) -> bool:
+    messages: Any = convert_to_messages(values["messages"])
+    before = exchanges(messages, values["message_id"])
+    return bool(before) and nearly_same(before[-1].question, values["original_question"])
+
+
+def nearly_same(first: str, second: str) -> bool:
+    """Return whether two questions share most of their words, in any order."""
+    one, other = (set(words(normalise(each.casefold()))) for each in (first, second))
+    return bool(one | other) and len(one & other) / len(one | other) >= SAME_WORDS
+
+
+class Sample:
+    """A weighted sample without replacement, of rows that come one by one, in bounded memory.
+
+    Each row gets the key u^(1/weight), with u even in 0 to 1, and the largest keys stay (Efraimidis
+    and Spirakis, 2006). u comes from the row's id, so the order of the rows has no effect, and a
+    question that comes again with a larger weight has the key it would have had at once.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Hold at most `size` rows."""
+        self._size = size
+        self._rows: dict[str, tuple[float, Row]] = {}
+        self._smallest: list[tuple[float, str]] = []  # a row's older keys stay in it
+
+    def add(self, row: Row) -> None:
+        """Consider a row; one with a known id adds its signals to the row that is held."""
+        name = row["id"]
+        held = self._rows.get(name)
+        key = _even(name) ** (1 / max(WEIGHTS[signal] for signal in row["signals"]))
+        if held:
+            row = _merged(held[1], row)
+        if held is None or key > held[0]:
+            heappush(self._smallest, (key, name))
+        self._rows[name] = (max(key, held[0]) if held else key, row)
+        while len(self._rows) > self._size:
+            smallest, name = heappop(self._smallest)
+            if self._rows.get(name, (None,))[0] == smallest:
+                del self._rows[name]
+
+    def rows(self) -> list[Row]:
+        """Return the rows, the largest keys first."""
+        ordered = sorted(self._rows.values(), key=lambda each: each[0], reverse=True)
+        return [row for _, row in ordered]
+
+
+def _even(name: str) -> float:
+    """Return a number above 0 and at most 1 for an id, always the same."""
+    return (int.from_bytes(sha256(f"harvest {name}".encode()).digest()[:7]) + 1) / 2**56
+
+
+def _merged(one: Row, other: Row) -> Row:
+    """Return a row of two for the same question: all signals, and the newer one's answer."""
+    older, newer = sorted((one, other), key=lambda each: each["asked"])
+    signals = [
+        name for name in WEIGHTS if name in {*one["signals"], *other["signals"]} - {"random"}
+    ]
+    return {**older, **newer, "signals": signals or ["random"]}

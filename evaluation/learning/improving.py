@@ -1,0 +1,247 @@
+"""`hopgate improve`: label questions, train a candidate on them, and compare it with the router.
+
+    labels.jsonl     what each strategy answered, as `hopgate label` writes it
+    train.jsonl      the rows that the candidate is trained on
+    router/          the candidate
+    verdict.json     the figures of both routers, and whether the candidate may be promoted
+    report.md        the same for people, with the questions whose route changed
+    replay.png       accuracy against steps of both
+
+Nothing is promoted here: see `hopgate.evaluation.learning.promoting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hopgate.classifiers.checkpoint import MANIFEST, profiles_in, router_folder
+from hopgate.classifiers.decision import likeliest
+from hopgate.classifiers.profiles import chosen_profile, own_profile
+from hopgate.classifiers.router import Router, load_router
+from hopgate.classifiers.training.adding import add_profiles, extendable
+from hopgate.classifiers.training.data import check_profile
+from hopgate.common.files import json_bytes, json_line, sha256
+from hopgate.evaluation.learning import improving_report, labelling
+from hopgate.evaluation.learning.improving_report import Replayed
+from hopgate.evaluation.learning.outcomes import (
+    SHARE_HELD_OUT,
+    Outcome,
+    read_outcomes,
+    replayable,
+    split,
+)
+from hopgate.evaluation.learning.promoting import CANDIDATE, FORMAT, VERDICT
+from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, compare
+from hopgate.evaluation.measuring.replay import route_all
+from hopgate.evaluation.measuring.runner import Job, Progress
+from hopgate.evaluation.measuring.sweep import evenly, tabulated
+from hopgate.evaluation.reports.drawing import require_matplotlib
+from hopgate.evaluation.reports.output import check_folder, write_files
+
+LABELLED, TRAIN = "labels.jsonl", "train.jsonl"
+HELD_OUT, TRUSTED = "held out", "trusted"
+POINTS = 41
+"""Values of α that the area is over."""
+
+
+class Inputs(NamedTuple):
+    """What a candidate is made from and compared on.
+
+    Attributes:
+        questions: JSONL that `hopgate label` reads.
+        collection: The index to search.
+        judging: Which answers are correct.
+        labels: More label rows to train on.
+        trusted: Label rows of other questions to compare on, such as judged by people.
+    """
+
+    questions: Path
+    collection: Path
+    judging: labelling.Judging
+    labels: Sequence[Path] = ()
+    trusted: Path | None = None
+
+
+class Rule(NamedTuple):
+    """What the candidate replaces, and what it must reach.
+
+    Attributes:
+        router: Folder of the router in use, or `builtin`.
+        profile: The profile to train; `auto`: the model's own.
+        alpha: The α of requests.
+        floor: Smallest share of the held-out questions to answer; None: it must not fall.
+    """
+
+    router: str
+    profile: str
+    alpha: float
+    floor: float | None = None
+
+
+def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
+    """Make a candidate and say whether it may be promoted.
+
+    Args:
+        inputs: Questions and labels.
+        rule: The router in use and the conditions.
+        out: Folder to write to. If the command was interrupted, its answers are used again.
+        job: The command's options, with the settings that answers depend on.
+
+    Returns:
+        The content of `verdict.json`; `reasons` is empty if the candidate may be promoted.
+
+    Raises:
+        ValueError: An input is wrong.
+        RuntimeError: The model failed, a file of the router was altered, or an extra is missing.
+    """
+    profile, before = _checked(rule, out, job)
+    _check_inputs(inputs, out)
+    more = [row for path in inputs.labels for row in read_outcomes(path)]
+    trusted = read_outcomes(inputs.trusted) if inputs.trusted else []
+    labelling.label(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
+    labelled = read_outcomes(out / LABELLED)
+    train, held_out = split(labelled, more, trusted)
+    pair = _trained(rule, profile, before, train, out)
+    replayed = {
+        name: _replayed(name, pair, rows, rule, job.progress)
+        for name, rows in ((HELD_OUT, held_out), (TRUSTED, trusted))
+        if rows
+    }
+    reasons = _reasons(len(held_out), replayed)
+    verdict = {
+        "format": FORMAT,
+        "promote": not reasons,
+        "reasons": reasons,
+        "router": {"name": rule.router, "profile": before, "sha256": _manifest(rule.router)},
+        "candidate": {"profile": profile, "sha256": _manifest(out / CANDIDATE)},
+        "alpha": rule.alpha,
+        "floor": rule.floor,
+        "questions": {"labelled": len(labelled), "trained on": len(train)}
+        | {HELD_OUT: len(held_out), TRUSTED: len(trusted)},
+        "compared": {name: each.comparison.as_json() for name, each in replayed.items()},
+        "model": job.model,
+        "judge": inputs.judging.judge,
+        "command": job.command,
+        "date": date.today().isoformat(),
+        "version": version("hopgate"),
+    }
+    files = improving_report.files(verdict, replayed)
+    write_files(out, files | {VERDICT: json_bytes(verdict)})
+    return verdict
+
+
+def _checked(rule: Rule, out: Path, job: Job) -> tuple[str, str]:
+    """Check, before any model is asked, what training will need.
+
+    Returns:
+        The profile to train, and the one that requests use now.
+    """
+    require_matplotlib()
+    check_folder(out)
+    if rule.floor is not None and not 0 <= rule.floor <= 1:
+        raise ValueError(f"--floor is {rule.floor:g}; use a share from 0 to 1")
+    if router_folder(rule.router).resolve() == (out / CANDIDATE).resolve():
+        raise ValueError(f"--router {rule.router} is where --out puts the candidate; use another")
+    profiles = profiles_in(rule.router)
+    name = own_profile(job.model, profiles) if rule.profile == "auto" else rule.profile
+    profile = name or profiles[0]
+    check_profile(profile)
+    extendable(rule.router, [profile])
+    before = profile if profile in profiles else chosen_profile(rule.router, "auto", job.model)
+    return profile, before or profiles[0]
+
+
+def _check_inputs(inputs: Inputs, out: Path) -> None:
+    """Refuse inputs that would be replaced.
+
+    Raises:
+        ValueError: One is a file that the command writes.
+    """
+    written = [(out / name).resolve() for name in (LABELLED, TRAIN)]
+    for path in (inputs.questions, *inputs.labels, inputs.trusted):
+        if path and path.resolve() in written:
+            raise ValueError(f"{path} is a file that this command writes; use another --out")
+
+
+def _trained(
+    rule: Rule, profile: str, before: str, train: Sequence[Outcome], out: Path
+) -> tuple[Router, Router]:
+    """Train the candidate; return the router in use and the candidate."""
+    if not train:
+        raise ValueError(
+            f"no question of {out / LABELLED} is left to train on: all are held out; label more"
+        )
+    write_files(out, {TRAIN: b"".join(json_line(row.as_label()) for row in train)})
+    add_profiles(rule.router, {profile: [out / TRAIN]}, out / CANDIDATE, overwrite=True)
+    return load_router(rule.router, before), load_router(out / CANDIDATE, profile)
+
+
+def _manifest(router: Path | str) -> str:
+    """Return the SHA-256 of a router's manifest, which covers all its files."""
+    return sha256(router_folder(router) / MANIFEST)
+
+
+class _AsServed:
+    """A router's decisions as requests get them: B instead of A where the router is in doubt."""
+
+    def __init__(self, router: Router) -> None:
+        self.one_pass = router.one_pass
+        self._router = router
+
+    def route_alphas(
+        self, questions: Sequence[str], alphas: Sequence[float]
+    ) -> list[list[dict[str, float]]]:
+        doubts = self._router.doubts(questions)
+        return [
+            [
+                {"A": 0.0, "B": 1.0, "C": 0.0} if doubt and likeliest(probs) == "A" else probs
+                for probs, doubt in zip(row, doubts, strict=True)
+            ]
+            for row in self._router.route_alphas(questions, alphas)
+        ]
+
+
+def _replayed(
+    name: str, pair: tuple[Router, Router], rows: Sequence[Outcome], rule: Rule, progress: Progress
+) -> Replayed:
+    held_out = replayable(rows)
+    recorded = held_out.recorded
+    alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        progress(f"replaying, {name}", done, 2 * len(rows))
+
+    routed = [route_all(_AsServed(each), recorded.questions, alphas, count) for each in pair]
+    before, after = (each.choices for each in routed)
+    floor = rule.floor if name == HELD_OUT else None
+    named = dict(zip(("in use", "candidate"), zip(pair, routed, strict=True), strict=True))
+    at = alphas.index(rule.alpha)
+    return Replayed(
+        rows=rows,
+        comparison=compare(held_out, before, after, alphas, rule.alpha, floor),
+        labels=(before[at].tolist(), after[at].tolist()),
+        sweep=tabulated(named, recorded, alphas) if recorded.correct[:, -1].any() else None,
+    )
+
+
+def _reasons(held_out: int, replayed: Mapping[str, Replayed]) -> list[str]:
+    """Return why the candidate may not be promoted."""
+    if held_out < MIN_QUESTIONS:
+        enough = round(MIN_QUESTIONS / SHARE_HELD_OUT, -1)
+        return [
+            f"{held_out} held-out questions are too few to compare on; {MIN_QUESTIONS} are needed, "
+            f"so label about {enough:.0f} questions"
+        ]
+    return [
+        f"{figure.worse} ({each.comparison.questions} questions, {name})"
+        for name, each in replayed.items()
+        for figure in each.comparison.figures
+        if figure.worse
+    ]

@@ -1,0 +1,359 @@
+"""`hopgate label`: which strategies answer each question, with a real model and index.
+
+The rows have the shape of Flare-Aug's released labels (`hopgate.classifiers.labels`), plus what
+each strategy answered and used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from hopgate.common.files import json_bytes, json_line
+from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
+from hopgate.evaluation.learning import silver
+from hopgate.evaluation.learning.judging import JudgeModel, candidates
+from hopgate.evaluation.learning.silver import MIN_CONFIDENCE
+from hopgate.evaluation.measuring.datasets import Example, data_summary, read_examples
+from hopgate.evaluation.measuring.harness import WholeGraph
+from hopgate.evaluation.measuring.journal import settings_path
+from hopgate.evaluation.measuring.remote import Row
+from hopgate.evaluation.measuring.runner import Job, Run, execute, index_identity, make_run
+from hopgate.evaluation.measuring.scores import Answered, mean
+from hopgate.evaluation.reports.output import append_lines, check_folder, write_files
+from hopgate.nodes.run.context import Context
+
+Judge = Literal["em", "match", "silver"]
+UNANSWERED = "unanswered"
+
+
+class Judging(NamedTuple):
+    """Which answers are correct.
+
+    Attributes:
+        judge: `em`: those that equal an accepted one, both normalised, as in Flare-Aug; `match`:
+            those that contain one; `silver`: those that agree with the best-supported one
+            (`silver.py`), or contain an accepted one if the question has any.
+            "I don't know" is never correct.
+        min_confidence: With `silver`, rows of less confidence are left out.
+        model: With `silver`, a judge model that is asked too; None for none.
+    """
+
+    judge: Judge
+    min_confidence: float = MIN_CONFIDENCE
+    model: str | None = None
+
+
+def label(
+    questions: Path,
+    index: Path,
+    out: Path,
+    judging: Judging,
+    job: Job,
+    *,
+    limit: int | None = None,
+    skip_bad_rows: bool = False,
+) -> dict[str, Any]:
+    """Answer each question with every strategy and write a label row for it.
+
+    A row is written as soon as its question and all before it are finished. Each answer is saved
+    beside `out`, in `NAME.answers.jsonl`, and what a judge model says in `NAME.judged.jsonl`, so
+    that nothing is asked twice; with another judge the same answers are judged again.
+
+    Args:
+        questions: See `datasets.read_examples`; `silver` needs no answers.
+        index: The index to search.
+        out: JSONL to write; see `label_row`.
+        judging: Which answers are correct.
+        job: The command's options.
+        limit: Use only the first so many questions.
+        skip_bad_rows: Leave out rows that cannot be used.
+
+    Returns:
+        `out`, `model`, `judge`, `bad_rows`, `unclear` (rows left out for their confidence), and
+        the `summary` of the rows.
+
+    Raises:
+        ValueError: An input is wrong, earlier answers were made with other settings, or `silver`
+            has nothing to go by: one strategy alone gave answers, or no row is clear enough.
+        RuntimeError: The model failed; the message says what is saved where.
+    """
+    _check_out(out, questions, job.overwrite)
+    needed = judging.judge != "silver"
+    examples, bad = read_examples(questions, skip_bad_rows, answers_needed=needed)
+    examples = examples[:limit]
+    about = data_summary(questions, len(examples), len(bad))
+    data = {"data": about["sha256"], "passages": index_identity(index)}
+    job = replace(job, settings={**job.settings, "index": str(index)})
+    run = make_run("answers", _beside(out, "answers"), job, data)
+    file = LabelFile(out, examples, judging)
+    items = {answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
+    update = file.update if judging.model is None else _nothing
+    (rows,) = execute([run], items, _EachStrategy(), job, run.path, update)
+    if judging.model is not None:
+        answers = dict(zip(items, rows, strict=True))
+        _ask_judge(judging.model, run, answers, examples, file, job)
+    if judging.judge == "silver":
+        _check_silver(rows, examples, file, judging)
+    return {
+        "out": str(out),
+        "model": job.model,
+        "judge": judging.judge,
+        "bad_rows": len(bad),
+        "unclear": file.unclear,
+        **summary(file.rows),
+    }
+
+
+def _ask_judge(
+    model: str,
+    asked: Run,
+    answers: dict[str, Any],
+    examples: Sequence[Example],
+    file: LabelFile,
+    job: Job,
+) -> None:
+    """Ask the judge model about each question without accepted answers, and write the rows.
+
+    Args:
+        model: The judge model.
+        asked: The run that gave the answers.
+        answers: They, by `answer_id`.
+        examples: The questions.
+        file: Where the rows go.
+        job: The command's options.
+    """
+    by_question = {each.id: _of_question(each, answers) for each in examples if not each.golds}
+    found = {key: candidates(key, each) for key, each in by_question.items()}
+    items = {key: each for key, each in found.items() if each["answers"]}
+    job = replace(job, settings={"model": model})
+    data = {"answers": hashlib.sha256(json_bytes(asked.settings)).hexdigest()}
+    run = make_run("judge", _beside(file.path, "judged"), job, data)
+    (judged,) = execute([run], items, JudgeModel(), job, run.path)
+    file.update(answers, {each["id"]: each["right"] for each in judged})
+
+
+def _check_silver(
+    answers: Sequence[Answered], examples: Sequence[Example], file: LabelFile, judging: Judging
+) -> None:
+    """Refuse labels that rest on nothing.
+
+    Raises:
+        ValueError: One strategy alone gave answers, or no row is clear enough.
+    """
+    saying = {each["id"].partition(":")[0] for each in answers if each["known"]}
+    if len(saying) == 1 and not all(each.golds for each in examples):
+        raise ValueError(
+            f"only the strategy {saying.pop()} gave any answer, so there is nothing for it to "
+            "agree with; use another model, or questions with accepted answers and --judge match"
+        )
+    if not file.rows:
+        raise ValueError(
+            f"none of {file.unclear} questions has a label of confidence "
+            f"{judging.min_confidence:g} or more; lower --min-confidence, or give more questions"
+        )
+
+
+def label_row(
+    example: Example,
+    answers: Mapping[Strategy, Answered],
+    judging: Judging,
+    called_right: Sequence[Strategy] | None = None,
+) -> dict[str, Any]:
+    """Return a question's label row.
+
+    Args:
+        example: The question.
+        answers: The answer of each strategy.
+        judging: Which answers are correct.
+        called_right: The strategies whose answer the judge model calls right; None without one.
+
+    Returns:
+        `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
+        if no strategy was correct), with `silver` also `confidence` (see
+        `silver.Verdict`; 1 if the question has accepted answers), `answered`
+        (the strategies that did not say "I don't know"), and by the same names: `answers`, `steps`
+        (retrievals), `calls` (of the model), `tokens` (`prompt` and `completion`) and `ms`.
+    """
+    by_name = {FLARE_NAME_OF[strategy]: answers[strategy] for strategy in STRATEGIES}
+    known = [name for name in STRATEGIES if answers[name]["known"]]
+    confidence = {}
+    if judging.judge == "silver" and not example.golds:
+        correct, sure = silver.judge(example.question, answers, called_right)
+        confidence = {"confidence": round(sure, 3)}
+    else:
+        rule = "match" if judging.judge == "silver" else judging.judge
+        correct = tuple(name for name in known if answers[name][rule])
+        confidence = {"confidence": 1.0} if judging.judge == "silver" else {}
+    return {
+        "id": example.id,
+        "question": example.question,
+        **({"dataset": example.source} if example.source else {}),
+        "correct": [FLARE_NAME_OF[name] for name in correct],
+        "label": LABEL_OF[correct[0]] if correct else None,
+        **confidence,
+        "answered": [FLARE_NAME_OF[name] for name in known],
+        "answers": {name: answer["prediction"] for name, answer in by_name.items()},
+        "steps": {name: answer["retrieval_steps"] for name, answer in by_name.items()},
+        "calls": {name: answer["llm_calls"] for name, answer in by_name.items()},
+        "tokens": {
+            name: {"prompt": answer["prompt_tokens"], "completion": answer["completion_tokens"]}
+            for name, answer in by_name.items()
+        },
+        "ms": {name: answer["ms"] for name, answer in by_name.items()},
+    }
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Summarise label rows.
+
+    Returns:
+        `questions`; `cheapest`, how many questions each strategy is the cheapest correct one for,
+        and how many are `unanswered`; and by strategy `accuracy` and the means of `steps`,
+        `calls` and `ms` per question.
+    """
+    cheapest = Counter(row["label"] for row in rows)
+    return {
+        "questions": len(rows),
+        "cheapest": {name: cheapest[LABEL_OF[name]] for name in STRATEGIES}
+        | {UNANSWERED: cheapest[None]},
+        "accuracy": {
+            name: mean([FLARE_NAME_OF[name] in row["correct"] for row in rows])
+            for name in STRATEGIES
+        },
+        **{
+            field: {
+                name: mean([row[field][FLARE_NAME_OF[name]] for row in rows]) for name in STRATEGIES
+            }
+            for field in ("steps", "calls", "ms")
+        },
+    }
+
+
+def answer_id(example: Example, strategy: Strategy) -> str:
+    """Return the id that one strategy's answer has in the journal."""
+    return f"{strategy}:{example.id}"
+
+
+class _EachStrategy:
+    """The whole graph with a forced strategy."""
+
+    item, options = tuple[Example, Strategy], ()
+
+    def __init__(self) -> None:
+        self._graph = WholeGraph()
+        self.fields = self._graph.fields
+
+    async def check(self, context: Context) -> None:
+        # With a strategy, no router is loaded.
+        await self._graph.check(context.model_copy(update={"strategy": STRATEGIES[0]}))
+
+    async def ask(self, item: tuple[Example, Strategy], context: Context) -> Row:
+        example, strategy = item
+        row = await self._graph.ask(example, context.model_copy(update={"strategy": strategy}))
+        return {**row, "id": answer_id(example, strategy)}
+
+
+class LabelFile:
+    """The file of labels: a row for each finished question, in order.
+
+    Attributes:
+        path: The file.
+        rows: Those written so far.
+        unclear: Number of questions whose row was left out for its confidence.
+
+    Args:
+        path: The file; it is replaced by the first update.
+        examples: The questions.
+        judging: Which answers are correct.
+    """
+
+    def __init__(self, path: Path, examples: Sequence[Example], judging: Judging) -> None:
+        """Touch no file yet."""
+        self.rows: list[dict[str, Any]] = []
+        self.unclear = 0
+        self.path, self._examples, self._judging = path, examples, judging
+        self._started = False
+
+    def update(
+        self,
+        answers: Mapping[str, Any],
+        called_right: Mapping[str, Sequence[Strategy] | None] = MappingProxyType({}),
+    ) -> None:
+        """Write the rows of the questions that are finished now.
+
+        Args:
+            answers: What is finished so far, by `answer_id`.
+            called_right: What the judge model said, by question.
+
+        Raises:
+            RuntimeError: They cannot be written.
+        """
+        finished = self._finished(answers, called_right)
+        least = self._judging.min_confidence
+        rows = [row for row in finished if row.get("confidence", 1.0) >= least]
+        lines = b"".join(map(json_line, rows))
+        if not self._started:
+            write_files(self.path.parent, {self.path.name: lines})
+            self._started = True
+        elif rows:
+            try:
+                with self.path.open("ab", buffering=0) as file:
+                    append_lines(file, lines)
+            except OSError as error:
+                raise RuntimeError(f"{self.path} cannot be written to: {error}") from error
+        self.rows += rows
+        self.unclear += len(finished) - len(rows)
+
+    def _finished(
+        self,
+        answers: Mapping[str, Any],
+        called_right: Mapping[str, Sequence[Strategy] | None],
+    ) -> list[dict[str, Any]]:
+        rows = []
+        for example in self._examples[len(self.rows) + self.unclear :]:
+            found = _of_question(example, answers)
+            if len(found) < len(STRATEGIES):
+                break
+            rows.append(label_row(example, found, self._judging, called_right.get(example.id)))
+        return rows
+
+
+def _of_question(example: Example, answers: Mapping[str, Any]) -> dict[Strategy, Answered]:
+    """Return the answers to one question that are there, by strategy."""
+    ids = {strategy: answer_id(example, strategy) for strategy in STRATEGIES}
+    return {strategy: answers[key] for strategy, key in ids.items() if key in answers}
+
+
+def _nothing(_: Mapping[str, Any]) -> None:
+    """Write no row yet: the judge model comes first."""
+
+
+def _beside(out: Path, what: str) -> Path:
+    return out.with_name(f"{out.stem}.{what}.jsonl")
+
+
+def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
+    """Refuse to replace a file that no earlier run of the command wrote.
+
+    Raises:
+        ValueError: `out` is a folder or a file from elsewhere.
+        RuntimeError: Its folder is not writable.
+    """
+    check_folder(out.parent)
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder; name a file to write")
+    answers = _beside(out, "answers")
+    for file in (out, answers, _beside(out, "judged")):
+        if file.exists() and questions.exists() and file.samefile(questions):
+            raise ValueError(f"--out {out}: {file} is the file of questions; use another name")
+    if out.exists() and not overwrite and not settings_path(answers).exists():
+        raise ValueError(
+            f"--out {out} exists, but {answers.name} is not beside it, so this command cannot "
+            "resume it; use another name, or --overwrite"
+        )

@@ -1,0 +1,56 @@
+"""`hopgate promote`: put a candidate of `hopgate improve` in use, or go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hopgate.classifiers import versions
+from hopgate.classifiers.checkpoint import MANIFEST, router_folder, versions_of
+from hopgate.common.files import read_json, sha256
+
+FORMAT = 1
+CANDIDATE, VERDICT = "router", "verdict.json"
+
+
+def promote(folder: Path, router: Path) -> versions.InUse:
+    """Put a candidate in use, if its verdict allows it and nothing has changed since.
+
+    Args:
+        folder: What `hopgate improve` wrote; or a kept version of the router, which was in use.
+        router: The router to replace; it is created if there is none.
+
+    Raises:
+        ValueError: The verdict says no or cannot be read, the candidate or the router has changed
+            since, or the router cannot be replaced.
+        RuntimeError: A file of the candidate was altered, or the router cannot be replaced.
+    """
+    if versions.is_version(folder, router):
+        return versions.put(folder, router)
+    if not (folder / VERDICT).is_file():
+        raise ValueError(
+            f"{folder} has no {VERDICT}; give a folder that `hopgate improve` wrote, or a version "
+            f"in {versions_of(router)}"
+        )
+    verdict = read_json(folder / VERDICT, "verdict")
+    try:
+        _check(verdict, folder, versions.replaceable(router))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / VERDICT} is damaged ({error}); run improve again") from error
+    return versions.put(folder / CANDIDATE, router)
+
+
+def _check(verdict: dict[str, Any], folder: Path, router: Path) -> None:
+    if verdict["format"] != FORMAT:
+        raise ValueError(f"{folder / VERDICT} has another format; run `hopgate improve` again")
+    if not verdict["promote"]:
+        raise ValueError(f"{folder} may not be promoted: {'; '.join(verdict['reasons'])}")
+    compared = router_folder(router)
+    if not compared.exists():
+        compared = router_folder(verdict["router"]["name"])
+    for path, was in ((folder / CANDIDATE, verdict["candidate"]), (compared, verdict["router"])):
+        if not (path / MANIFEST).is_file() or sha256(path / MANIFEST) != was["sha256"]:
+            raise ValueError(
+                f"{path} is not the router that {folder / VERDICT} compared; run `hopgate improve` "
+                "again"
+            )

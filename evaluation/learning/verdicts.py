@@ -1,0 +1,184 @@
+"""May a candidate replace a router? Every figure of both, on the same held-out questions.
+
+Each question was answered once with all three strategies, so both routers are replayed on the same
+outcomes, and their difference is resampled over the questions. A figure falls beyond chance if the
+97.5th percentile of the difference is below 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopgate.common.strategies import LABELS
+from hopgate.evaluation.measuring.replay import Choices, Recorded
+from hopgate.evaluation.measuring.scores import percentile_interval, resampled_means
+from hopgate.evaluation.measuring.sweep import area
+
+RESAMPLES = 1000
+MIN_QUESTIONS = 100
+"""With fewer held-out questions, a router that lost ten points of accuracy could pass."""
+ALPHAS = (0.2, 0.5, 0.7, 1.0)
+"""Where accuracy and steps are compared, beside the α in use. At α = 0, hardly any router that
+was trained with the `utility` objective retrieves."""
+ACCURACY, ANSWERED, STEPS, AREA = "accuracy", "share answered", "steps", "area"
+
+Floats = NDArray[np.float64]
+
+
+class HeldOut(NamedTuple):
+    """Questions that no router was trained on, with what each strategy did.
+
+    Attributes:
+        recorded: The outcomes.
+        answered: [questions, 3], whether none, single and multi gave an answer other than "I don't
+            know"; None if that is not known for all.
+    """
+
+    recorded: Recorded
+    answered: NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of both routers.
+
+    Attributes:
+        name: `ACCURACY`, `ANSWERED`, `STEPS` or `AREA`.
+        alpha: The request's α; None for the area, which is over all.
+        before: Of the router in use.
+        after: Of the candidate.
+        low: 2.5th percentile of after − before.
+        high: 97.5th percentile of after − before.
+        worse: Why the candidate may not be promoted; empty if this figure allows it.
+    """
+
+    name: str
+    alpha: float | None
+    before: float
+    after: float
+    low: float
+    high: float
+    worse: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two routers on the same questions.
+
+    Attributes:
+        questions: How many there are.
+        figures: The figures of both.
+        labels: How many questions went from each label to each, at the α in use.
+    """
+
+    questions: int
+    figures: Sequence[Figure]
+    labels: Mapping[str, Mapping[str, int]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields in plain JSON types."""
+        return asdict(self)
+
+
+def compare(
+    held_out: HeldOut,
+    before: Choices,
+    after: Choices,
+    alphas: Sequence[float],
+    in_use: float,
+    floor: float | None = None,
+) -> Comparison:
+    """Compare a candidate with the router in use.
+
+    Args:
+        held_out: The questions.
+        before: [alphas, questions], what the router in use decides.
+        after: The same of the candidate.
+        alphas: In order, with those of `ALPHAS` and `in_use`.
+        in_use: The α of requests.
+        floor: Smallest share that the candidate must answer at that α; None: it must not fall
+            beyond chance.
+    """
+    pair = [_Replayed(held_out, choices, alphas, in_use) for choices in (before, after)]
+    rows = [each.rows() for each in pair]
+    means = resampled_means(np.concatenate(rows), RESAMPLES)
+    drawn = np.split(means, 2, axis=1)
+    points = [each.figures(row.mean(1)[None]) for each, row in zip(pair, rows, strict=True)]
+    found = [each.figures(each_drawn) for each, each_drawn in zip(pair, drawn, strict=True)]
+    figures = []
+    for key in points[0]:
+        low, high = percentile_interval(found[1][key] - found[0][key])
+        was, now = (float(of[key][0]) for of in points)
+        figures.append(Figure(*key, before=was, after=now, low=low, high=high))
+    at = alphas.index(in_use)
+    return Comparison(
+        len(held_out.recorded.questions), _judged(figures, floor), _moved(before[at], after[at])
+    )
+
+
+class _Replayed(NamedTuple):
+    """One router, replayed."""
+
+    held_out: HeldOut
+    choices: Choices
+    alphas: Sequence[float]
+    in_use: float
+
+    def rows(self) -> Floats:
+        """Return what each question adds to each mean: [means, questions]."""
+        recorded, answered = self.held_out
+        parts = [recorded.correct_for(self.choices), recorded.steps_for(self.choices)]
+        if answered is not None:
+            chosen = self.choices[[self.alphas.index(self.in_use)]]
+            parts.append(answered[np.arange(chosen.shape[1]), chosen])
+        return np.concatenate([np.asarray(part, np.float64) for part in parts])
+
+    def figures(self, means: Floats) -> dict[tuple[str, float | None], Floats]:
+        """Return each figure in each resample, from [resamples, means]."""
+        count = len(self.alphas)
+        accuracy, steps = means[:, :count], means[:, count : 2 * count]
+        found: dict[tuple[str, float | None], Floats] = {}
+        for alpha in sorted({*ALPHAS, self.in_use}):
+            at = self.alphas.index(alpha)
+            found |= {(ACCURACY, alpha): accuracy[:, at], (STEPS, alpha): steps[:, at]}
+        budget = float(self.held_out.recorded.steps[:, -1].mean())
+        found[AREA, None] = np.array(
+            [
+                area([{"accuracy": a, "steps": s} for a, s in zip(*each, strict=True)], budget)
+                for each in zip(accuracy, steps, strict=True)
+            ]
+        )
+        if self.held_out.answered is not None:
+            found[ANSWERED, self.in_use] = means[:, -1]
+        return found
+
+
+def _judged(figures: Sequence[Figure], floor: float | None) -> list[Figure]:
+    """Return the figures with why each is worse, if it is."""
+    rose = {each.alpha for each in figures if each.name == ACCURACY and each.low > 0}
+    return [replace(each, worse=_worse(each, each.alpha in rose, floor)) for each in figures]
+
+
+def _worse(figure: Figure, accuracy_rose: bool, floor: float | None) -> str:
+    name = figure.name if figure.alpha is None else f"{figure.name} at α = {figure.alpha:g}"
+    if figure.name == STEPS:
+        rose = figure.low > 0 and not accuracy_rose
+        change = f"rose from {figure.before:.2f} to {figure.after:.2f}, and accuracy did not rise"
+        return f"{name} {change}" if rose else ""
+    change = f"from {figure.before:.1%} to {figure.after:.1%}"
+    if figure.name == ANSWERED and floor is not None:
+        below = figure.after < floor
+        return f"{name} went {change}, below the floor of {floor:.1%}" if below else ""
+    return f"{name} fell {change}, which is beyond chance" if figure.high < 0 else ""
+
+
+def _moved(before: Choices, after: Choices) -> dict[str, dict[str, int]]:
+    return {
+        old: {new: int(((before == at) & (after == to)).sum()) for to, new in enumerate(LABELS)}
+        for at, old in enumerate(LABELS)
+    }

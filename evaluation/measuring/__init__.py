@@ -1,0 +1,1 @@
+"""Measuring: datasets, metrics, runs over many questions, sweeps and calibration."""

@@ -1,0 +1,311 @@
+"""`hopgate calibrate`: the α that meets a goal; and how well a router's probabilities hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopgate.classifiers import saved_alphas
+from hopgate.classifiers.router import load_router
+from hopgate.common.errors import STATISTICS, require
+from hopgate.common.files import read_jsonl
+from hopgate.common.strategies import FLARE_NAMES, LABELS
+from hopgate.evaluation.measuring.replay import (
+    Choices,
+    Probabilities,
+    Recorded,
+    read_recorded,
+    route_all,
+)
+from hopgate.evaluation.measuring.scores import percentile_interval, resampled_means
+
+BINS = 15
+"""Of the calibration error (Guo et al. 2017, section 5)."""
+SINGLE_HOP = ("squad", "nq", "trivia")
+MULTI_HOP = ("musique", "hotpotqa", "2wikimultihopqa")
+ALPHAS = [step / 200 for step in range(201)]
+"""The α values to choose from."""
+RESAMPLES = 1000
+_EPSILON = 1e-9
+
+Floats = NDArray[np.float64]
+
+
+# Probabilities
+
+
+def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
+    """Return the expected calibration error of the most probable label.
+
+    The questions are put into `BINS` equal-width bins (low, high] of their highest probability;
+    the error is the mean over questions of |share correct − mean probability| of their bin (Guo
+    et al. 2017, equation 3).
+
+    Args:
+        probabilities: [questions, labels], at least one question.
+        truth: [questions], the index of the true label.
+    """
+    top = probabilities.max(-1)
+    right = probabilities.argmax(-1) == truth
+    bins = np.clip(np.ceil(top * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(bins, weights=right - top, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(top))
+
+
+def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
+    """Return the recall of each label that occurs in `truth`; arguments as `calibration_error`."""
+    labels = np.unique(truth)
+    from sklearn.metrics import recall_score
+
+    scores = recall_score(truth, probabilities.argmax(-1), labels=labels, average=None)
+    return {LABELS[at]: float(score) for at, score in zip(labels, scores, strict=True)}
+
+
+def router_calibration(
+    recorded: Recorded, cost: Probabilities, reliability: Probabilities
+) -> dict[str, Any]:
+    """Return calibration error and recall of a router's cost and reliability weights.
+
+    The truth for α = 0 is the cheapest correct strategy, over the questions that have one. The
+    truth for α = 1 is B for single-hop datasets and C for multi-hop ones, over the questions of
+    these six.
+
+    Args:
+        recorded: The outcomes.
+        cost: [questions, 3], probabilities at α = 0.
+        reliability: The same at α = 1.
+
+    Returns:
+        `ece` and `recall`, each with `cost` and `reliability`; None without any truth.
+    """
+    answered = recorded.correct.any(-1)
+    multi_hop = np.isin(recorded.datasets, MULTI_HOP)
+    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
+    hops = np.where(multi_hop, 2, 1).astype(np.int8)
+    pairs = {
+        "cost": (cost[answered], recorded.oracle()[answered]),
+        "reliability": (reliability[known], hops[known]),
+    }
+    return {
+        "ece": {
+            name: calibration_error(*each) if len(each[1]) else None for name, each in pairs.items()
+        },
+        "recall": {name: recall(*each) if len(each[1]) else None for name, each in pairs.items()},
+    }
+
+
+# Choosing α
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What α must achieve: exactly one of a budget and an accuracy floor.
+
+    Attributes:
+        budget_steps: Maximum mean steps; picks the most accurate α within it.
+        min_accuracy: Minimum accuracy, 0 to 1; picks the cheapest α that reaches it.
+        budget_calls: As `budget_steps`, for model calls, which the labels must have.
+        budget_tokens: The same for tokens.
+
+    Raises:
+        ValueError: Several or none is given, or one is out of range.
+    """
+
+    budget_steps: float | None = None
+    min_accuracy: float | None = None
+    budget_calls: float | None = None
+    budget_tokens: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        given = [(name, value) for name, value in asdict(self).items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "give one of --budget-steps, --budget-calls, --budget-tokens and --min-accuracy"
+            )
+        ((name, value),) = given
+        share = name == "min_accuracy"
+        if not 0 <= value < math.inf or (share and value > 1):
+            wanted = "from 0 to 1" if share else "of at least 0"
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is {value}; use a number {wanted}")
+
+    @property
+    def cost(self) -> str:
+        """What is budgeted: `steps`, `calls` or `tokens`."""
+        if self.budget_calls is not None:
+            return "calls"
+        return "steps" if self.budget_tokens is None else "tokens"
+
+    def best(self, accuracy: Floats, cost: Floats) -> NDArray[np.intp]:
+        """Return the index along the last axis of the best point that meets the goal; -1 if none.
+
+        Ties go to the point that is better in the other measure, then to the first.
+        """
+        if self.min_accuracy is None:
+            budget = self.budget_steps or self.budget_calls or self.budget_tokens or 0
+            met, first, second = cost <= budget + _EPSILON, -accuracy, cost
+        else:
+            met, first, second = accuracy >= self.min_accuracy - _EPSILON, cost, -accuracy
+        first = np.where(met, first.round(9), math.inf)
+        equal = met & (first == first.min(-1, keepdims=True))
+        second = np.where(equal, second.round(9), math.inf)
+        return np.where(met.any(-1), second.argmin(-1), -1)
+
+
+def calibrate(
+    router: str,
+    profile: str | None,
+    outcomes: tuple[Path, Path | None, str | None],
+    goal: Goal,
+    save: str | None,
+    advance: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Choose the α that meets a goal, and save it with the router if asked.
+
+    Args:
+        router: Folder, or `builtin`.
+        profile: The router's profile; None: its first.
+        outcomes: The arguments of `hopgate.evaluation.measuring.replay.read_recorded`.
+        goal: A step budget or an accuracy floor.
+        save: Name of the setting to save; None saves nothing.
+        advance: Called with how many questions are done, and the total.
+
+    Returns:
+        As `choose_alpha`, with `router`, `profile`, `goal`, `multi` (accuracy and steps of the
+        multi-step strategy), `inputs` and `saved`, the setting's name or None.
+
+    Raises:
+        ValueError: An input is wrong, or no α meets the goal.
+        RuntimeError: The setting cannot be saved.
+    """
+    require("hopgate calibrate", *STATISTICS)
+    if save is not None:
+        saved_alphas.check_name(save)
+        saved_alphas.check_writable(router)
+    recorded, inputs = read_recorded(*outcomes)
+    classifier = load_router(router, profile)
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        advance(done, len(recorded.questions))
+
+    routed = route_all(classifier, recorded.questions, ALPHAS, count)
+    costs = None if goal.cost == "steps" else _costs(outcomes[0], goal.cost, recorded)
+    found = choose_alpha(recorded, routed.choices, ALPHAS, goal, costs=costs)
+    about = {
+        "profile": classifier.profile,
+        "goal": {name: value for name, value in asdict(goal).items() if value is not None},
+    }
+    if save is not None:
+        preset = {name: found[name] for name in ("alpha", "accuracy", "steps")} | about
+        preset |= {"labels": outcomes[0].name, "date": date.today().isoformat()}
+        saved_alphas.save_alpha(router, save, preset)
+    multi = np.full(len(recorded.questions), LABELS.index("C"), np.int8)
+    return {
+        "router": router,
+        **about,
+        **found,
+        "multi": {name: recorded.score(multi)[name] for name in ("accuracy", "steps")},
+        "inputs": inputs,
+        "saved": save,
+    }
+
+
+def choose_alpha(
+    recorded: Recorded,
+    choices: Choices,
+    alphas: Sequence[float],
+    goal: Goal,
+    seed: int = 0,
+    costs: Floats | None = None,
+) -> dict[str, Any]:
+    """Choose the α that meets a goal best, with 95% bootstrap intervals over the questions.
+
+    The intervals of accuracy and steps are the 2.5th to 97.5th percentile over `RESAMPLES`
+    resamples at the chosen α; the interval of α is over the α that each resample would choose.
+    Accuracy at the best of many α, on the questions that chose it, is slightly optimistic; the
+    interval does not correct that.
+
+    Args:
+        recorded: The outcomes.
+        choices: [alphas, questions], what the router decides at each α.
+        alphas: The values to choose from.
+        goal: What α must achieve.
+        seed: Seed of the resampling.
+        costs: [questions, 3], what is budgeted, if that is not steps; its mean is returned too.
+
+    Returns:
+        `alpha`, `accuracy`, `steps`, `shares`, `interval` (low and high of the first three),
+        `resamples`, and `infeasible`: in how many of these no α met the goal.
+
+    Raises:
+        ValueError: No α meets the goal; the message says what can be reached.
+    """
+    rows, table = np.arange(len(recorded.questions)), recorded.steps if costs is None else costs
+    right, cost = recorded.correct_for(choices).astype(float), table[rows, choices]
+    accuracy, steps = right.mean(-1), cost.mean(-1)
+    chosen = int(goal.best(accuracy, steps))
+    if chosen < 0:
+        raise ValueError(_unreachable(goal, alphas, accuracy, steps))
+    means = resampled_means(np.concatenate([right, cost]), RESAMPLES, seed)
+    accuracies, spent = np.split(means, 2, axis=1)
+    again = goal.best(accuracies, spent)
+    feasible = np.asarray(alphas)[again[again >= 0]]
+    score = recorded.score(choices[chosen])
+    return {
+        "alpha": float(alphas[chosen]),
+        "accuracy": score["accuracy"],
+        "steps": score["steps"],
+        goal.cost: float(steps[chosen]),
+        "shares": score["shares"],
+        "interval": {
+            "alpha": percentile_interval(feasible) if len(feasible) else None,
+            "accuracy": percentile_interval(accuracies[:, chosen]),
+            goal.cost: percentile_interval(spent[:, chosen]),
+        },
+        "resamples": RESAMPLES,
+        "infeasible": int((again < 0).sum()),
+    }
+
+
+def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:
+    if goal.min_accuracy is not None:
+        best, wanted = int(accuracy.argmax()), f"reaches an accuracy of {goal.min_accuracy:g}"
+        extreme = "the most accurate"
+    else:
+        budget = getattr(goal, f"budget_{goal.cost}")
+        best, wanted = int(steps.argmin()), f"stays within {budget:g} {goal.cost}"
+        extreme = "the cheapest"
+    return (
+        f"no α {wanted} on these labels; {extreme}, α = {alphas[best]:g}, has "
+        f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} {goal.cost}"
+    )
+
+
+def _costs(labels: Path, cost: str, recorded: Recorded) -> Floats:
+    """Return the calls or tokens of each strategy, which `hopgate label` writes with its labels."""
+    rows, _ = read_jsonl(labels, lambda row, _: row, expected="--labels as of `hopgate label`")
+    try:
+        found = [[_total(row[cost][name]) for name in FLARE_NAMES] for row in rows]
+    except (KeyError, TypeError):
+        found = []
+    if len(found) != len(recorded.questions):
+        raise ValueError(
+            f"--budget-{cost} needs the {cost} of every question, which `hopgate label` writes; "
+            f"{labels} does not have them"
+        )
+    return np.array(found, dtype=np.float64)
+
+
+def _total(cost: float | dict[str, float]) -> float:
+    return sum(cost.values()) if isinstance(cost, dict) else cost

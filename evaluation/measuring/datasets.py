@@ -1,0 +1,219 @@
+"""Files of questions with accepted answers: RetrievalQA's release, and files of your own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hopgate.common.files import (
+    BadRow,
+    has_surrogate,
+    read_jsonl,
+    required_text,
+    sha256,
+    shown,
+)
+from hopgate.nodes.texts.text import check_question, normalise
+from hopgate.retrievers.base import Hit, make_passage
+
+NEW_WORLD, LONG_TAIL = "new-world", "long-tail"
+KINDS = {
+    "realtimeqa": NEW_WORLD,
+    "freshqa": NEW_WORLD,
+    "toolqa": LONG_TAIL,
+    "popqa": LONG_TAIL,
+    "triviaqa": LONG_TAIL,
+}
+"""RetrievalQA's sources: knowledge newer than the models, or rare (the paper, section 2)."""
+ANSWERS = ("answers", "ground_truth", "answer")
+"""Fields that may hold the accepted answers; the first that is present counts."""
+
+
+class Example(NamedTuple):
+    """One question with its accepted answers.
+
+    Attributes:
+        id: Unique within its file.
+        question: The question.
+        golds: Accepted answers; at least one is more than articles and punctuation. None, if the
+            file was read for a judge that needs none.
+        source: The dataset that it comes from; empty if unknown.
+        passages: Passages that come with it, best first; `score` is 1/rank. None is empty or
+            repeated.
+        answerable: Whether a model can answer without retrieval; None if unknown.
+    """
+
+    id: str
+    question: str
+    golds: tuple[str, ...]
+    source: str
+    passages: tuple[Hit, ...]
+    answerable: bool | None
+
+
+def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example], list[BadRow]]:
+    """Read RetrievalQA's JSONL as the authors publish it.
+
+    Rows hold `data_source`, `question`, `ground_truth`, `context`, and optionally `question_id`
+    (default: source and line number) and `param_knowledge_answerable` (1: GPT-2 knew the answer,
+    so no retrieval is needed). A passage of `context` is an object with `title` or `text`, or
+    plain text; lone surrogates in passages are replaced.
+
+    Args:
+        path: The file.
+        skip_bad: Leave out and return bad rows instead of refusing the file.
+
+    Raises:
+        ValueError: The file is missing, has no usable row, or has a bad row and `skip_bad` is
+            off. The message names file and line.
+    """
+    return _read(path, _retrievalqa_example, "RetrievalQA's JSONL", skip_bad)
+
+
+def read_examples(
+    path: Path, skip_bad: bool = False, *, answers_needed: bool = True
+) -> tuple[list[Example], list[BadRow]]:
+    """Read JSONL rows of `question`, one of `ANSWERS`, and optionally `id` and `dataset`.
+
+    The answers are a list, a list as JSON in a string, or one text. Other fields are ignored. A
+    row without `id` gets one from its dataset and line number.
+
+    Args:
+        path: The file.
+        skip_bad: Leave out and return bad rows instead of refusing the file.
+        answers_needed: Refuse rows without accepted answers.
+
+    Raises:
+        ValueError: As `read_retrievalqa`.
+    """
+    expected = 'JSONL with rows such as {"question": "…", "answers": ["…"]}'
+    parse = partial(_question_example, answers_needed=answers_needed)
+    return _read(path, parse, expected, skip_bad)
+
+
+def question_id(question: str) -> str:
+    """Return an id that follows from the question, but for case, punctuation and articles."""
+    return hashlib.sha256(normalise(question).encode()).hexdigest()[:16]
+
+
+def data_summary(path: Path, rows: int, bad_rows: int) -> dict[str, Any]:
+    """Return how reports identify their data: `name`, `sha256`, `rows` and `bad_rows`.
+
+    Args:
+        path: The file.
+        rows: How many of its questions were used.
+        bad_rows: How many lines were left out.
+    """
+    return {"name": path.name, "sha256": sha256(path), "rows": rows, "bad_rows": bad_rows}
+
+
+def _read(
+    path: Path,
+    parse: Callable[[dict[str, Any], int], Example],
+    expected: str,
+    skip_bad: bool,
+) -> tuple[list[Example], list[BadRow]]:
+    return read_jsonl(
+        path,
+        parse,
+        expected=expected,
+        skip_bad=skip_bad,
+        unique="id",
+        remedy="; correct the file, or leave out bad rows with --skip-bad-rows",
+    )
+
+
+def _retrievalqa_example(fields: dict[str, Any], line: int) -> Example:
+    for name in ("ground_truth", "context"):
+        if name not in fields:
+            raise ValueError(f"{name} is missing")
+    answerable = fields.get("param_knowledge_answerable")
+    if answerable not in (None, 0, 1):
+        raise ValueError(f"param_knowledge_answerable is {shown(answerable)}; it must be 0 or 1")
+    source = required_text(fields, "data_source")
+    return Example(
+        id=_row_id(fields, "question_id", f"{source}_{line}"),
+        question=check_question(required_text(fields, "question")),
+        golds=_golds(fields, "ground_truth"),
+        source=source,
+        passages=_passages(fields["context"]),
+        answerable=None if answerable is None else bool(answerable),
+    )
+
+
+def _question_example(fields: dict[str, Any], line: int, *, answers_needed: bool) -> Example:
+    question = check_question(required_text(fields, "question"))
+    accepted = next((name for name in ANSWERS if fields.get(name) is not None), None)
+    if accepted is None and answers_needed:
+        raise ValueError(f"the accepted answers are missing; give {' or '.join(ANSWERS)}")
+    dataset = required_text(fields, "dataset") if fields.get("dataset") is not None else ""
+    return Example(
+        id=_row_id(fields, "id", f"{dataset}_{line}" if dataset else str(line)),
+        question=question,
+        golds=_golds(fields, accepted) if accepted else (),
+        source=dataset,
+        passages=(),
+        answerable=None,
+    )
+
+
+def _row_id(fields: dict[str, Any], name: str, default: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return required_text(fields, name)
+
+
+def _golds(fields: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = fields[name]
+    if isinstance(value, str):
+        value = _list_in_string(value)
+    if not isinstance(value, list) or not all(isinstance(gold, str) for gold in value):
+        raise ValueError(f"{name} is {shown(value)}; it must list strings")
+    if not value:
+        raise ValueError(f"{name} is an empty list; a question needs an accepted answer")
+    if not any(map(normalise, value)):
+        raise ValueError(
+            f"{name} {shown(value)} is only articles and punctuation, which match nothing"
+        )
+    if any(map(has_surrogate, value)):
+        raise ValueError(f"{name} contains half of a character (a lone surrogate)")
+    return tuple(value)
+
+
+def _list_in_string(value: str) -> list[str]:
+    """Return the list that a string holds as JSON; else the string as the only answer."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return [value]
+    is_list = isinstance(found, list) and all(isinstance(gold, str) for gold in found)
+    return found if is_list else [value]
+
+
+def _passages(value: Any) -> tuple[Hit, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"context is {shown(value)}; it must be a list of passages")
+    made = (make_passage(*_title_and_text(passage)) for passage in value)
+    unique = {each["id"]: each for each in made if each["title"] or each["text"]}
+    return tuple(
+        Hit(id=each["id"], title=each["title"], text=each["text"], score=1 / rank)
+        for rank, each in enumerate(unique.values(), 1)
+    )
+
+
+def _title_and_text(passage: Any) -> tuple[str, str]:
+    if isinstance(passage, str):
+        passage = {"text": passage}
+    if not isinstance(passage, dict):
+        raise ValueError(f"a passage of context is {shown(passage)}; it must be an object or text")
+    title, text = (passage.get(name) or "" for name in ("title", "text"))
+    if not isinstance(title, str) or not isinstance(text, str):
+        raise ValueError("title and text of a passage of context must be strings")
+    return title, text

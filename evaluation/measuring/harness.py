@@ -1,0 +1,254 @@
+"""What evaluations ask: the whole graph, the graph as RetrievalQA runs it, or the gate alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import TypedDict
+
+from hopgate.evaluation.measuring.datasets import Example
+from hopgate.evaluation.measuring.matching import exact_match, f1, match
+from hopgate.evaluation.measuring.scores import Answered, Prediction
+from hopgate.graphs.adaptive import build_graph
+from hopgate.nodes.gate import decide
+from hopgate.nodes.prompts.demonstrations import load_pool
+from hopgate.nodes.run.context import FIXED, Context
+from hopgate.nodes.run.resources import RETRIEVER_FAILED, RetrievalFailed
+from hopgate.nodes.run.runtime import NodeRuntime, Resources
+from hopgate.nodes.texts.text import without_marks
+from hopgate.retrievers.base import Hit
+
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
+
+class Question(NamedTuple):
+    """A question and its id."""
+
+    id: str
+    question: str
+
+
+class GateReply(TypedDict):
+    """What a gate decided about one question, and what that cost; a line of a journal."""
+
+    id: str
+    question: str
+    retrieve: bool
+    verdict: str
+    value: float | None
+    """P(Yes) or uncertainty; None: the gate has none."""
+    threshold: float | None
+    llm_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class OneRetrieval:
+    """A stand-in for the router: after a Yes there is always one retrieval, as in RetrievalQA."""
+
+    source = "one-retrieval"
+
+    def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
+        """Return label B for every question, whatever α."""
+        return [{"A": 0.0, "B": 1.0, "C": 0.0} for _ in questions]
+
+
+_passages: ContextVar[tuple[Hit, ...]] = ContextVar("passages")
+
+
+class GivenPassages:
+    """A retriever that finds the passages which come with the current example.
+
+    The example is identified by the task that asks about it, not by its text: two examples may
+    have the same text.
+    """
+
+    def give(self, passages: tuple[Hit, ...]) -> None:
+        """Set what searches of the running task find from now on."""
+        _passages.set(passages)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Return the first `k` passages of the example, for each query."""
+        return [list(_passages.get()[:k]) for _ in queries]
+
+
+class _GraphPart:
+    """A part of the graph with its resources; see `remote.Subject`."""
+
+    options: tuple[bool, ...] = ()
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._loaded = set[Context]()
+        self._lock = asyncio.Lock()
+
+    async def check(self, context: Context) -> None:
+        """Raise ValueError where a run could not use something later."""
+        await self._resources.check(context)
+
+    async def _warm_up(self, context: Context) -> None:
+        """Load what a context needs once, so that no question's time includes loading."""
+        async with self._lock:
+            if context not in self._loaded:
+                await self._load(context)
+                self._loaded.add(context)
+
+    async def _load(self, context: Context) -> None:
+        runtime = NodeRuntime(context, self._resources)
+        await runtime.model()
+        if context.strategy != "none" and context.gate != "never":
+            with suppress(RetrievalFailed):  # the question's own search reports it better
+                await runtime.search("warm up", 1)
+        if context.strategy == "auto":
+            await runtime.route("warm up")
+        if context.demos != FIXED:
+            pool = await asyncio.to_thread(load_pool, Path(context.demos))
+            await asyncio.to_thread(pool.pick, "warm up", 2)
+
+
+class WholeGraph(_GraphPart):
+    """The graph as `hopgate ask` runs it, with the index and the router of the context."""
+
+    fields, item = Answered.__required_keys__, Example
+
+    def __init__(self) -> None:
+        """Compile the graph."""
+        super().__init__(Resources())
+        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph()
+
+    async def ask(self, item: Example, context: Context) -> Answered:
+        """Ask one question and score the answer.
+
+        Raises:
+            RuntimeError: The model or the retriever failed; the message names the question.
+        """
+        await self._warm_up(context)
+        result = await _final_state(self._graph, item, context)
+        decision = result["decision"]
+        prediction = _scored(item, result)
+        prediction["retrieve"] = decision["strategy"] != "none"
+        return Answered(
+            **prediction,
+            strategy=decision["strategy"],
+            stop_reason=decision["stop_reason"],
+            cited=len(result["citations"]),
+            doubt=decision["doubt"],
+        )
+
+
+class SingleRetrievalGraph(_GraphPart):
+    """The graph as RetrievalQA runs it: gate, at most one retrieval, answer.
+
+    Args:
+        given: Retrieve each example's own passages instead of searching the context's index.
+    """
+
+    fields, item = Prediction.__required_keys__, Example
+
+    def __init__(self, given: bool) -> None:
+        """Compile the graph."""
+        self.options = (given,)
+        self._given = GivenPassages() if given else None
+        router = OneRetrieval()
+        super().__init__(Resources(retriever=self._given, router=router))
+        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
+            retriever=self._given, router=router
+        )
+
+    async def ask(self, item: Example, context: Context) -> Prediction:
+        """Ask one question and score the answer.
+
+        Raises:
+            RuntimeError: The model or the retriever failed; the message names the question.
+        """
+        if self._given:
+            self._given.give(item.passages)
+        await self._warm_up(context)
+        return _scored(item, await _final_state(self._graph, item, context))
+
+
+class GateAlone(_GraphPart):
+    """The gate as the graph runs it, with nothing after it."""
+
+    fields, item = GateReply.__required_keys__, Question
+
+    def __init__(self) -> None:
+        """Put stand-ins in place of what follows the gate."""
+        super().__init__(Resources(retriever=GivenPassages(), router=OneRetrieval()))
+
+    async def ask(self, item: Question, context: Context) -> GateReply:
+        """Ask the gate about one question.
+
+        Raises:
+            RuntimeError: The model failed; the message names the question.
+        """
+        runtime = NodeRuntime(context, self._resources)
+        try:
+            decision = await decide(item.question, runtime)
+        except RuntimeError as error:
+            raise RuntimeError(f"question {item.id}: {error}") from error
+        p_yes = decision["p_yes"]
+        return GateReply(
+            id=item.id,
+            question=item.question,
+            retrieve=decision["retrieve"],
+            verdict=decision["answer"],
+            value=decision["uncertainty"] if p_yes is None else p_yes,
+            threshold=decision["threshold"],
+            llm_calls=runtime.usage["llm_calls"],
+            prompt_tokens=runtime.usage["prompt_tokens"],
+            completion_tokens=runtime.usage["completion_tokens"],
+        )
+
+
+async def _final_state(
+    graph: CompiledStateGraph[Any, Context, Any, Any], example: Example, context: Context
+) -> dict[str, Any]:
+    """Run the graph, by default with the papers' short answers.
+
+    A retriever that failed is an error here, not an answer.
+    """
+    if context.answers == "auto":
+        context = context.model_copy(update={"answers": "short"})
+    try:
+        result: dict[str, Any] = await graph.ainvoke(
+            {"question": example.question}, context=context
+        )
+    except RuntimeError as error:
+        raise RuntimeError(f"question {example.id}: {error}") from error
+    for warning in result["decision"]["warnings"]:
+        if RETRIEVER_FAILED in warning:
+            raise RuntimeError(f"question {example.id}: {warning}")
+    return result
+
+
+def _scored(example: Example, result: dict[str, Any]) -> Prediction:
+    gate, usage = result["decision"]["gate"], result["usage"]
+    answer = without_marks(result["answer"], result["citations"])
+    golds = example.golds
+    return Prediction(
+        id=example.id,
+        question=example.question,
+        source=example.source,
+        answerable=example.answerable,
+        retrieve=gate["retrieve"],
+        verdict=gate["answer"],
+        p_yes=gate["p_yes"],
+        uncertainty=gate["uncertainty"],
+        prediction=answer,
+        known=result["decision"]["answered"],
+        match=match(answer, golds),
+        em=exact_match(answer, golds),
+        f1=f1(answer, golds),
+        retrieval_steps=usage["retrieval_steps"],
+        llm_calls=usage["llm_calls"],
+        prompt_tokens=usage["prompt_tokens"],
+        completion_tokens=usage["completion_tokens"],
+        ms=round(sum(usage["ms"].values()), 1),
+    )

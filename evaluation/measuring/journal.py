@@ -1,0 +1,159 @@
+"""A journal of rows on disk, so that long work can resume after a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Set
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from hopgate.common.files import json_bytes, json_line, parse_object, write_atomic
+from hopgate.evaluation.reports.output import append_lines
+
+MAX_SHOWN_CHARS = 60
+"""Of a setting's value in an error message."""
+
+
+class Journal(ExitStack):
+    """A JSONL file of finished rows, each with an `id`; use it as a context manager.
+
+    The settings that the rows depend on are saved beside them, in `NAME.settings.json`; a later
+    process must use the same ones. A last line cut short by a kill is dropped. While a journal
+    is open, no other process can open it.
+
+    Attributes:
+        path: The file of rows.
+        done: The rows so far, by id.
+
+    Args:
+        path: The file of rows; its folder is created.
+        settings: What the rows depend on, as JSON values.
+        overwrite: Discard what is there.
+        fields: What each row must have.
+
+    Raises:
+        ValueError: The file was written with other settings, or is not a journal.
+        RuntimeError: Another process has it open, or it cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, Any],
+        overwrite: bool = False,
+        fields: Set[str] = frozenset(("id",)),
+    ) -> None:
+        """Take the lock, compare the settings and read the rows."""
+        super().__init__()
+        self.path = path
+        self.done: dict[str, dict[str, Any]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.enter_context(FileLock(path.with_name(f".{path.stem}.lock"), timeout=0))
+            if overwrite:
+                path.unlink(missing_ok=True)
+                settings_path(path).unlink(missing_ok=True)
+            self._check_settings(json.loads(json.dumps(settings)))
+            self._read(fields)
+            self._file = self.enter_context(path.open("ab", buffering=0))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Timeout):
+                raise RuntimeError(
+                    f"{path} is in use by another process; wait for it, or use another --out"
+                ) from error
+            if isinstance(error, OSError):
+                raise _unusable(path, error) from error
+            raise
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Save a row; it is on the disk when this returns.
+
+        Raises:
+            RuntimeError: It cannot be written.
+        """
+        try:
+            append_lines(self._file, json_line(row))
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        self.done[str(row["id"])] = dict(row)
+
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        before = stored_settings(self.path)
+        if before is None:
+            if self.path.exists() and self.path.stat().st_size:
+                raise ValueError(
+                    f"{self.path} has rows, but {settings_path(self.path).name} is missing; use "
+                    "--overwrite to start again, or another --out"
+                )
+            write_atomic(settings_path(self.path), json_bytes(settings))
+        elif before != settings:
+            raise ValueError(
+                f"{self.path} was written with other settings ({_difference(before, settings)}); "
+                "use --overwrite to start again, or another --out"
+            )
+
+    def _read(self, fields: Set[str]) -> None:
+        """Read the rows, and cut off a last line that has no end."""
+        if not self.path.exists():
+            return
+        with self.path.open("r+b") as file:
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            file.truncate(len(whole))
+        for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+            try:
+                row = parse_object(line)
+                if missing := sorted(fields - row.keys()):
+                    raise ValueError(f"it lacks {', '.join(map(repr, missing))}")
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.path}:{number}: not a row of this journal ({error}); remove the line, "
+                    "use --overwrite to start again, or another --out"
+                ) from error
+            self.done[str(row["id"])] = row
+
+
+def settings_path(path: Path) -> Path:
+    """Return where the settings of a journal are saved."""
+    return path.with_name(f"{path.stem}.settings.json")
+
+
+def stored_settings(path: Path) -> dict[str, Any] | None:
+    """Return the settings that a journal was written with; None if there is none.
+
+    Raises:
+        ValueError: They are damaged.
+        RuntimeError: They cannot be read.
+    """
+    file = settings_path(path)
+    try:
+        return parse_object(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unusable(path, error) from error
+    except ValueError as error:
+        raise ValueError(
+            f"{file} does not hold settings ({error}); use --overwrite, or another --out"
+        ) from error
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}: {_shown(before, name)} in the file, {_shown(now, name)} now"
+        for name in {**before, **now}
+        if name not in before or name not in now or before[name] != now[name]
+    )
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    text = json.dumps(settings[name], ensure_ascii=False) if name in settings else "not set"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+
+
+def _unusable(path: Path, error: OSError) -> RuntimeError:
+    return RuntimeError(f"{path} cannot be used: {error}; use another --out")

@@ -1,0 +1,259 @@
+"""Replaying routers on recorded outcomes, without asking any model again.
+
+Every question was answered once with all three strategies (`hopgate label`, or published labels).
+A replay routes the questions at some α and looks up whether the chosen strategy was correct, and
+how many steps it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
+from hopgate.common.files import read_json
+from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
+from hopgate.evaluation.measuring.scores import number_of_at_least
+
+MULTI_STEPS = {
+    "squad": 4.52,
+    "nq": 5.04,
+    "trivia": 5.28,
+    "musique": 3.60,
+    "hotpotqa": 5.53,
+    "2wikimultihopqa": 4.17,
+}
+"""Mean steps of the multi-step strategy, FLAN-T5-XL (Adaptive-RAG, table of steps)."""
+MEAN_MULTI_STEPS = 4.69
+"""For questions of other datasets: the mean over the six."""
+BATCH = 512
+"""Questions routed at every α between two progress updates."""
+
+Choices: TypeAlias = NDArray[np.int8]
+"""Indices into `LABELS`, and so into `STRATEGIES`."""
+Probabilities: TypeAlias = NDArray[np.float64]
+
+
+class Routes(Protocol):
+    """What a replay needs from a router."""
+
+    def route_alphas(
+        self, questions: Sequence[str], alphas: Sequence[float]
+    ) -> list[list[dict[str, float]]]:
+        """Return the probabilities of A, B and C for each question, one list for each α."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Questions, with the outcome and the steps of each strategy.
+
+    Attributes:
+        questions: The questions, as a router gets them.
+        datasets: The dataset of each; empty if unknown.
+        correct: [questions, 3], whether none, single and multi were correct.
+        steps: [questions, 3], the steps they take: 0, 1, and those of multi-step.
+    """
+
+    questions: tuple[str, ...]
+    datasets: NDArray[np.str_]
+    correct: NDArray[np.bool_]
+    steps: NDArray[np.float64]
+
+    def correct_for(self, choices: Choices) -> NDArray[np.bool_]:
+        """Return whether the chosen strategies were correct; `choices` is [..., questions]."""
+        return self.correct[np.arange(len(self.questions)), choices]
+
+    def steps_for(self, choices: Choices) -> NDArray[np.float64]:
+        """Return the steps of the chosen strategies; `choices` is [..., questions]."""
+        return self.steps[np.arange(len(self.questions)), choices]
+
+    def oracle(self) -> Choices:
+        """Return the cheapest correct strategy for each question; none where no one was."""
+        return np.asarray(self.correct.argmax(-1), np.int8)
+
+    def score(self, choices: Choices) -> dict[str, Any]:
+        """Return `accuracy`, mean `steps`, `shares` of A, B and C, and these by `datasets`."""
+        named = [str(name) for name in np.unique(self.datasets) if name]
+        return {
+            **self._score(choices, np.ones(len(choices), bool)),
+            "datasets": {name: self._score(choices, self.datasets == name) for name in named},
+        }
+
+    def _score(self, choices: Choices, among: NDArray[np.bool_]) -> dict[str, Any]:
+        shares = np.bincount(choices[among], minlength=len(LABELS)) / among.sum()
+        return {
+            "accuracy": float(self.correct_for(choices)[among].mean()),
+            "steps": float(self.steps_for(choices)[among].mean()),
+            "shares": dict(zip(LABELS, shares.tolist(), strict=True)),
+        }
+
+
+class Routed(NamedTuple):
+    """A router's decisions.
+
+    Attributes:
+        choices: [alphas, questions], 0, 1 and 2 for A, B and C.
+        first: [questions, 3], the probabilities at the first α.
+        last: The same at the last α.
+    """
+
+    choices: Choices
+    first: Probabilities
+    last: Probabilities
+
+
+def read_recorded(
+    labels: Path, questions: Path | None, steps_multi: str | None
+) -> tuple[Recorded, dict[str, Any]]:
+    """Read recorded outcomes.
+
+    Args:
+        labels: JSONL of label rows with `correct`.
+        questions: JSONL of all questions; None: those of the labels.
+        steps_multi: See `multi_steps`.
+
+    Returns:
+        The outcomes, and what a document says about their origin.
+
+    Raises:
+        ValueError: A file or a number is invalid, or labels and questions do not match.
+    """
+    rows = read_labels(labels)
+    given = read_questions(questions) if questions else rows
+    steps = multi_steps(steps_multi, {each.dataset for each in given})
+    try:
+        recorded = join(given, rows, steps)
+    except ValueError as error:
+        raise ValueError(f"{labels}: {error}") from error
+    return recorded, {
+        "labels": str(labels),
+        "questions": str(questions) if questions else None,
+        "multi_steps": steps,
+        "question_count": len(given),
+        "answered_count": int(recorded.correct.any(-1).sum()),
+    }
+
+
+def join(
+    questions: Sequence[QuestionRow],
+    labels: Iterable[LabelRow],
+    steps: Mapping[str, float],
+) -> Recorded:
+    """Join questions and their recorded outcomes.
+
+    Args:
+        questions: All questions to route.
+        labels: Outcomes; a question without one counts as wrong under every strategy.
+        steps: Steps of multi-step for each dataset of the questions; see `multi_steps`.
+
+    Raises:
+        ValueError: There are no questions, or a label lacks `correct` or has an unknown id.
+    """
+    if not questions:
+        raise ValueError("there are no questions to replay; give at least one")
+    correct_by_id = {row.id: _correct(row) for row in labels}
+    known = {question.id for question in questions}
+    if unknown := [each for each in correct_by_id if each not in known]:
+        raise ValueError(
+            f"{len(unknown)} of {len(correct_by_id)} labels, the first with id {unknown[0]!r}, "
+            "belong to questions that the question file lacks; give the file that they were made "
+            "from, or none"
+        )
+    correct = [[name in correct_by_id.get(row.id, ()) for name in STRATEGIES] for row in questions]
+    return Recorded(
+        questions=tuple(each.question for each in questions),
+        datasets=np.array([each.dataset for each in questions]),
+        correct=np.array(correct, dtype=bool),
+        steps=np.array([[0.0, 1.0, steps[each.dataset]] for each in questions]),
+    )
+
+
+def _correct(row: LabelRow) -> frozenset[str]:
+    if row.correct is None:
+        raise ValueError(
+            f"the label with id {row.id!r} has no field correct; a replay needs to know, for every "
+            f"label, which of {', '.join(FLARE_NAMES)} were correct"
+        )
+    return row.correct
+
+
+def multi_steps(given: str | None, datasets: Iterable[str]) -> dict[str, float]:
+    """Return the steps of a multi-step answer for each dataset.
+
+    Args:
+        given: A number for all, or a JSON file with one for each dataset. None: `MULTI_STEPS`,
+            and `MEAN_MULTI_STEPS` for other datasets.
+        datasets: Names; empty for questions of unknown origin.
+
+    Raises:
+        ValueError: A number is missing, invalid or below 1, or the file cannot be read.
+    """
+    names = sorted(set(datasets))
+    if given is None:
+        return {name: MULTI_STEPS.get(name, MEAN_MULTI_STEPS) for name in names}
+    try:
+        return dict.fromkeys(names, number_of_at_least(1, float(given), "--steps-multi"))
+    except ValueError:
+        if not Path(given).is_file():
+            raise ValueError(
+                f"--steps-multi is {given!r}; give a number of at least 1, or a JSON file with one "
+                "for each dataset"
+            ) from None
+    found = read_json(Path(given), "--steps-multi")
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"{given} has no steps for the dataset {missing[0]!r}; add them")
+    return {name: number_of_at_least(1, found[name], f"{given}: {name}") for name in names}
+
+
+def route_all(
+    router: Routes,
+    questions: Sequence[str],
+    alphas: Sequence[float],
+    advance: Callable[[int], None],
+) -> Routed:
+    """Route every question at every α; the most probable label wins, ties go to the cheaper.
+
+    Args:
+        router: Gives the probabilities.
+        questions: At least one.
+        alphas: At least one, each from 0 to 1.
+        advance: Called with how many more questions are done.
+    """
+    if not getattr(router, "one_pass", True):
+        return _route_by_alpha(router, questions, alphas, advance)
+    parts = []
+    for start in range(0, len(questions), BATCH):
+        batch = list(questions[start : start + BATCH])
+        parts.append(_routed(router.route_alphas(batch, alphas)))
+        advance(len(batch))
+    return Routed(
+        choices=np.concatenate([part.choices for part in parts], axis=1),
+        first=np.concatenate([part.first for part in parts]),
+        last=np.concatenate([part.last for part in parts]),
+    )
+
+
+def _route_by_alpha(
+    router: Routes,
+    questions: Sequence[str],
+    alphas: Sequence[float],
+    advance: Callable[[int], None],
+) -> Routed:
+    """Route as `route_all`, for a router with other weights at each α: blend each α once."""
+    found = []
+    for number, alpha in enumerate(alphas, 1):
+        found += router.route_alphas(list(questions), [alpha])
+        done = [len(questions) * count // len(alphas) for count in (number - 1, number)]
+        advance(done[1] - done[0])
+    return _routed(found)
+
+
+def _routed(found: list[list[dict[str, float]]]) -> Routed:
+    rows = np.array([[[each[label] for label in LABELS] for each in row] for row in found])
+    # argmax takes the first of equals, so the cheaper.
+    return Routed(choices=rows.argmax(-1).astype(np.int8), first=rows[0], last=rows[-1])

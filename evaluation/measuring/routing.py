@@ -1,0 +1,117 @@
+"""`hopgate route`: the router on its own, for one question or a file of them."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopgate.classifiers.decision import choose, doubts
+from hopgate.common.files import atomic_write, read_jsonl
+from hopgate.common.strategies import LABELS
+from hopgate.nodes.texts.text import check_question
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.router import Router
+
+BATCH = 256
+
+
+def route_one(question: str, alpha: float, router: str, profile: str) -> dict[str, Any]:
+    """Route one question.
+
+    Returns:
+        `label`, `probs` of A, B and C, `alpha`, `profile`, `reason`, and `ms`, the time of the
+        decision alone.
+    """
+    question = check_question(question)
+    classifier = _load(router, profile)
+    started = time.perf_counter()
+    (probs,) = classifier.route([question], alpha)
+    ms = (time.perf_counter() - started) * 1000
+    label, reason = choose(probs, alpha, doubts(classifier, [question])[0])
+    return {
+        "label": label,
+        "probs": probs,
+        "alpha": alpha,
+        "profile": classifier.profile,
+        "reason": reason,
+        "ms": round(ms, 2),
+    }
+
+
+def route_file(
+    source: Path,
+    target: Path,
+    alpha: float,
+    router: str,
+    profile: str,
+    advance: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Route every row of a JSONL file; rows keep all their fields and gain `route`.
+
+    `route` holds `label`, `probs` of A, B and C, `alpha` and `reason`. The output appears when
+    it is complete.
+
+    Args:
+        source: JSONL rows with `question` and without `route`.
+        target: JSONL to write, in an existing folder; an existing file is replaced.
+        alpha: 0 cheapest to 1 most reliable.
+        router: Folder of the router's weights, or `builtin`.
+        profile: Which LLM's outcomes the router follows, or `auto`.
+        advance: Called with how many rows are done, and the total.
+
+    Returns:
+        `output`, `rows`, `alpha`, `profile`, the share of each label, and `ms`, the time of all
+        decisions.
+
+    Raises:
+        ValueError: The file cannot be read or has no rows, a row has no question or already has
+            `route` (the message names the line), or `target` cannot be a file.
+    """
+    if target.exists() and not target.is_file():
+        raise ValueError(f"--output {target} is not a file; name a file to write")
+    if not target.parent.is_dir():
+        raise ValueError(f"--output {target}: the folder {target.parent} does not exist; create it")
+    rows, _ = read_jsonl(source, _row, expected="--input with a `question` in each row")
+    classifier = _load(router, profile)
+    labels: list[str] = []
+    started = time.perf_counter()
+    for first in range(0, len(rows), BATCH):
+        batch = rows[first : first + BATCH]
+        questions = [check_question(row["question"]) for row in batch]
+        routed = zip(
+            batch, classifier.route(questions, alpha), doubts(classifier, questions), strict=True
+        )
+        for row, probs, doubt in routed:
+            label, reason = choose(probs, alpha, doubt)
+            labels.append(label)
+            row["route"] = {"label": label, "probs": probs, "alpha": alpha, "reason": reason}
+        advance(len(labels), len(rows))
+    ms = (time.perf_counter() - started) * 1000
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)  # NaN passes through
+    with atomic_write(target) as file:
+        file.writelines(line.encode(errors="backslashreplace") for line in lines)
+    return {
+        "output": str(target),
+        "rows": len(rows),
+        "alpha": alpha,
+        "profile": classifier.profile,
+        "shares": {label: labels.count(label) / len(labels) for label in LABELS},
+        "ms": round(ms, 2),
+    }
+
+
+def _load(router: str, profile: str) -> "Router":
+    from hopgate.classifiers.profiles import chosen_profile
+    from hopgate.classifiers.router import load_router
+    from hopgate.models import chat
+
+    return load_router(router, chosen_profile(router, profile, chat.resolve("auto")))
+
+
+def _row(fields: dict[str, Any], line: int) -> dict[str, Any]:
+    check_question(fields.get("question"))
+    if "route" in fields:
+        raise ValueError("the row already has the field `route`, which holds the decision")
+    return fields

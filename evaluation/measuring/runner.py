@@ -1,0 +1,297 @@
+"""The resumable runner behind every command that asks a model many questions.
+
+A run is one way to answer the questions: a context and a journal. Every finished answer is saved
+to the journal at once, so the same command resumes where an interrupted one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from hopgate.common.files import json_bytes, sha256
+from hopgate.common.workers import Workers
+from hopgate.evaluation.measuring.journal import Journal, stored_settings
+from hopgate.evaluation.measuring.remote import Row, Subject, asker
+from hopgate.evaluation.measuring.specs import Variant
+from hopgate.nodes.run.context import FIXED, Context
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, how many of its questions are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a command was given besides its questions.
+
+    Attributes:
+        settings: Fields of `Context` that differ from their defaults, for all runs.
+        concurrency: Maximum number of concurrent questions.
+        overwrite: Discard saved answers and ask everything again.
+        command: The command line, for reports.
+        progress: Shows progress.
+        workers: Who asks, each one question at a time; None for this process.
+    """
+
+    settings: Mapping[str, Any]
+    concurrency: int
+    overwrite: bool
+    command: str
+    progress: Progress
+    workers: Workers | None = None
+
+    @property
+    def model(self) -> str:
+        """The full name of the model.
+
+        Raises:
+            ValueError: The model is unknown.
+        """
+        from hopgate.models import chat
+
+        return chat.resolve(self.settings.get("model", "auto"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to answer the questions, and where the answers are saved.
+
+    Attributes:
+        name: Shown to people.
+        context: The context of every question.
+        settings: Everything that the answers depend on, for the journal.
+        shown: Those settings that are the run's own, for a report.
+        path: The journal.
+    """
+
+    name: str
+    context: Context
+    settings: dict[str, Any]
+    shown: dict[str, Any]
+    path: Path
+
+
+def make_run(
+    name: str,
+    path: Path,
+    job: Job,
+    data: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    dated: bool = False,
+) -> Run:
+    """Validate a run's settings, before anything is asked or overwritten.
+
+    Args:
+        name: Shown to people.
+        path: The journal.
+        job: The command's options.
+        data: What the answers depend on besides the context: the questions, the passages.
+        settings: The run's own fields of `Context`; they override the job's.
+        dated: Whether a prompt names today's date. A resumed run keeps the date on which it
+            started.
+
+    Raises:
+        ValueError: A setting is invalid, or the model is unknown.
+    """
+    given = {**job.settings, **(settings or {})}
+    model = job.model
+    context = Context(**{**given, "model": model})
+    if context.today is None:
+        started = None if job.overwrite else (stored_settings(path) or {}).get("today")
+        today = date.fromisoformat(started) if started else date.today()
+        context = context.model_copy(update={"today": today})
+    shown = _recorded(given, context)
+    if dated and context.today:
+        shown = {"today": context.today.isoformat(), **shown}
+    recorded = {"hopgate": version("hopgate"), **model_settings(model), **data, **shown}
+    return Run(name, context, recorded, shown, path)
+
+
+def make_runs(
+    variants: Sequence[Variant], folder: Path, job: Job, data: Mapping[str, Any]
+) -> list[Run]:
+    """Return a run for each variant, with its journal in `folder`; see `make_run`."""
+    return [
+        make_run(
+            each.name, folder / f"{each.slug}.jsonl", job, data, each.settings, dated=each.dated
+        )
+        for each in variants
+    ]
+
+
+def _recorded(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Return a run's settings for journals and reports, with files named by their content."""
+    from hopgate.classifiers.checkpoint import MANIFEST, router_folder
+    from hopgate.classifiers.profiles import chosen_profile
+
+    own = {name: each for name, each in given.items() if name not in ("model", "index", "today")}
+    if own.get("demos", FIXED) != FIXED:
+        own["demos"] = _identity(Path(own["demos"]), Path(own["demos"]))
+    if "router" in own or "profile" in own:
+        manifest = router_folder(context.router) / MANIFEST
+        own["router"] = _identity(Path(context.router), manifest)
+        own["profile"] = chosen_profile(context.router, context.profile, context.model)
+    return own
+
+
+def _identity(named: Path, content: Path) -> str:
+    return f"{named.name}, SHA-256 {sha256(content)}"
+
+
+def execute(
+    runs: Sequence[Run],
+    items: Mapping[str, Any],
+    subject: Subject,
+    job: Job,
+    saved_in: Path | None,
+    on_rows: Callable[[Mapping[str, Row]], None] = lambda _: None,
+) -> list[list[Any]]:
+    """Ask what the journals lack, one run after the other.
+
+    Args:
+        runs: The runs.
+        items: What to ask about, by id.
+        subject: What answers.
+        job: The command's options.
+        saved_in: Where the journals stay, for the error message; None if they do not.
+        on_rows: Called with all rows of a run, by id, when it starts and after each new row.
+
+    Returns:
+        For each run, its rows in the order of `items`.
+
+    Raises:
+        ValueError: A journal was written with other settings.
+        RuntimeError: The work failed; the message says what is saved where.
+        KeyboardInterrupt: It was interrupted, with the same message.
+    """
+
+    async def check() -> None:
+        for run in runs:
+            await subject.check(run.context)
+
+    async def ask() -> None:
+        for run, journal in zip(runs, journals, strict=True):
+            await _ask_one(run, journal, items, subject, job, on_rows)
+
+    asyncio.run(check())
+    with ExitStack() as stack:
+        journals = [
+            stack.enter_context(Journal(run.path, run.settings, job.overwrite, subject.fields))
+            for run in runs
+        ]
+        try:
+            asyncio.run(ask())
+        except (RuntimeError, KeyboardInterrupt) as error:
+            if saved_in is None:
+                raise
+            done = sum(each in journal.done for journal in journals for each in items)
+            interrupted = isinstance(error, KeyboardInterrupt)
+            raise (KeyboardInterrupt if interrupted else RuntimeError)(
+                f"{str(error) or 'interrupted'}; {done} of {len(runs) * len(items)} answers are "
+                f"saved in {saved_in}; run the same command again to resume"
+            ) from error
+        return [[journal.done[each] for each in items] for journal in journals]
+
+
+async def _ask_one(
+    run: Run,
+    journal: Journal,
+    items: Mapping[str, Any],
+    subject: Subject,
+    job: Job,
+    on_rows: Callable[[Mapping[str, Row]], None],
+) -> None:
+    waiting = [item for each, item in items.items() if each not in journal.done]
+    done = len(items) - len(waiting)
+
+    def save(row: Row) -> None:
+        nonlocal done
+        journal.append(row)
+        on_rows(journal.done)
+        done += 1
+        job.progress(run.name, done, len(items))
+
+    on_rows(journal.done)
+    job.progress(run.name, done, len(items))
+    if job.workers:
+        ask = asker(job.workers, subject, run.context)
+        await for_each(waiting, ask, job.workers.count, save)
+    else:
+        await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
+
+
+async def for_each(
+    items: Iterable[Item],
+    act: Callable[[Item], Awaitable[Result]],
+    concurrency: int,
+    on_done: Callable[[Result], None],
+) -> None:
+    """Act on every item, `concurrency` at a time.
+
+    After the first error nothing new is started; what is running is finished and passed on, since
+    it is paid for. Cancelling (Ctrl-C) abandons what is running.
+
+    Args:
+        items: What to act on, taken as places become free.
+        act: Acts on one item.
+        concurrency: Maximum number at a time, at least 1.
+        on_done: Called with each result as it arrives.
+
+    Raises:
+        Exception: The first error of `act` or `on_done`, once nothing runs any more.
+    """
+    waiting = iter(items)
+    errors: list[Exception] = []
+
+    async def work() -> None:
+        for item in waiting:
+            if errors:
+                return
+            try:
+                on_done(await act(item))
+            except Exception as error:
+                errors.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+    if errors:
+        raise errors[0]
+
+
+def endpoint(model: str) -> str | None:
+    """Return host and port of a model's server, without credentials; None: the embedded one."""
+    from hopgate.models import chat
+
+    if model == chat.LOCAL:
+        return None
+    return urlsplit(chat.base_url() or chat.OPENAI).netloc.rpartition("@")[2]
+
+
+def model_settings(model: str) -> dict[str, str]:
+    """Return how journals identify a model: two servers may use one name for different models."""
+    server = endpoint(model)
+    return {"model": model, **({"endpoint": server} if server else {})}
+
+
+def index_identity(index: Path) -> str:
+    """Return an index's name with a hash of its content."""
+    from hopgate.retrievers.index.manifest import info
+    from hopgate.retrievers.stores.names import is_store
+    from hopgate.retrievers.stores.opening import store_identity
+
+    if is_store(index):
+        return store_identity(index)
+    files = info(index)["files"]
+    return f"index {index.name}, SHA-256 {hashlib.sha256(json_bytes(files)).hexdigest()}"

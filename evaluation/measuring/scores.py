@@ -1,0 +1,366 @@
+"""Summaries of a run: decisions, answers, tokens, money and time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypedDict
+
+from hopgate.common.files import read_json
+from hopgate.common.strategies import STRATEGIES, Strategy
+from hopgate.evaluation.measuring.datasets import KINDS
+
+RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
+OUTCOMES = (RIGHT, WRONG, UNKNOWN)
+MUST_RETRIEVE, ANSWERABLE = "must-retrieve", "answerable"
+_BLOCK = 100
+
+
+class Prediction(TypedDict):
+    """What was decided, answered and used for one question: a line of the predictions file."""
+
+    id: str
+    question: str
+    source: str
+    answerable: bool | None
+    """Whether a model can answer without retrieval; None (unknown) counts as no."""
+    retrieve: bool
+    verdict: str
+    """The gate's answer: yes, no, invalid or skipped."""
+    p_yes: float | None
+    uncertainty: float | None
+    prediction: str
+    known: bool
+    """False: the answer is "I don't know"."""
+    match: bool
+    em: bool
+    f1: float
+    retrieval_steps: int
+    llm_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    ms: float
+
+
+class Answered(Prediction):
+    """What the whole graph decided, answered and used for one question."""
+
+    strategy: Strategy
+    """The path that was taken."""
+    stop_reason: str | None
+    """Why the loop ended; None without a loop."""
+    cited: int
+    """Number of passages that the answer rests on."""
+    doubt: str | None
+    """Why the answer may not be good enough; see `hopgate.nodes.run.state.Decision`."""
+
+
+Row = TypeVar("Row", bound=Prediction)
+
+
+class Price(NamedTuple):
+    """Price of a million tokens, in the currency of the price file.
+
+    Attributes:
+        input: Price of prompt tokens.
+        output: Price of completion tokens.
+    """
+
+    input: float
+    output: float
+
+
+def read_price(path: Path, model: str) -> Price:
+    """Read a model's price from a JSON file: `{"MODEL": {"input": 0.15, "output": 0.60}}`.
+
+    Args:
+        path: The file.
+        model: The full name of the model; the file may name `openai:NAME` as `NAME`.
+
+    Raises:
+        ValueError: The file cannot be read, lacks the model, or has a price that is not a number
+            of at least 0.
+    """
+    prices = read_json(path, "--prices")
+    name = next((each for each in (model, model.partition(":")[2]) if each in prices), None)
+    if name is None:
+        known = ", ".join(sorted(prices)) or "none"
+        raise ValueError(f"{path} has no price for model {model!r} (it has {known}); add it")
+    found = prices[name]
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: {name} is {found!r}; give input and output")
+    return Price(
+        *(
+            number_of_at_least(0, found.get(side), f"{path}: {name}: {side}")
+            for side in Price._fields
+        )
+    )
+
+
+def number_of_at_least(least: float, value: Any, where: str) -> float:
+    """Return a finite number from a JSON file.
+
+    Args:
+        least: The lowest valid value.
+        value: Any JSON value.
+        where: What it is, for the error message.
+
+    Raises:
+        ValueError: It is not a number, or too low.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < least:
+        raise ValueError(f"{where} is {value!r}; it must be a number of at least {least:g}")
+    return float(value)
+
+
+def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> dict[str, Any]:
+    """Summarise predictions; shares and scores are from 0 to 1, and no text is included.
+
+    Args:
+        predictions: At least one, each question once.
+        price: Price of the model; None leaves cost out.
+
+    Returns:
+        The metrics of `headline`, and:
+
+            - `flow`: how many questions, by `yes` and `no` (retrieved), were `right`, `wrong` or
+              `unknown` (the paper's figure 1). "I don't know" is never right here, even where the
+              match metric says so (gold "no" is contained in "i dont know").
+            - `tokens`: `prompt`, `completion` and `total`, and the same in `per_question`; the
+              gate's call is included.
+            - `llm_calls`, `retrieval_steps`: per question.
+            - `cost`: `total` and `per_question`; None without a price, or where the endpoint
+              counts no tokens.
+            - `ms`: `mean`, `p50` and `p95` of a question's time.
+            - `by_source`, `by_kind` (new-world and long-tail; other sources are in neither) and
+              `by_need` (must-retrieve and answerable): `headline` of each group that occurs.
+            - `decision`: see `decision`.
+
+    """
+    return {
+        **headline(predictions),
+        **_usage(predictions, price),
+        "flow": _flow(predictions),
+        "by_source": _parts(predictions, headline, lambda row: row["source"]),
+        "by_kind": _parts(predictions, headline, lambda row: KINDS.get(row["source"].lower(), "")),
+        "by_need": _parts(
+            predictions, headline, lambda row: ANSWERABLE if row["answerable"] else MUST_RETRIEVE
+        ),
+        "decision": decision(predictions),
+    }
+
+
+def headline(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """Return the metrics that are also given for each group of questions.
+
+    Returns:
+        `n`; `retrieval_rate`, the share of questions with a retrieval; `retrieval_accuracy`, the
+        same among questions that must retrieve (the paper, section 3.2; None without any); the
+        means of `match`, `em` and `f1`; `unknown`, the share of "I don't know"; `invalid`, the
+        share of gate replies that were neither Yes nor No; and `interval`, the 95% bootstrap
+        interval of `retrieval_accuracy` and `match`.
+    """
+    needed = [row["retrieve"] for row in predictions if not row["answerable"]]
+    return {
+        "n": len(predictions),
+        "retrieval_rate": _mean(predictions, "retrieve"),
+        "retrieval_accuracy": mean(needed) if needed else None,
+        "match": _mean(predictions, "match"),
+        "em": _mean(predictions, "em"),
+        "f1": _mean(predictions, "f1"),
+        **_replies(predictions),
+        "interval": {
+            "retrieval_accuracy": interval(needed) if needed else None,
+            "match": interval([row["match"] for row in predictions]),
+        },
+    }
+
+
+def summarise_qa(answers: Sequence[Answered], price: Price | None = None) -> dict[str, Any]:
+    """Summarise a strategy's answers; shares and scores are from 0 to 1, and no text is included.
+
+    Args:
+        answers: At least one, each question once.
+        price: Price of the model; None leaves cost out.
+
+    Returns:
+        The scores of `headline_qa`, and `tokens`, `cost` and `ms` as `summarise`; `shares` of the
+        strategies that were taken (a gate's No counts as `none`); `stop_reasons`, how many loops
+        ended for each; `invalid`, the share of gate replies that were neither Yes nor No; and
+        `by_dataset`, `headline_qa` of each named dataset.
+    """
+    taken = Counter(row["strategy"] for row in answers)
+    reasons = Counter(row["stop_reason"] for row in answers if row["stop_reason"])
+    return {
+        **headline_qa(answers),
+        **_usage(answers, price),
+        "invalid": _replies(answers)["invalid"],
+        "shares": {name: taken[name] / len(answers) for name in STRATEGIES},
+        "stop_reasons": dict(reasons.most_common()),
+        "by_dataset": _parts(answers, headline_qa, lambda row: row["source"]),
+    }
+
+
+def headline_qa(answers: Sequence[Answered]) -> dict[str, Any]:
+    """Return the scores that are also given for each dataset.
+
+    Returns:
+        `n`; the means of `match` (accuracy: the answer contains an accepted one), `em` and `f1`,
+        where "I don't know" is never correct; `unknown`, the share of "I don't know";
+        `retrieval_steps` and `llm_calls` per question; and `interval`, the 95% bootstrap interval
+        of `match` and `em`.
+    """
+    match = [row["known"] and row["match"] for row in answers]
+    em = [row["known"] and row["em"] for row in answers]
+    return {
+        "n": len(answers),
+        "match": mean(match),
+        "em": mean(em),
+        "f1": mean([row["known"] * row["f1"] for row in answers]),
+        "unknown": _replies(answers)["unknown"],
+        "retrieval_steps": _mean(answers, "retrieval_steps"),
+        "llm_calls": _mean(answers, "llm_calls"),
+        "interval": {"match": interval(match), "em": interval(em)},
+    }
+
+
+def interval(hits: Sequence[bool]) -> list[float]:
+    """Return the 95% bootstrap interval of a share, from the 2.5th to the 97.5th percentile.
+
+    The number of hits in n draws with replacement from n values, a share p of them hits, has the
+    binomial distribution of n and p, so the percentiles are exact and nothing is drawn. Where all
+    or none are hits, the interval has no width: it then says nothing about other questions.
+
+    Args:
+        hits: At least one.
+    """
+    from scipy.stats import binom
+
+    low, high = binom.ppf([0.025, 0.975], len(hits), np.mean(hits)) / len(hits)
+    return [float(low), float(high)]
+
+
+def decision(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
+    """Score the decision to retrieve as a classifier of questions that must retrieve.
+
+    Over the questions whose `answerable` is known (the paper, appendix A.6): `n`, `accuracy`, and
+    macro `precision`, `recall` and `f1`, where a division by 0 counts as 0. None if it is known
+    for no question.
+    """
+    judged = [row for row in predictions if row["answerable"] is not None]
+    if not judged:
+        return None
+    truth = [not row["answerable"] for row in judged]
+    chosen = [row["retrieve"] for row in judged]
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        truth, chosen, labels=[False, True], average="macro", zero_division=0
+    )
+    return {
+        "n": len(judged),
+        "accuracy": float(accuracy_score(truth, chosen)),
+        "precision": float(precision),
+        "recall": float(recall),
+        "f1": float(f1),
+    }
+
+
+def percentile_interval(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
+    """Return the 2.5th and the 97.5th percentile, as values that occur.
+
+    Args:
+        values: One of each resample, at least one.
+    """
+    low, high = np.quantile(np.asarray(values), [0.025, 0.975], method="nearest")
+    return [float(low), float(high)]
+
+
+def resampled_means(
+    values: NDArray[np.float64], resamples: int, seed: int = 0
+) -> NDArray[np.float64]:
+    """Return the mean of each row of values in each bootstrap resample of the columns.
+
+    One matrix product scores all rows in a block of resamples; `scipy.stats.bootstrap` would build
+    an array of rows × columns × resamples.
+
+    Args:
+        values: [rows, columns], such as figures × questions; all rows are resampled alike.
+        resamples: How many.
+        seed: Of the resampling.
+
+    Returns:
+        [resamples, rows].
+    """
+    columns = values.shape[1]
+    generator = np.random.default_rng(seed)
+    even = np.full(columns, 1 / columns)
+    means = []
+    for start in range(0, resamples, _BLOCK):
+        size = min(_BLOCK, resamples - start)
+        weights = generator.multinomial(columns, even, size).astype(float) / columns
+        means.append(weights @ values.T)
+    return np.concatenate(means)
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of at least one value."""
+    return float(np.mean(values))
+
+
+def _flow(predictions: Sequence[Prediction]) -> dict[str, dict[str, int]]:
+    flow = {way: dict.fromkeys(OUTCOMES, 0) for way in ("yes", "no")}
+    for row in predictions:
+        outcome = UNKNOWN if not row["known"] else RIGHT if row["match"] else WRONG
+        flow["yes" if row["retrieve"] else "no"][outcome] += 1
+    return flow
+
+
+def _usage(rows: Sequence[Prediction], price: Price | None) -> dict[str, Any]:
+    """Return `tokens`, `cost`, `ms`, `llm_calls` and `retrieval_steps`; see `summarise`."""
+    prompt = sum(row["prompt_tokens"] for row in rows)
+    completion = sum(row["completion_tokens"] for row in rows)
+    tokens = {"prompt": prompt, "completion": completion, "total": prompt + completion}
+    cost, uncounted = None, not tokens["total"] and any(row["llm_calls"] for row in rows)
+    if price is not None and not uncounted:
+        total = (prompt * price.input + completion * price.output) / 1e6
+        cost = {"total": total, "per_question": total / len(rows)}
+    p50, p95 = np.percentile([row["ms"] for row in rows], [50, 95])
+    each = {name: count / len(rows) for name, count in tokens.items()}
+    return {
+        "tokens": {**tokens, "per_question": each},
+        "llm_calls": _mean(rows, "llm_calls"),
+        "retrieval_steps": _mean(rows, "retrieval_steps"),
+        "cost": cost,
+        "ms": {"mean": _mean(rows, "ms"), "p50": float(p50), "p95": float(p95)},
+    }
+
+
+def _replies(rows: Sequence[Prediction]) -> dict[str, float]:
+    """Return the shares of `unknown` answers and `invalid` gate replies."""
+    return {
+        "unknown": mean([not row["known"] for row in rows]),
+        "invalid": mean([row["verdict"] == "invalid" for row in rows]),
+    }
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], field: str) -> float:
+    return mean([row[field] for row in rows])
+
+
+def _parts(
+    rows: Sequence[Row], summary: Callable[[list[Row]], Any], part: Callable[[Row], str]
+) -> dict[str, dict[str, Any]]:
+    """Return the summary of each group of questions; those with an empty name are in none."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        if name := part(row):
+            parts.setdefault(name, []).append(row)
+    return {name: summary(parts[name]) for name in sorted(parts)}

@@ -1,0 +1,1 @@
+"""Reports: result documents, pages and plots."""

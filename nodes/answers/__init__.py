@@ -1,0 +1,1 @@
+"""Full and short answers, and reading what the model wrote."""

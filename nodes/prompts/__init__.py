@@ -1,0 +1,1 @@
+"""The prompts: the papers' own, an app's own, demonstrations and evidence."""

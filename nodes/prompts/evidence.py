@@ -1,0 +1,110 @@
+"""Evidence: which passages join what the loop has found, and how much of it fits a prompt.
+
+The tokenizer behind an OpenAI-compatible endpoint is not available offline, so tokens are
+estimated from UTF-8 bytes, at the rate that the endpoint's own count of the last prompt showed.
+"""
+
+from collections.abc import Sequence
+
+from hopgate.models.chat import Completion
+from hopgate.nodes.prompts.templates import MAX_TITLE_CHARS
+from hopgate.retrievers.base import Hit
+
+# A byte-level tokenizer writes no token shorter than a byte. English prose has about 4.5 bytes a
+# token, so the estimate counts it slightly too high.
+MIN_BYTES_PER_TOKEN = 1.0
+MAX_BYTES_PER_TOKEN = 4.0
+FIRST_BYTES_PER_TOKEN = 3.0  # before the loop's first call
+
+
+def plain_hit(hit: Hit) -> Hit:
+    """Copy a hit into plain Python types, without empty optional fields."""
+    plain = Hit(
+        id=_storable(hit["id"]),
+        title=_storable(hit["title"]),
+        text=_storable(hit["text"]),
+        score=float(hit["score"]),
+    )
+    if source := hit.get("source"):
+        plain["source"] = _storable(source)
+    if section := hit.get("section"):
+        plain["section"] = _storable(section)
+    if (page := hit.get("page")) is not None:
+        plain["page"] = int(page)
+    return plain
+
+
+def _storable(value: object) -> str:
+    """Replace lone surrogates, which can be neither sent nor stored."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def unseen(evidence: Sequence[Hit], hits: Sequence[Hit]) -> list[Hit]:
+    """Return the hits that are not in the evidence yet, by id and by title and text.
+
+    Args:
+        evidence: Passages from earlier hops.
+        hits: Passages of this hop, best first.
+    """
+    seen = {hit["id"] for hit in evidence} | {(hit["title"], hit["text"]) for hit in evidence}
+    new: list[Hit] = []
+    for hit in hits:
+        if hit["id"] not in seen and (hit["title"], hit["text"]) not in seen:
+            new.append(hit)
+            seen |= {hit["id"], (hit["title"], hit["text"])}
+    return new
+
+
+def shorten(hit: Hit, chars: int) -> Hit:
+    """Return a passage with at most `chars` characters of text and a title that fits a prompt."""
+    return Hit(**{**hit, "title": hit["title"][:MAX_TITLE_CHARS], "text": hit["text"][:chars]})
+
+
+def fit_budget(
+    new: Sequence[Hit], evidence: Sequence[Hit], max_passages: int, max_bytes: float
+) -> list[Hit]:
+    """Return the new passages that fit beside the evidence.
+
+    A passage that is too large for the space left is skipped; the very first one is cut to fit.
+
+    Args:
+        new: Passages that are not in the evidence, best first.
+        evidence: Passages from earlier hops.
+        max_passages: Maximum number of passages in total.
+        max_bytes: Maximum size of all titles and texts in UTF-8.
+    """
+    fitting: list[Hit] = []
+    left = max_bytes - byte_size(evidence)
+    for hit in new:
+        if len(fitting) + len(evidence) >= max_passages:
+            break
+        if not fitting and not evidence:
+            hit = _cut(hit, int(min(left, byte_size([hit]))))
+        if byte_size([hit]) <= left:
+            fitting.append(hit)
+            left -= byte_size([hit])
+    return fitting
+
+
+def byte_size(hits: Sequence[Hit]) -> int:
+    """Return the size of all titles and texts in UTF-8 bytes."""
+    return sum(len(f"{hit['title']}{hit['text']}".encode()) for hit in hits)
+
+
+def bytes_per_token(call: Completion | None, before: float) -> float:
+    """Return the bytes per token that a call showed, or `before` if the endpoint counts none."""
+    if call is None or not call.prompt_tokens or not call.prompt_bytes:
+        return before
+    rate = call.prompt_bytes / call.prompt_tokens
+    return min(max(rate, MIN_BYTES_PER_TOKEN), MAX_BYTES_PER_TOKEN)
+
+
+def _cut(hit: Hit, max_bytes: int) -> Hit:
+    title = _clip(hit["title"], max_bytes // 2)
+    return Hit(
+        **{**hit, "title": title, "text": _clip(hit["text"], max_bytes - len(title.encode()))}
+    )
+
+
+def _clip(text: str, max_bytes: int) -> str:
+    return text.encode()[:max_bytes].decode(errors="ignore")

@@ -1,0 +1,221 @@
+"""The index and the router that a request names: checked, and opened, as often as they change.
+
+What is not a coroutine may block, so nodes call it in a thread. Searches of one index that arrive
+together run as one, and so do routings by one router.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from hopgate.classifiers.decision import Routed, routed
+from hopgate.classifiers.profiles import chosen_profile
+from hopgate.classifiers.profiles import default_alpha as profile_alpha
+from hopgate.classifiers.router import Router, load_router
+from hopgate.common.batching import Batcher
+from hopgate.common.cache import Stamps, file_stamps
+from hopgate.common.errors import reason
+from hopgate.nodes.prompts.evidence import plain_hit
+from hopgate.nodes.run.context import SAMPLE, Context
+from hopgate.retrievers.base import Retriever
+from hopgate.retrievers.coverage import Look, look_at
+from hopgate.retrievers.encoders import model_files
+from hopgate.retrievers.filters import Filter, filtered, parse_where
+from hopgate.retrievers.index.manifest import MANIFEST, info
+from hopgate.retrievers.index.reader import own_encoder, while_it_changes
+from hopgate.retrievers.sources import check_source, index_path, open_source
+
+log = logging.getLogger(__name__)
+
+KEPT = 256  # names come from requests
+RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
+Value = TypeVar("Value")
+
+
+class RetrievalFailed(RuntimeError):
+    """The retriever raised while searching; the answer has to do without it."""
+
+
+class _Kept(NamedTuple, Generic[Value]):
+    value: Value
+    files: Sequence[Path]
+    stamps: Stamps
+
+
+class Lookup(Generic[Value]):
+    """What a name stands for, looked up again only when one of its files has changed.
+
+    Looking up reads manifests and lists folders, which would cost every question more than all of
+    its LangGraph steps. Staleness is that of `hopgate.common.cache.Cache`; errors are not kept.
+    """
+
+    def __init__(self, find: Callable[..., Value], files: Callable[..., Sequence[Path]]) -> None:
+        """Keep how to look up a name, and how to list the files that the result depends on."""
+        self._find = find
+        self._files = files
+        self._cell = lru_cache(KEPT)(lambda *name: list[_Kept[Value]]())
+
+    def __call__(self, *name: str) -> Value:
+        """Return what the name stands for; raises the errors of `find` and `files`."""
+        cell = self._cell(*name)
+        if not cell or file_stamps(cell[0].files) != cell[0].stamps:
+            files = self._files(*name)
+            stamps = file_stamps(files)  # before the look, so that a change during it shows
+            cell[:] = [_Kept(self._find(*name), files, stamps)]
+        return cell[0].value
+
+
+def check_index(context: Context) -> None:
+    """Check that the request's index can be searched, without opening it.
+
+    Raises:
+        ValueError: See `hopgate.retrievers.sources.check_source`.
+        RuntimeError: An extra is missing.
+    """
+    if is_folder(context):
+        _check_folder(context.index, context.mode)
+    else:
+        check_source(context.index, context.mode, context.rerank, context.where)
+
+
+def open_index(context: Context) -> Retriever:
+    """Open the request's index, all searches of which fulfil the request's filter.
+
+    Raises:
+        ValueError: See `hopgate.retrievers.sources.open_source`.
+        RuntimeError: An extra or a model is missing, or an engine cannot be reached.
+    """
+    if is_folder(context):
+        return filtered(_open_folder(context.index, context.mode), context.where)
+    return open_source(context.index, context.mode, context.rerank, context.where)
+
+
+def check_router(context: Context, model: str) -> None:
+    """Check that the request's router can be loaded and has the profile that it needs.
+
+    Raises:
+        ValueError: See `hopgate.classifiers.profiles.chosen_profile`.
+        RuntimeError: A file is missing or was altered.
+    """
+    _profile(context.router, context.profile, model)
+
+
+def default_alpha(context: Context, model: str) -> float:
+    """Return the α of a request that gives none; raises the errors of `check_router`."""
+    return _alpha(context.router, context.profile, model)
+
+
+class Search(NamedTuple):
+    """Settings of searches that can run as one."""
+
+    name: str
+    mode: str
+    where: Filter
+    k: int
+    measured: bool
+
+
+async def search(context: Context, query: str, k: int, *, measured: bool = False) -> Look:
+    """Search the request's index, which is a folder; see `is_folder` and `search_with`.
+
+    Raises:
+        ValueError: See `open_index`.
+        RetrievalFailed: See `search_with`.
+    """
+    key = Search(context.index, context.mode, parse_where(context.where), k, measured)
+    return await asyncio.wrap_future(_searches.submit(key, query))
+
+
+def _search_all(key: Search, queries: Sequence[str]) -> list[Look]:
+    retriever = filtered(_open_folder(key.name, key.mode), key.where)
+    return search_with(retriever, queries, key.k, measured=key.measured)
+
+
+def search_with(
+    retriever: Retriever, queries: Sequence[str], k: int, *, measured: bool = False
+) -> list[Look]:
+    """Search an open retriever; may block.
+
+    Args:
+        retriever: The retriever.
+        queries: The search texts.
+        k: Maximum number of passages for each query.
+        measured: Whether to say how much the collection has to do with each query, if the
+            retriever can tell.
+
+    Returns:
+        For each query at most `k` hits, of plain Python types.
+
+    Raises:
+        RetrievalFailed: The retriever raised, or returned the hits of fewer or more queries.
+    """
+    try:
+        if measured:
+            found = look_at(retriever, queries, k)
+        else:
+            found = [Look(list(hits)) for hits in retriever.search(queries, k)]
+        pairs = zip(queries, found, strict=True)
+        return [each._replace(hits=[plain_hit(hit) for hit in each.hits[:k]]) for _, each in pairs]
+    except Exception as error:
+        sizes = ", ".join(str(len(query)) for query in queries)
+        log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
+        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {reason(error, 200)}") from error
+
+
+class Routing(NamedTuple):
+    """A router by the arguments of `_router`, and an α."""
+
+    router: str
+    profile: str
+    model: str
+    alpha: float
+
+
+async def route(context: Context, model: str, question: str, alpha: float) -> Routed:
+    """Ask the request's router; raises the errors of `check_router`."""
+    key = Routing(context.router, context.profile, model, alpha)
+    return await asyncio.wrap_future(_routings.submit(key, question))
+
+
+def _route_all(key: Routing, questions: Sequence[str]) -> list[Routed]:
+    return routed(_router(key.router, key.profile, key.model), questions, key.alpha)
+
+
+_searches = Batcher(_search_all, lambda key: key.name)
+_routings = Batcher(_route_all, lambda key: key.router)
+
+
+def is_folder(context: Context) -> bool:
+    """Return whether the request's index is a folder, whose files tell whether it has changed."""
+    return not context.rerank and (context.index == SAMPLE or ":" not in context.index)
+
+
+def _index_files(name: str, mode: str) -> list[Path]:
+    folder = index_path(name).expanduser()
+
+    def look() -> list[Path]:
+        manifest = info(index_path(name))
+        own = [folder / each for each in (MANIFEST, *manifest["files"])]
+        return own + model_files(own_encoder(folder, manifest).folder)
+
+    return while_it_changes(folder, look)
+
+
+def _router_files(router: str, profile: str, model: str) -> list[Path]:
+    from hopgate.classifiers.checkpoint import router_files
+
+    return router_files(router)
+
+
+def _load_router(router: str, profile: str, model: str) -> Router:
+    return load_router(router, _profile(router, profile, model))
+
+
+_check_folder = Lookup(check_source, _index_files)
+_open_folder = Lookup(open_source, _index_files)
+_profile = Lookup(chosen_profile, _router_files)
+_alpha = Lookup(profile_alpha, _router_files)
+_router = Lookup(_load_router, _router_files)

@@ -1,0 +1,410 @@
+"""What a node works with: the request's settings, and the model, index and router they name."""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from hopgate.classifiers.decision import DEFAULT_ALPHA, Routed, RouterLike, routed
+from hopgate.common.threads import in_thread
+from hopgate.models import chat
+from hopgate.models.chat import ChatModel, Completion
+from hopgate.nodes.prompts.own import PromptName
+from hopgate.nodes.run import resources as named
+from hopgate.nodes.run.context import FIXED, Context
+from hopgate.nodes.run.events import Event
+from hopgate.nodes.run.limits import NO_LIMITS, Limits
+from hopgate.nodes.run.resources import RetrievalFailed
+from hopgate.nodes.run.spending import (
+    Accounts,
+    BudgetSpent,
+    Count,
+    DeadlinePassed,
+    Spending,
+    estimated_tokens,
+)
+from hopgate.nodes.run.state import Coverage, Looked, Usage
+from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.coverage import Look
+from hopgate.retrievers.filters import filtered
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langchain_core.prompts import BasePromptTemplate
+
+ANSWER_SHARE = 0.25
+"""Share of the turn's time and tokens that the loop leaves for the answer."""
+USUAL_ANSWER = 1_000
+"""Tokens that an answer without a limit is counted with until the endpoint has counted them."""
+WEB = "web:"
+MAX_COUNT = 100_000_000
+"""Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
+Value = TypeVar("Value")
+
+
+def system_clock() -> datetime:
+    """Return the current time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an app handed to `build_graph`; whatever is None is loaded by its name in the context.
+
+    Loading happens off the event loop, once per process and setting.
+
+    Attributes:
+        model: The app's chat model.
+        retriever: The app's retriever.
+        router: The app's router.
+        clock: Returns the current time as an aware datetime.
+        limits: The operator's limits.
+        context: The settings of a request that gives none.
+        instructions: What every answer follows.
+        prompts: The app's own prompts, by name.
+        accounts: What the graph's threads have spent.
+    """
+
+    model: ChatModel | None = None
+    retriever: Retriever | None = None
+    router: RouterLike | None = None
+    clock: Callable[[], datetime] = system_clock
+    limits: Limits = NO_LIMITS
+    context: Context | None = None
+    instructions: str = ""
+    prompts: Mapping[PromptName, "BasePromptTemplate[Any]"] = field(default_factory=dict)
+    accounts: Accounts = field(default_factory=Accounts, compare=False)
+
+    async def check(self, context: Context) -> None:
+        """Check everything the request will need, before paying for any call.
+
+        Raises:
+            ValueError: The model's name, the index, the filter, the router or the pool of
+                demonstrations cannot be used.
+        """
+        model = self.model_name(context)
+        checks: list[Callable[[], object]] = []
+        if self.retriever is not None:
+            filtered(self.retriever, context.where)
+        else:
+            checks.append(lambda: named.check_index(context))
+        if self.router is None and context.strategy == "auto":
+            checks.append(lambda: named.check_router(context, model))
+        if context.demos != FIXED:
+            from hopgate.nodes.prompts.demonstrations import load_pool
+
+            checks.append(lambda: load_pool(Path(context.demos)))
+        if checks:
+            await in_thread(f"check {self.store(context)}", lambda: [check() for check in checks])
+
+    async def load_model(self, context: Context) -> ChatModel:
+        """Return the request's chat model, with the layout and evidence size the request sets."""
+        model = self.model or await chat.load(context.model)
+        if self.limits.prompt_chars is not None:
+            model = replace(model, prompt_chars=self.limits.prompt_chars)
+        if context.layout != "auto":
+            model = replace(model, layout=context.layout)
+        if context.max_evidence_tokens is not None:
+            chars = context.max_evidence_tokens * chat.CHARS_PER_TOKEN
+            model = replace(model, evidence_chars=chars)
+        return model
+
+    def open_retriever(self, context: Context) -> Retriever:
+        """Return the request's retriever, all searches of which fulfil its filter; may block.
+
+        Raises:
+            ValueError: The retriever cannot be searched with a filter.
+        """
+        if self.retriever is not None:
+            return filtered(self.retriever, context.where)
+        return named.open_index(context)
+
+    def store(self, context: Context) -> str:
+        """Return the kind of store that the request searches: the app's own, folders, qdrant, …."""
+        if self.retriever is not None:
+            return f"own {id(self.retriever)}"
+        kind, found, _ = context.index.partition(":")
+        return kind if found else "folder"
+
+    def model_name(self, context: Context) -> str:
+        """Return the full name of the request's model."""
+        return self.model.name if self.model else chat.resolve(context.model)
+
+
+@dataclass
+class NodeRuntime:
+    """One visit to a node: its settings, its resources, and what the run has cost.
+
+    Attributes:
+        context: The request's settings, within the operator's limits.
+        resources: What the app handed in.
+        send: Writes an event into the run's `custom` stream.
+        misplaced: Names of settings in the config's `configurable`, where they have no effect.
+        spending: What the run has cost so far; its nodes share it.
+        leaves_room: Whether the node leaves time, tokens and a call for the answer.
+        last_call: The newest call to the model, if there was one.
+    """
+
+    context: Context
+    resources: Resources = field(default_factory=Resources)
+    send: Callable[[Event], None] = lambda event: None
+    misplaced: tuple[str, ...] = ()
+    spending: Spending = field(default_factory=Spending)
+    leaves_room: bool = False
+    last_call: Completion | None = None
+    _model: ChatModel | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has cost so far."""
+        return self.spending.usage
+
+    async def model(self) -> ChatModel:
+        """Return the request's chat model."""
+        if self._model is None:
+            self._model = await self.resources.load_model(self.context)
+        return self._model
+
+    async def alpha(self) -> float:
+        """Return the request's α, by default the profile's own."""
+        context, own = self.context, self.resources.router is not None
+        if context.alpha is not None or own or context.strategy != "auto":
+            return DEFAULT_ALPHA if context.alpha is None else context.alpha
+        name = self.resources.model_name(context)
+        return await in_thread("alpha", named.default_alpha, context, name)
+
+    async def route(self, question: str) -> Routed:
+        """Ask the request's router, once a run: the gate and `route` ask the same."""
+        own, alpha, asked = self.resources.router, await self.alpha(), self.spending.routed
+        if (found := asked.get((question, alpha))) is not None:
+            return found
+        if own is not None:
+            (found,) = await in_thread(f"route {id(own)}", routed, own, [question], alpha)
+        else:
+            name = self.resources.model_name(self.context)
+            found = await named.route(self.context, name, question, alpha)
+        asked[question, alpha] = found
+        return found
+
+    async def complete(
+        self, messages: Sequence["BaseMessage"], *, max_tokens: int | None, **options: Any
+    ) -> Completion:
+        """Ask the model and count the calls; see `hopgate.models.chat.complete`.
+
+        A model that spends the whole reply on thoughts is asked again, with room for them.
+
+        Raises:
+            BudgetSpent: The turn may not make another call, or not one of this size.
+        """
+        try:
+            return await self._complete(messages, max_tokens, options)
+        except chat.OnlyThoughts:
+            return await self._complete(messages, max_tokens, options)
+
+    async def _complete(
+        self, messages: Sequence["BaseMessage"], max_tokens: int | None, options: dict[str, Any]
+    ) -> Completion:
+        model = await self.model()
+        prompt = estimated_tokens(each.text for each in messages)
+        reply = USUAL_ANSWER if max_tokens is None else model.room(max_tokens)
+        self.check_budget(calls=1, tokens=prompt + reply)
+        estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
+        self.spending.add(**estimate)  # at once, for the calls beside this one
+        spent = estimate.copy()  # a call that fails midway may have been billed in full
+        try:
+            completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
+            completion = _plausible(completion)
+            spent["prompt_tokens"] = completion.prompt_tokens or prompt
+            written = completion.completion_tokens or estimated_tokens([completion.text])
+            spent["completion_tokens"] = written
+        except ValueError:  # nothing was sent
+            spent = dict.fromkeys(estimate, 0)
+            raise
+        except chat.ModelError as error:
+            if getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
+                spent["completion_tokens"] = 0
+            raise
+        finally:
+            self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
+        self.last_call = completion
+        return completion
+
+    async def answer_tokens(self, messages: Sequence["BaseMessage"]) -> int | None:
+        """Return how long an answer to this prompt may be: by the request, and by its budget.
+
+        Returns:
+            Tokens, without thoughts; None: as long as the model makes it.
+        """
+        limit, budget = self.context.max_answer_tokens, self.context.max_total_tokens
+        if budget is None:
+            return limit
+        of_thread = "max_total_tokens" in self.resources.limits.context
+        used = self.spending.used("prompt_tokens", "completion_tokens", of_thread=of_thread)
+        prompt = estimated_tokens(each.text for each in messages)
+        thoughts = (await self.model()).room(0)
+        left = max(1, budget - used - prompt - thoughts)
+        return left if limit is None else min(limit, left)
+
+    async def look(self, query: str) -> Looked | None:
+        """Search before deciding, unless that costs more than it may save, as on the web.
+
+        The retrieval is counted when its passages are used, see `search`.
+
+        Returns:
+            None if nothing was searched: on the web, or with an app's retriever that has no `look`.
+        """
+        context, own = self.context, self.resources.retriever
+        is_mute = own is not None and not hasattr(own, "look")
+        if is_mute or (own is None and context.index.startswith(WEB)):
+            return None
+        k = max(context.top_k, context.hop_k)
+        try:
+            found = await self._found(query, k, measured=True)
+        except RetrievalFailed:
+            return None  # said where the passages are needed
+        coverage, share = None, found.share
+        if found.score is not None and share is not None:
+            coverage = Coverage(score=found.score, share=share)
+        settings = self._searched()
+        return Looked(query=query, settings=settings, passages=found.hits, coverage=coverage)
+
+    def _searched(self) -> str:
+        """Return the settings that say where a search looks."""
+        names = ("index", "mode", "rerank", "where")
+        return repr([getattr(self.context, name) for name in names])
+
+    async def search(self, query: str, k: int, looked: Looked | None = None) -> list[Hit]:
+        """Find the `k` best passages and count the retrieval.
+
+        Args:
+            query: The search text.
+            k: Maximum number of passages.
+            looked: An earlier look, whose passages are used if it was for the same search.
+
+        Returns:
+            Hits of plain Python types, whatever the retriever returns (numpy scalars cannot be
+            checkpointed).
+
+        Raises:
+            RetrievalFailed: The retriever raised; the message names the cause.
+            BudgetSpent: The turn may not search again.
+        """
+        self.check_budget(retrievals=1)
+        self.spending.add(retrieval_steps=1)
+        if looked and (looked["query"], looked["settings"]) == (query, self._searched()):
+            return looked["passages"][:k]
+        return (await self._found(query, k)).hits
+
+    async def _found(self, query: str, k: int, *, measured: bool = False) -> Look:
+        context, resources = self.context, self.resources
+        if resources.retriever is None and named.is_folder(context):
+            return await named.search(context, query, k, measured=measured)
+
+        def search() -> list[Look]:
+            retriever = resources.open_retriever(context)
+            return named.search_with(retriever, [query], k, measured=measured)
+
+        (found,) = await in_thread(resources.store(context), search)
+        return found
+
+    def check_budget(self, *, calls: int = 0, retrievals: int = 0, tokens: int = 0) -> None:
+        """Check that the turn may still spend this much.
+
+        A maximum that the operator sets counts for all runs and forks of the turn in this process.
+
+        Raises:
+            BudgetSpent: It may not; names what was used and the setting.
+        """
+        room, all_tokens = self.leaves_room, self.context.max_total_tokens or 0
+        self._check("max_calls", calls, 1 * room, "llm_calls")
+        self._check("max_retrievals", retrievals, 0, "retrieval_steps")
+        answer = int(all_tokens * ANSWER_SHARE * room)
+        self._check("max_total_tokens", tokens, answer, "prompt_tokens", "completion_tokens")
+
+    def _check(self, setting: str, more: int, kept: int, *counts: Count) -> None:
+        maximum: int | None = getattr(self.context, setting)
+        if not more or maximum is None:
+            return
+        used = self.spending.used(*counts, of_thread=setting in self.resources.limits.context)
+        if used + more + kept > maximum:
+            for_answer = f" and keeps {kept} for the answer" if kept else ""
+            raise BudgetSpent(
+                f"the turn has used {used} of {maximum} ({setting}){for_answer}, and needs {more} "
+                f"more; raise {setting}, or ask a new question"
+            )
+
+    def affords_another(self) -> bool:
+        """Return whether time and budget are left for a deeper strategy and its answer."""
+        deeper = replace(self, leaves_room=True)
+        try:
+            deeper.check_budget(calls=1, retrievals=1, tokens=1)
+        except BudgetSpent:
+            return False
+        return deeper.seconds_left() > 0
+
+    def now(self) -> float:
+        """Return the current time by the app's clock, in seconds since 1970."""
+        return self.resources.clock().timestamp()
+
+    def today(self) -> date:
+        """Return the request's date, or the clock's in the request's time zone."""
+        if self.context.today:
+            return self.context.today
+        now = self.resources.clock()
+        if now.tzinfo is None:
+            raise ValueError(f"the clock returned {now} without a time zone; use an aware datetime")
+        zone = ZoneInfo(self.context.timezone) if self.context.timezone else None
+        return now.astimezone(zone).date()  # None: the system's time zone
+
+    def seconds_left(self) -> float:
+        """Return the time until the turn's deadline; 0 if it has passed, inf if there is none."""
+        if self.context.max_seconds is None:
+            return math.inf
+        whole = self.context.max_seconds * (1 - ANSWER_SHARE * self.leaves_room)
+        return max(0.0, whole - self.spending.seconds(self.now()))
+
+    async def in_time(self, name: str, work: Coroutine[Any, Any, Value]) -> Value:
+        """Wait for work until the turn's deadline.
+
+        Args:
+            name: What it is, for the message.
+            work: What to wait for.
+
+        Raises:
+            DeadlinePassed: It did not end in time, and was cancelled.
+        """
+        left = self.seconds_left()
+        if not left:
+            work.close()
+            raise self._late(name)
+        limit = asyncio.timeout(None if left == math.inf else left)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError as error:
+            if limit.expired():
+                raise self._late(name) from error
+            raise
+
+    def _late(self, name: str) -> DeadlinePassed:
+        return DeadlinePassed(
+            f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
+            "(max_seconds); raise max_seconds, or use a faster model or index"
+        )
+
+
+def _plausible(completion: Completion) -> Completion:
+    """Return a reply whose counts are 0 where those of the endpoint cannot be true."""
+
+    def counted(tokens: object) -> int:
+        return tokens if type(tokens) is int and 0 <= tokens <= MAX_COUNT else 0
+
+    return replace(
+        completion,
+        prompt_tokens=counted(completion.prompt_tokens),
+        completion_tokens=counted(completion.completion_tokens),
+    )

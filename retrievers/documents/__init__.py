@@ -1,0 +1,1 @@
+"""Documents: finding, parsing and cutting them into passages."""

@@ -1,0 +1,104 @@
+"""Cutting texts into passages of about 100 words, and source code between its functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.documents.plaintext import is_dense
+
+if TYPE_CHECKING:
+    from langchain_text_splitters import TextSplitter
+
+CHUNK_CHARACTERS = 600
+"""Length of a passage: about 100 words of English, the unit of DPR's and Contriever's Wikipedia."""
+DENSE_CHUNK_CHARACTERS = 200
+"""Length of a passage in Chinese, Japanese, Korean or Thai, where a character is about a token."""
+_CHUNK_TO_OVERLAP = 6
+"""A passage overlaps with the one before by up to a sixth of its length: about a sentence."""
+
+_SEPARATORS = [r"\n\n", r"\n", r"\. ", "[。！？．؟।]", " ", ""]
+_LANGUAGES = {
+    "c": ".c .h",
+    "cpp": ".cc .cpp .cxx .hpp",
+    "csharp": ".cs",
+    "elixir": ".ex .exs",
+    "go": ".go",
+    "haskell": ".hs",
+    "java": ".java",
+    "js": ".js .jsx .mjs",
+    "kotlin": ".kt .kts",
+    "latex": ".tex",
+    "lua": ".lua",
+    "php": ".php",
+    "powershell": ".ps1",
+    "proto": ".proto",
+    "python": ".py",
+    "r": ".r",
+    "ruby": ".rb",
+    "rust": ".rs",
+    "scala": ".scala",
+    "sol": ".sol",
+    "swift": ".swift",
+    "ts": ".ts .tsx",
+    "": ".bash .m .pl .sh .sql",
+}
+"""Suffixes by the language in langchain-text-splitters; it knows no language for the last."""
+CODE = {suffix: name for name, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
+
+
+class Section(NamedTuple):
+    """Text of a document that has one heading and one page.
+
+    Attributes:
+        headings: The document's title and the headings above the text.
+        text: Paragraphs with a blank line between them.
+        page: Page number of a PDF, from 1.
+    """
+
+    headings: list[str]
+    text: str
+    page: int | None = None
+
+
+def cut(section: Section, source: str) -> Iterator[Passage]:
+    """Yield the passages of a section."""
+    headings, text, page = section
+    title, below = " > ".join(headings), " > ".join(headings[1:])
+    size = DENSE_CHUNK_CHARACTERS if is_dense(text) else CHUNK_CHARACTERS
+    for chunk in _splitter(size).split_text(text):
+        if chunk.strip():
+            yield make_passage(title, chunk, source, page, below)
+
+
+def cut_code(text: str, suffix: str, title: str, source: str) -> Iterator[Passage]:
+    """Yield the passages of source code."""
+    for chunk in _code_splitter(CODE[suffix]).split_text(text):
+        yield make_passage(title, chunk, source)
+
+
+@lru_cache(maxsize=2)
+def _splitter(size: int) -> TextSplitter:
+    from langchain_text_splitters import RecursiveCharacterTextSplitter
+
+    return RecursiveCharacterTextSplitter(
+        chunk_size=size,
+        chunk_overlap=size // _CHUNK_TO_OVERLAP,
+        separators=_SEPARATORS,
+        is_separator_regex=True,
+        keep_separator="end",
+    )
+
+
+@lru_cache(maxsize=len(_LANGUAGES))
+def _code_splitter(language: str) -> TextSplitter:
+    from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
+
+    overlap = CHUNK_CHARACTERS // _CHUNK_TO_OVERLAP
+    if not language:
+        return RecursiveCharacterTextSplitter(chunk_size=CHUNK_CHARACTERS, chunk_overlap=overlap)
+    return RecursiveCharacterTextSplitter.from_language(
+        Language(language), chunk_size=CHUNK_CHARACTERS, chunk_overlap=overlap
+    )

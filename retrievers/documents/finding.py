@@ -1,0 +1,170 @@
+"""Finding the files to read: below folders, through links that stay inside, each file once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from hopgate.retrievers.documents.cutting import CODE
+
+ROWS, TEXTS = (".csv", ".jsonl"), (".txt", ".md", ".org")
+PARSED = (".html", ".htm", ".pdf", ".docx", ".epub", ".rst")
+DOCUMENTS = (*TEXTS, *ROWS, *PARSED)
+KINDS = (*DOCUMENTS, *CODE)
+"""Suffixes of the files that are read."""
+
+
+@dataclass(frozen=True)
+class SkippedFile:
+    """A file (or row of a file, `path:line`) without passages, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class IgnoredFiles:
+    """The files of one unknown kind below the folders.
+
+    Attributes:
+        suffix: Their suffix in lower case, such as `.png`; may be empty.
+        files: How many there are.
+        example: Path of one of them, relative to its folder.
+    """
+
+    suffix: str
+    files: int
+    example: str
+
+
+class Stamp(NamedTuple):
+    """Size and modification time of a file, which change when it is written."""
+
+    size: int
+    mtime_ns: int
+
+
+@dataclass
+class FoundFiles:
+    """The files below some paths.
+
+    Attributes:
+        files: Files to read, each with its source: its path relative to the given folder, or its
+            name. Bytes that are not UTF-8 are escaped.
+        skipped: Links that lead out of their folder, pipes, unreadable folders.
+        ignored: Files of unknown kinds, by suffix.
+    """
+
+    files: list[tuple[Path, str]] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    ignored: list[IgnoredFiles] = field(default_factory=list)
+
+
+def ignored_summary(ignored: Sequence[IgnoredFiles]) -> str:
+    """Say how many files were of unknown kinds; empty if there were none.
+
+    >>> ignored_summary([IgnoredFiles(".png", 9, "pictures/a.png")])
+    '9 files skipped by type: .png 9 (for example pictures/a.png)'
+    """
+    if not ignored:
+        return ""
+    total = sum(kind.files for kind in ignored)
+    kinds = ", ".join(f"{kind.suffix or 'no suffix'} {kind.files}" for kind in ignored)
+    counted = "1 file" if total == 1 else f"{total} files"
+    return f"{counted} skipped by type: {kinds} (for example {ignored[0].example})"
+
+
+def find_files(paths: Sequence[Path | str]) -> FoundFiles:
+    """List the files to read, each once, in a fixed order.
+
+    Raises:
+        ValueError: A path does not exist, is neither file nor folder, is of another kind, or is a
+            folder without any such file.
+    """
+    if not paths:
+        raise ValueError("no paths given: give files or folders to index")
+    found = FoundFiles()
+    files: dict[Path, tuple[Path, str]] = {}
+    others: dict[str, IgnoredFiles] = {}
+    for path in map(Path, paths):
+        for file, source in _expand(path, found.skipped):
+            suffix = file.suffix.lower()
+            if suffix in KINDS:
+                files.setdefault(file.resolve(), (file, source))
+            else:
+                known = others.get(suffix, IgnoredFiles(suffix, 0, source))
+                others[suffix] = IgnoredFiles(suffix, known.files + 1, known.example)
+    found.files = list(files.values())
+    found.ignored = sorted(others.values(), key=lambda kind: (-kind.files, kind.suffix))
+    return found
+
+
+def _expand(path: Path, skipped: list[SkippedFile]) -> list[tuple[Path, str]]:
+    kinds = " ".join((*DOCUMENTS, "or source code"))
+    if path.is_dir():
+        files = sorted(_walk(path, skipped), key=lambda file: (file.is_symlink(), file))
+        if not any(file.suffix.lower() in KINDS for file in files):
+            raise ValueError(f"{path} contains no file of a known kind ({kinds})")
+        return [(file, readable(file.relative_to(path))) for file in files]
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give files or folders")
+    if not path.is_file():
+        raise ValueError(f"{path} is not a regular file: give files or folders")
+    if path.suffix.lower() not in KINDS:
+        raise ValueError(f"{path} is of an unknown kind: use {kinds}")
+    return [(path, readable(Path(path.name)))]
+
+
+def readable(path: Path) -> str:
+    """Return a path as text, with bytes that are not UTF-8 escaped."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
+    """Yield the regular files below a folder, skipping folders reached twice by links."""
+    real_top = os.path.realpath(top)
+    seen: set[str] = set()
+
+    def skip(path: Path, reason: str) -> None:
+        skipped.append(SkippedFile(readable(path), reason))
+
+    def cannot_list(error: OSError) -> None:
+        skip(Path(error.filename), error.strerror or "it cannot be listed")
+
+    def leads_out(path: Path) -> bool:
+        if not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(real_top):
+            return False
+        if path.exists():
+            skip(path, f"it is a link that leads out of {top}")
+        return True
+
+    tops = [top]
+    for each in tops:  # grows by links to folders, which come after the folders themselves
+        for folder, subfolders, names in os.walk(each, onerror=cannot_list):
+            real = os.path.realpath(folder)
+            if real in seen:
+                subfolders.clear()
+                continue
+            seen.add(real)
+            visible = [Path(folder, name) for name in sorted(subfolders) if name[0] != "."]
+            subfolders[:] = [path.name for path in visible if not path.is_symlink()]
+            tops += [path for path in visible if path.is_symlink() and not leads_out(path)]
+            for file in (Path(folder, name) for name in names if name[0] != "."):
+                if leads_out(file):
+                    continue
+                if file.is_file():
+                    yield file
+                elif file.exists():
+                    skip(file, "it is not a regular file")
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Return the stamp of a file, or None if it is gone."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns)

@@ -1,0 +1,617 @@
+"""One change of an index: which passages come, stay and go, and the files that this makes.
+
+Every change goes the same way. Tantivy gets the passages that are new or moved and drops those that
+are gone; passages without a vector are encoded; the new vectors become a segment, merged with small
+ones; then the new manifest is published. If nothing changed, nothing is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from itertools import count
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from msgspec import structs
+
+from hopgate.common.errors import reason
+from hopgate.common.workers import Workers
+from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.coverage import measure
+from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
+from hopgate.retrievers.documents.parallel import encode_with
+from hopgate.retrievers.documents.reading import ReadReport
+from hopgate.retrievers.encoders import Encoder, differ
+from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
+from hopgate.retrievers.index.manifest import (
+    FORMAT_VERSION,
+    METRIC,
+    VECTORS,
+    WORDS,
+    EncoderInfo,
+    Manifest,
+    SegmentInfo,
+    WordsMeta,
+)
+from hopgate.retrievers.index.reader import Parts
+from hopgate.retrievers.index.segments import (
+    DEAD_SHARE,
+    Segment,
+    file_names,
+    merged_keys,
+    to_merge,
+    without,
+    write_keys,
+    write_segment,
+)
+from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
+from hopgate.retrievers.index.vectors import (
+    FLAT,
+    FLAT_UP_TO,
+    Announce,
+    check_factory,
+    choose,
+    expected_memory,
+)
+from hopgate.retrievers.index.writing import Writer
+from hopgate.retrievers.language import OTHER, detect
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.uint64]
+    Vectors = NDArray[np.float32]
+
+_BATCH = 128
+"""Passages that are encoded and saved at a time: the most that a killed build or a lost worker
+costs."""
+_AT_A_TIME = 1_000
+"""Passages compared with those of the index at a time."""
+_SAMPLE = 500
+"""Passages from which the language is detected and the default mode is chosen."""
+_REPEATS_REPORTED = 10
+_NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
+
+BuildProgress = Callable[[str, int, int], None]
+"""Called with the stage (`reading files`, `reading vectors`, `encoding passages`, `indexing words`
+or `indexing vectors`), how many are done, and the total."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Passages that two documents have in common.
+
+    Attributes:
+        source: The document that repeats them.
+        of: The one that had them first.
+        passages: How many they are.
+    """
+
+    source: str
+    of: str
+    passages: int
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """The result of a change.
+
+    Attributes:
+        path: The folder of the index.
+        version: Its version now.
+        changed: Whether there was anything to change.
+        encoder: Name of the encoder.
+        factory: FAISS's factory string.
+        language: The language whose words BM25 knows.
+        mode: The default mode.
+        mode_reason: Why it is the default.
+        files: Files that gave passages.
+        new: Documents that were not there before; counted by `add` and `sync` only, like the next.
+        updated: Documents that were there before and were read again.
+        gone: Documents that `sync` removed, because their files are gone.
+        unchanged: Files that `sync` did not read again.
+        passages: Passages in the index.
+        added: Passages that were not there before.
+        removed: Passages that were there before.
+        encoded: Passages that were encoded; the rest had their vectors from before.
+        duplicates: Passages given that had the same title and text as another.
+        repeats: Of which documents, the most frequent first; at most ten.
+        skipped: Files and rows that could not be read, and why.
+        ignored: Files of unknown kinds, by suffix.
+    """
+
+    path: str
+    version: int
+    changed: bool
+    encoder: str
+    factory: str
+    language: str
+    mode: str
+    mode_reason: str
+    files: int
+    new: int
+    updated: int
+    gone: int
+    unchanged: int
+    passages: int
+    added: int
+    removed: int
+    encoded: int
+    duplicates: int
+    repeats: list[Repeat]
+    skipped: list[SkippedFile]
+    ignored: list[IgnoredFiles]
+
+
+class Change:
+    """One change of an index whose lock is held; `run` makes it.
+
+    Args:
+        writer: Where to write.
+        current: The index as it is; None for a new one.
+        described: The manifest's entry for the encoder.
+        encoder: Loads the encoder; called when passages must be encoded.
+        progress: Called as the work goes on.
+        announce: Called with a line about the FAISS index that is built.
+
+    Attributes:
+        incoming: The passages to put into the index.
+        reading: The report on the files that they come from.
+        rewrite: Write everything again.
+        factory: FAISS's factory string; empty for the one that suits the collection.
+        language: One of `LANGUAGES`; empty for that of the index, or the one detected.
+        roots: Folders that were indexed.
+        unchanged: Files that were not read again.
+        workers: Who reads and encodes; None for this process.
+        mode: The default mode and the reason; None to measure it.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        current: Parts | None,
+        described: EncoderInfo,
+        encoder: Callable[[], Encoder],
+        progress: BuildProgress | None,
+        announce: Announce | None,
+    ) -> None:
+        """Prepare a change that puts the incoming passages and removes none."""
+        self._writer, self._current = writer, current
+        self._described, self._encoder = described, encoder
+        self._progress, self._announce = progress, announce or (lambda _: None)
+        self._held = current.vectors.keys() if current else _NO_KEYS
+        self._manifest = manifest = current.manifest if current else None
+        self.incoming = Incoming(writer.work / "incoming.jsonl")
+        self.reading = ReadReport()
+        self.factory = manifest["factory"] if manifest and not manifest["auto"] else ""
+        self.language = ""
+        self.roots = manifest["roots"] if manifest else []
+        self.rewrite, self.unchanged = False, 0
+        self.workers: Workers | None = None
+        self.mode: tuple[Mode, str] | None = None
+        self._rebuild, self._may_shrink = False, True
+        self._leaving = _NO_KEYS  # passages that may lose documents
+        self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
+        self._forgotten: Set[int] = frozenset()  # passages that go, whatever documents have them
+        self._new = self._updated = self._gone = 0
+        self._added: list[int] = []
+        self._removed: list[int] = []
+        self._moved = self._duplicates = self._encoded = 0
+        self._repeats: Counter[tuple[str, str]] = Counter()
+
+    def close(self) -> None:
+        """Close the file of incoming passages."""
+        self.incoming.close()
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, loaded."""
+        return self._encoder()
+
+    @property
+    def words(self) -> Words:
+        """The words of the index as it is."""
+        assert self._current is not None
+        return self._current.words
+
+    def has(self, source: str) -> bool:
+        """Return whether the index has a document."""
+        return self._current is not None and self.words.has(source)
+
+    def has_passage(self, identity: str) -> bool:
+        """Return whether the index has a passage."""
+        return bool(len(self.words.of("id", [identity])))
+
+    def sources(self) -> Iterable[str]:
+        """List the documents."""
+        return self.words.sources()
+
+    def stamp(self, source: str) -> str:
+        """Return the stamp of a document's file; empty if there is none."""
+        return self.words.stamp(source)
+
+    def stage(self, name: str) -> Callable[[int, int], None]:
+        """Return the callback of one stage."""
+        progress = self._progress
+        return partial(progress, name) if progress else lambda done, total: None
+
+    # What is to change
+
+    def replace_all(self, *, may_shrink: bool) -> None:
+        """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
+        self._rebuild, self._leaving, self._may_shrink = True, self._held, may_shrink
+
+    def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
+        """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
+        self._updated = sum(map(self.words.has, sources))
+        self._new, self._gone = len(sources) - self._updated, len(gone)
+        self._replaced = sources | gone
+        self._leaving = self.words.of("source", sorted(self._replaced))
+
+    def delete(self, sources: Set[str], ids: Sequence[str]) -> None:
+        """Remove documents, and passages from whatever document."""
+        forgotten = self.words.of("id", ids)
+        self._leaving = np.union1d(self.words.of("source", sorted(sources)), forgotten)
+        self._replaced, self._forgotten = sources, set(forgotten.tolist())
+
+    def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
+        """Add passages that come with their vectors, in place of those that a killed build encoded.
+
+        Raises:
+            ValueError: The index has another vector for one of them; nothing is kept.
+        """
+        saved = Encoded(self._writer, self._described)
+        saved.clear()
+        try:
+            for passages, vectors in batches:
+                self.incoming.put(passages)
+                keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
+                fresh = np.isin(keys, without(keys, self._held))
+                self._check_held(keys[~fresh], vectors[~fresh])
+                saved.keep(keys[fresh].tolist(), vectors[fresh])
+        except BaseException:
+            saved.clear()
+            raise
+
+    def _check_held(self, keys: Keys, vectors: Vectors) -> None:
+        if not len(keys) or not self._current:
+            return
+        wrong = differ(vectors, self._current.vectors.vectors(keys.tolist()))
+        if wrong.any():
+            raise ValueError(
+                f"the index at {self._writer.folder} has another vector for the passage "
+                f"{identity(int(keys[wrong][0]))}, and one of the two is wrong: build into "
+                "a new folder"
+            )
+
+    def run(self) -> BuildReport:
+        """Make the change and publish it, unless nothing changes.
+
+        Raises:
+            ValueError: No passage would be left, or a file of the index is damaged.
+        """
+        before = self._manifest
+        self._choose_language()
+        self._compare()
+        held, removed = len(self._held), len(self._removed)
+        if not self._may_shrink and removed > held / 2:
+            raise ValueError(
+                f"this build would remove {removed:,} of the {held:,} passages of "
+                f"{self._writer.folder}: add --replace if that is meant, or use `hopgate index add`"
+            )
+        if before and not self._differs(before):
+            return self._report(before, changed=False)
+        words = self._words_writer.commit()
+        keys = merged_keys(
+            without(self._held, merged_keys(np.array(self._removed, dtype=np.uint64))),
+            np.array(self._added, dtype=np.uint64),
+        )
+        if not len(keys):
+            raise ValueError(
+                f"this would delete every passage of {self._writer.folder}: delete the folder "
+                "instead"
+            )
+        segments, dead = self._write_vectors(keys)
+        mode, mode_reason = self._mode(words, keys)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            version=before["version"] + 1 if before else 1,
+            encoder=self._described,
+            metric=METRIC,
+            factory=self.factory or max(segments, key=lambda each: each["rows"])["factory"],
+            auto=not self.factory,
+            language=self.language,
+            mode=mode,
+            mode_reason=mode_reason,
+            background=self._background(segments, keys),
+            passages=len(keys),
+            sources=len(words.sources()),
+            roots=self.roots,
+            segments=segments,
+            dead=dead,
+            words=cast(WordsMeta, words.meta),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            files=before["files"] if before else {},
+            checksum="",
+        )
+        names = [f"{WORDS}/{file.name}" for file in words.files]
+        names += [f"{VECTORS}/{name}" for each in segments for name in file_names(each)]
+        self._writer.publish(manifest, [*names, dead] if dead else names)
+        return self._report(manifest, changed=True)
+
+    def _choose_language(self) -> None:
+        """Detect the language of a new index, and of one that grows by half at once."""
+        if self.language:
+            return
+        self.language = self._manifest["language"] if self._manifest else OTHER
+        if self.language == OTHER and len(self.incoming) > len(self._held) / 2:
+            sample = self.incoming.sample(_SAMPLE)
+            self.language = detect(f"{stored.title} {stored.text}" for stored in sample)
+
+    def _differs(self, before: Manifest) -> bool:
+        """Return whether there is anything to publish."""
+        changes = self._added or self._removed or self._moved or before["roots"] != self.roots
+        renewed = self.rewrite or self._new_language or self._new_factory
+        return bool(changes or renewed or "background" not in before)
+
+    @property
+    def _new_language(self) -> bool:
+        return self._manifest is not None and self.language != self._manifest["language"]
+
+    @property
+    def _new_factory(self) -> bool:
+        before = self._manifest
+        return before is not None and self.factory != ("" if before["auto"] else before["factory"])
+
+    def _is_another(self, keys: Keys) -> bool:
+        """Return whether the collection has become another, so that it has to be measured again."""
+        return not self._manifest or self._new_language or len(self._added) >= len(keys) / 2
+
+    def _background(self, segments: Sequence[SegmentInfo], keys: Keys) -> list[float]:
+        """Measure the scores of unrelated questions, again in a collection that is another."""
+        before = self._manifest.get("background") if self._manifest else None
+        if before is not None and not self._is_another(keys):
+            return before
+        dead = without(merged_keys(self._held, np.array(self._added, dtype=np.uint64)), keys)
+        folders = {self._segment_name: self._writer.work}  # moved when the change is published
+        parts = [
+            Segment(folders.get(each["name"], self._writer.folder) / VECTORS, each, dead)
+            for each in segments
+        ]
+
+        def best(queries: Vectors) -> Sequence[float]:
+            found = zip(*(part.search(queries, 1) for part in parts), strict=True)
+            return [max(near[0][0] for near in each if near) for each in found]
+
+        try:
+            return measure(best, self.encoder.encode_queries)
+        except Exception:  # whatever an app's own encoder raises: all else is done
+            return []
+
+    def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
+        """Choose the default mode, again when the collection has become another."""
+        if self.mode:
+            return self.mode
+        if self._manifest and not self._is_another(keys):
+            return self._manifest["mode"], self._manifest["mode_reason"]
+        sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
+        passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
+        try:
+            return default_mode(passages, self.encoder, self.language)
+        except Exception as error:  # whatever an app's own encoder raises: all else is done
+            return "hybrid", f"the encoder could not be measured: {reason(error, 300)}"
+
+    def _report(self, manifest: Manifest, *, changed: bool) -> BuildReport:
+        repeats = self._repeats.most_common(_REPEATS_REPORTED)
+        return BuildReport(
+            path=str(self._writer.folder),
+            version=manifest["version"],
+            changed=changed,
+            encoder=manifest["encoder"]["name"],
+            factory=manifest["factory"],
+            language=manifest["language"],
+            mode=manifest["mode"],
+            mode_reason=manifest["mode_reason"],
+            files=self.reading.files,
+            new=self._new,
+            updated=self._updated,
+            gone=self._gone,
+            unchanged=self.unchanged,
+            passages=manifest["passages"],
+            added=len(self._added),
+            removed=len(self._removed),
+            encoded=self._encoded,
+            duplicates=self._duplicates,
+            repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
+            skipped=self.reading.skipped,
+            ignored=self.reading.ignored,
+        )
+
+    # Words
+
+    @cached_property
+    def _words_writer(self) -> WordsWriter:
+        """The writer of the words, created with the first passage that changes.
+
+        If everything is written again, or much was deleted before, it begins with a new Tantivy
+        index and copies the passages that stay.
+        """
+        folder, current, expected = self._writer.work / WORDS, self._current, len(self.incoming)
+        if current is None:
+            return WordsWriter(folder, self.language, expected=expected)
+        documents = sum(each["max_doc"] for each in current.manifest["words"]["segments"])
+        worn = current.manifest["passages"] < (1 - DEAD_SHARE) * documents
+        if not (worn or self.rewrite or self._new_language):
+            return WordsWriter(folder, self.language, current.words, expected)
+        writer = WordsWriter(folder, self.language, expected=len(self._held) + expected)
+        for keys in chunks(self._held.tolist(), _AT_A_TIME):
+            writer.put(zip(keys, current.words.read(keys, checked=True), strict=True))
+        return writer
+
+    def _compare(self) -> None:
+        """Put what is new or has moved, and remove what is gone."""
+        stage, done = self.stage("indexing words"), 0
+        self._duplicates = len(self.incoming)
+        for batch in chunks(self.incoming.merged(), _AT_A_TIME):
+            self._change(dict(batch))
+            done += len(batch)
+            stage(done, len(self.incoming))
+        leaving = without(self._leaving, merged_keys(self.incoming.keys))
+        for keys in chunks(leaving.tolist(), _AT_A_TIME):
+            self._change(dict.fromkeys(keys))
+
+    def _change(self, batch: dict[int, Stored | None]) -> None:
+        """Give passages the documents that they have from now on; those without any are gone."""
+        held = self._read_held(batch)
+        put: list[tuple[int, Stored]] = []
+        gone: list[int] = []
+        for key, coming in batch.items():
+            had = held[key].places if key in held else ()
+            places = rest = self._staying(key, had)
+            if coming:
+                places = tuple(dict.fromkeys([*rest, *coming.places]))
+                self._duplicates -= not rest
+                self._count_repeats(places[0].source, coming.places)
+            if not places:
+                gone.append(key)
+            elif set(places) != set(had):
+                put.append((key, structs.replace(coming or held[key], places=places)))
+        moved = [key for key, _ in put if key in held]
+        self._added += [key for key, _ in put if key not in held]
+        self._removed += gone
+        self._moved += len(moved)
+        if put or gone:
+            self._words_writer.remove(gone)
+            self._words_writer.put(put, moved)
+
+    def _staying(self, key: int, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        if self._rebuild or key in self._forgotten:
+            return ()
+        return tuple(place for place in places if place.source not in self._replaced)
+
+    def _read_held(self, keys: Iterable[int]) -> dict[int, Stored]:
+        """Read those of the passages that the index has."""
+        if self._current is None:
+            return {}
+        held = np.intersect1d(np.fromiter(keys, dtype=np.uint64), self._held).tolist()
+        return dict(zip(held, self.words.read(held, checked=True), strict=True))
+
+    def _count_repeats(self, first: str, places: Sequence[Place]) -> None:
+        """Count a passage that documents have in common with the first one."""
+        others = {place.source for place in places} - {first}
+        self._repeats.update((source, first) for source in others)
+
+    # Vectors
+
+    @cached_property
+    def _segment_name(self) -> str:
+        """A name for the new segment that no file has."""
+        files = (self._writer.folder / VECTORS).glob("*")
+        taken = {file.name.partition(".")[0].removeprefix("dead-") for file in files}
+        first = self._manifest["version"] + 1 if self._manifest else 1
+        return next(name for name in map(str, count(first)) if name not in taken)
+
+    def _write_vectors(self, keys: Keys) -> tuple[list[SegmentInfo], str]:
+        """Encode passages without a vector, and write the segment that the change needs.
+
+        Returns:
+            The segments, and the file of deleted vectors.
+        """
+        old = self._current.vectors if self._current else None
+        stored = merged_keys(self._held, old.dead) if old else _NO_KEYS
+        dead = without(stored, keys)
+        folder = self._writer.folder / VECTORS
+        parts = [Segment(folder, part.described, dead) for part in old.parts] if old else []
+        fresh, read = self._encode(without(np.array(self._added, dtype=np.uint64), stored))
+        merged = parts
+        if not (self.rewrite or self._new_factory):
+            merged = to_merge(parts, len(fresh), math.inf if self.factory else FLAT_UP_TO)
+        staying = [part for part in parts if part not in merged and part.live]
+        segments = [part.described for part in staying]
+        if len(fresh) or any(part.live for part in merged):
+            segments.append(self._write_segment(merged, fresh, read, whole=not staying))
+        dead = merged_keys(*(part.keys[~part.alive] for part in staying))
+        if not len(dead):
+            return segments, ""
+        name = f"{VECTORS}/dead-{self._segment_name}.keys"
+        write_keys(self._writer.work / name, dead)
+        return segments, name
+
+    def _write_segment(
+        self, old: Sequence[Segment], fresh: Keys, read: Callable[[slice], Vectors], *, whole: bool
+    ) -> SegmentInfo:
+        """Write the segment of this change, which has `whole` of the index or a part of it."""
+        stem = self._writer.work / VECTORS / self._segment_name
+        rows, dimension = len(fresh) + sum(each.live for each in old), self._described["dimension"]
+        if not self.factory:
+            factory, why = choose(rows, dimension)
+        else:
+            factory = self.factory if whole or rows > FLAT_UP_TO else FLAT
+            check_factory(factory, dimension)
+            why = "as requested"
+        if whole or factory != FLAT:
+            memory = expected_memory(factory, rows, dimension) / 2**20
+            self._announce(f"{factory}: {why}; about {memory:,.0f} MiB of memory")
+        write = partial(
+            write_segment,
+            stem,
+            old=old,
+            fresh=fresh,
+            read=read,
+            dimension=dimension,
+            progress=self.stage("indexing vectors"),
+        )
+        try:
+            new = write(factory)
+        except ValueError:  # too few vectors are left to train such an index
+            if self._rebuild:  # it can be asked for another factory
+                raise
+            new = write(FLAT)
+        if (recall := new["search"].get("recall", 1)) < 0.95:
+            self._announce(f"recall@10 is only {recall:.3f}: use another factory")
+        return new
+
+    def _encode(self, fresh: Keys) -> tuple[Keys, Callable[[slice], Vectors]]:
+        """Encode passages, saving each batch.
+
+        Returns:
+            Their keys in the order of the vectors, and a function that reads a slice of the
+            vectors.
+        """
+        saved = Encoded(self._writer, self._described)
+        waiting = fresh[~saved.has(fresh)]
+        self._encoded = len(waiting)
+        if len(waiting):
+            stage, done = self.stage("encoding passages"), len(fresh) - len(waiting)
+            stage(done, len(fresh))
+            parts = chunks(self.incoming.only(waiting), _BATCH)
+            batches = ([stored.passage(key) for key, stored in part] for part in parts)
+            for passages, vectors in self._encoded_batches(batches, done, len(fresh)):
+                saved.keep([key_of(each["id"]) for each in passages], vectors)
+                done += len(passages)
+                stage(done, len(fresh))
+        return saved.ordered(fresh)
+
+    def _encoded_batches(
+        self, batches: Iterable[list[Passage]], done: int, total: int
+    ) -> Iterator[tuple[list[Passage], Vectors]]:
+        """Yield each batch with its vectors, in order."""
+        encoder, stage = self.encoder, self.stage("encoding passages")
+        if self.workers:
+            yield from encode_with(self.workers, encoder, batches)
+            return
+        for passages in batches:
+            yield passages, encoder.encode_passages(passages, _after(done, total, stage))
+            done += len(passages)
+
+
+def _after(done: int, total: int, stage: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return the progress of a batch as that of the whole."""
+    return lambda now, _: stage(done + now, total)

@@ -1,0 +1,297 @@
+"""Changing an index: one writer at a time, and changes that appear whole or not at all.
+
+A writer makes its files in `.work`, moves them beside those of the index under names that were
+never used, and then replaces the manifest. Whoever kills it leaves the index as it was; the next
+writer clears away what the killed one left. Readers take no lock: they have mapped their files,
+which a system keeps until they are done.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from hopgate.common.files import json_bytes, remove_folder, sha256, write_atomic
+from hopgate.retrievers.index.manifest import (
+    FILE_NAME,
+    MANIFEST,
+    VECTORS,
+    WORDS,
+    FileInfo,
+    Manifest,
+    changed_files,
+    damaged,
+    info,
+    looks_like_one,
+    to_bytes,
+)
+from hopgate.retrievers.index.segments import KEYS
+from hopgate.retrievers.index.texts import UnreadableError
+
+LOCK = ".lock"
+HOLDER = ".writer.json"
+WORK = ".work"
+"""Where a change is prepared; files that the next try can use again stay there."""
+_FOLDERS = {WORK, WORDS, VECTORS}
+_FILES = {LOCK, HOLDER, MANIFEST}
+_PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
+"""What a killed atomic write leaves."""
+_OLD_VERSION = re.compile(r"v\d{6,}")
+"""Folders of format 2."""
+_KEPT = "kept-"
+_MAX_HOLDER_BYTES = 4_096
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_TEXT = re.compile(r"\(os error (28|122|27)\)|\d+ requested and \d+ written")
+"""Error messages of Tantivy (with Linux's error numbers) and numpy when the disk is full."""
+
+
+class Writer:
+    """Prepares a change to an index whose lock is held.
+
+    Attributes:
+        folder: The folder of the index.
+        work: Where to prepare the change.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Clear away what killed writers left."""
+        self.folder = folder
+        self.work = folder / WORK
+        for path in folder.iterdir():
+            if _PARTIAL.fullmatch(path.name):
+                path.unlink()
+        with suppress(ValueError):  # there is no index yet, or it is damaged
+            self._forget(set(info(folder)["files"]))
+        self._clear_work()
+        for name in (WORDS, VECTORS):
+            (self.work / name).mkdir(parents=True)
+
+    def kept(self, *keys: str) -> list[Path]:
+        """Return files that stay for the next try; those of other tries are deleted."""
+        wanted = [self.work / f"{_KEPT}{key}" for key in keys]
+        for other in set(self.work.glob(f"{_KEPT}*")) - set(wanted):
+            other.unlink()
+        return wanted
+
+    def publish(self, manifest: Manifest, names: Sequence[str]) -> None:
+        """Make a change the current state of the index.
+
+        Args:
+            manifest: What describes it; its `files` are those of the index as it was.
+            names: The files that the index has then, if they exist: new ones in `work`, or old.
+
+        Raises:
+            ValueError: A file whose content was read to write a new one is damaged.
+        """
+        before = manifest["files"]
+        new = [n for n in names if (self.work / n).is_file() and not (self.work / n).is_symlink()]
+        files = {name: before[name] for name in names if name in before and name not in new}
+        read = [name for name in before if name not in files or name.endswith(KEYS)]
+        if wrong := changed_files(self.folder, manifest, read):
+            raise damaged(self.folder, f"{wrong[0]} has changed since it was written")
+        for name in new:
+            file = self.work / name
+            files[name] = FileInfo(bytes=file.stat().st_size, sha256=sha256(file))
+            _sync(file)
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            os.replace(file, self.folder / name)
+        for folder in (WORDS, VECTORS):
+            _sync(self.folder / folder)
+        manifest["files"] = files
+        write_atomic(self.folder / MANIFEST, to_bytes(manifest))
+        _sync(self.folder)
+        self._forget(set(files))
+        remove_folder(self.work)
+
+    def close(self) -> None:
+        """Remove what was not published, except what the next try can use again."""
+        if self.work.exists():
+            self._clear_work()
+            with suppress(OSError):  # it holds something
+                self.work.rmdir()
+
+    def _clear_work(self) -> None:
+        self.work.mkdir(exist_ok=True)
+        for path in self.work.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                remove_folder(path)
+            elif path.is_symlink() or not path.is_file() or not path.name.startswith(_KEPT):
+                path.unlink()
+
+    def _forget(self, current: set[str]) -> None:
+        """Delete the files that no longer belong to the index."""
+        for name in (WORDS, VECTORS):
+            for path in (self.folder / name).glob("*"):
+                if f"{name}/{path.name}" not in current:
+                    path.unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if _OLD_VERSION.fullmatch(path.name) and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def writing(folder: Path, doing: str) -> Iterator[Writer]:
+    """Hold the lock of an index while it is changed, creating its folder if needed.
+
+    Args:
+        folder: The folder of the index, resolved.
+        doing: The command that holds the lock, for the error message other writers get.
+
+    Raises:
+        ValueError: The folder cannot be written, or contains what is not part of an index.
+        RuntimeError: Another process is changing the index, or the disk is full.
+    """
+    check_replaceable(folder)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = _locked(folder)
+    try:
+        check_replaceable(folder)
+        _sign(folder, doing)
+        with explained(folder):
+            writer = Writer(folder)
+            try:
+                yield writer
+            finally:
+                writer.close()
+    finally:
+        (folder / HOLDER).unlink(missing_ok=True)
+        if made and set(os.listdir(folder)) <= {LOCK}:
+            (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):  # one that is in use stays
+            for path in made:
+                path.rmdir()
+
+
+def _locked(folder: Path) -> FileLock:
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise RuntimeError(
+            f"the index at {folder} is being changed by {_holder(folder)}: wait until it is done, "
+            "then run this again"
+        ) from error
+    except OSError as error:
+        raise ValueError(unwritable(folder, error)) from error
+    return lock
+
+
+def unwritable(folder: Path, error: OSError) -> str:
+    """Return the error message for a folder that cannot be written to."""
+    return f"the index cannot be written to {folder} ({error.strerror}): use another folder"
+
+
+def _sign(folder: Path, doing: str) -> None:
+    """Record who holds the lock, for the error message other writers get."""
+    holder = {
+        "doing": doing,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    with suppress(OSError):
+        write_atomic(folder / HOLDER, json_bytes(holder))
+
+
+def _holder(folder: Path) -> str:
+    try:
+        with (folder / HOLDER).open("rb") as handle:
+            found = json.loads(handle.read(_MAX_HOLDER_BYTES))
+        return "`{doing}` (process {pid} on {host}, since {since})".format(**found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "another process"
+
+
+def check_replaceable(folder: Path) -> None:
+    """Check that a folder is empty or absent, or an index with nothing beside it.
+
+    Nothing in it may be a link, since a change would reach out of the folder through it.
+
+    Raises:
+        ValueError: It contains something else, or cannot be read.
+    """
+    try:
+        found = _modes(folder)
+        for name in (WORDS, VECTORS):
+            if stat.S_ISDIR(found.get(name, 0)):
+                inside = _modes(folder / name)
+                found |= {f"{name}/{each}": mode for each, mode in inside.items()}
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise ValueError(
+            f"{folder} is a file or lies under one: give a folder for the index"
+        ) from error
+    except OSError as error:
+        raise ValueError(unwritable(folder, error)) from error
+    others = sorted(name for name, mode in found.items() if not _belongs(name, mode))
+    for name in others:
+        if name in _FOLDERS | _FILES:
+            raise ValueError(
+                f"{folder / name} is a link or of another kind than in an index: remove it, or use "
+                "another folder"
+            )
+    index = looks_like_one(folder)
+    if (others and not index) or index is False:
+        raise ValueError(
+            f"{folder} contains other files and no index: use a new or empty folder for the index"
+        )
+    if others:
+        raise ValueError(
+            f"{folder} contains {others[0]!r} beside the index: move it away, or use another folder"
+        )
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
+
+
+def _belongs(name: str, mode: int) -> bool:
+    """Return whether an entry is one that an index has, and of the right kind."""
+    if name in _FOLDERS or _OLD_VERSION.fullmatch(name):
+        return stat.S_ISDIR(mode)
+    known = name in _FILES or FILE_NAME.fullmatch(name) or _PARTIAL.fullmatch(name)
+    return bool(known) and stat.S_ISREG(mode)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn the many errors of a full disk into one; name the index in the error about damage."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            full = error.errno in _FULL
+        else:
+            full = bool(_FULL_TEXT.search(str(error)))
+        if isinstance(error, UnreadableError) and not full:
+            raise damaged(folder, str(error)) from error
+        if not full:
+            raise
+        free = shutil.disk_usage(folder).free
+        raise RuntimeError(
+            f"the disk is full: the index at {folder} could not be written ({free >> 20} MiB free) "
+            "and is unchanged; free some space and run this again"
+        ) from error

@@ -1,0 +1,1 @@
+"""Outside stores: collections of Milvus, Qdrant and PostgreSQL."""

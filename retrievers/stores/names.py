@@ -1,0 +1,173 @@
+"""Outside stores by name: `ENGINE:NAME` or `ENGINE:NAME@ENCODER`, and what an engine needs.
+
+Addresses and credentials come from the environment only, and appear in no error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from hopgate.common.errors import reason, require
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
+_MAX_REASON_CHARS = 300
+
+
+class Engine(NamedTuple):
+    """The packages of an engine's extra, and the variables with its address and credentials."""
+
+    packages: tuple[str, ...]
+    addresses: tuple[str, ...]
+    secrets: tuple[str, ...] = ()
+
+
+ENGINES = {
+    "milvus": Engine(("pymilvus",), ("MILVUS_URI", "MILVUS_URL"), ("MILVUS_TOKEN",)),
+    "qdrant": Engine(("qdrant_client",), ("QDRANT_URL", "QDRANT_PATH"), ("QDRANT_API_KEY",)),
+    "pgvector": Engine(("psycopg", "psycopg_pool"), ("PGVECTOR_URL",)),
+}
+
+
+class StoreName(NamedTuple):
+    """The name of a collection; `encoder` is empty for the collection's own."""
+
+    engine: str
+    name: str
+    encoder: str
+
+    def __str__(self) -> str:
+        """Return the name without the encoder."""
+        return f"{self.engine}:{self.name}"
+
+
+class ForeignError(ValueError):
+    """hopgate did not make a collection of this name."""
+
+
+def is_store(name: object) -> bool:
+    """Return whether an index is an outside store and not a folder."""
+    engine, found, _ = str(name).partition(":")
+    return bool(found) and engine in ENGINES
+
+
+def check_folder(index: object, doing: str) -> None:
+    """Raise ValueError if a command that only folders need is given a store."""
+    if is_store(index):
+        raise ValueError(f"{doing} is for folders: leave it out, the engine of {index} sees to it")
+
+
+def parse(name: str) -> StoreName:
+    """Parse `ENGINE:NAME`, with or without `@ENCODER` at the end.
+
+    Raises:
+        ValueError: The name has another form.
+    """
+    engine, _, rest = name.partition(":")
+    collection, _, encoder = rest.partition("@")
+    if engine not in ENGINES or not _NAME.fullmatch(collection):
+        raise ValueError(
+            f"index is {name!r}: use ENGINE:NAME or ENGINE:NAME@ENCODER, where ENGINE is "
+            f"{', '.join(ENGINES)}, and NAME consists of letters, digits, _ and -"
+        )
+    if engine == "milvus" and "-" in collection:
+        raise ValueError(f"index is {name!r}: Milvus takes no - in a name, use _")
+    return StoreName(engine, collection, encoder)
+
+
+def check_store(name: str) -> StoreName:
+    """Check that a store is configured here, without connecting.
+
+    Raises:
+        ValueError: The name has another form, or the environment lacks the address.
+        RuntimeError: The extra is missing.
+    """
+    store = parse(name)
+    engine, given = ENGINES[store.engine], address(store.engine)
+    if not given:
+        raise ValueError(f"{store} needs an address: set {' or '.join(engine.addresses)}")
+    lite = ("milvus_lite",) if store.engine == "milvus" and "://" not in given else ()
+    require(str(store), *engine.packages, *lite, extra=store.engine)
+    return store
+
+
+def address(engine: str) -> str:
+    """Return the address of an engine; empty if the environment has none."""
+    return next(filter(None, map(_value, ENGINES[engine].addresses)), "")
+
+
+@contextmanager
+def explained(store: StoreName) -> Iterator[None]:
+    """Name the store in errors of its client, and take out the addresses that these contain."""
+    try:
+        yield
+    except ForeignError:
+        raise
+    except Exception as error:  # the clients' errors have no common base class
+        engine = ENGINES[store.engine]
+        variable = " or ".join(filter(_value, engine.addresses))
+        said = _scrubbed(reason(error), engine)
+        raise RuntimeError(f"{store} failed: {said}{_remedy(error, variable)}") from None
+
+
+class Within:
+    """An object whose methods all run within a context: `enter` opens it anew for each call."""
+
+    def __init__(self, target: object, enter: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Keep both."""
+        self._target, self._enter = target, enter
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the object, or its method within the context."""
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            with self._enter():
+                return found(*given, **named)
+
+        return call
+
+
+_REMEDIES = {
+    "must be owner": "an account that changes a table must own it: ALTER TABLE … OWNER TO …",
+    r"pooltimeout|statement timeout|too many (clients|connections)|connection slots": (
+        "the table is locked or the server is busy: try again later"
+    ),
+    r"permission denied|forbidden|unauthori[sz]ed|unauthenticated|40[13]\b": (
+        "the account needs the right to do this"
+    ),
+    "valueerror|percent-encoded|parse|conn|refused|timed? ?out|timeout|unavailable|resolve": (
+        "check that it runs, and that {variable} is its address, with every character of the "
+        "password except letters, digits, - and _ percent-encoded (/ is %2F)"
+    ),
+}
+"""What to do about the errors of clients, by a pattern of their type and text."""
+
+
+def _remedy(error: Exception, variable: str) -> str:
+    """Return the remedy for an error of a client; empty if there is none."""
+    text = f"{type(error).__name__} {error}".lower()
+    found = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text))
+    return f"; {remedy.format(variable=variable)}" if (remedy := next(found, "")) else ""
+
+
+def _scrubbed(text: str, engine: Engine) -> str:
+    """Return an error's text without the pieces that contain a word of an address or a secret."""
+    given = [value for name in engine.addresses if re.search("://|=", value := _value(name))]
+    given += map(_value, engine.secrets)
+    words = set(re.findall(r"\w+", " ".join((*given, *map(unquote, given))).lower()))
+    pieces = (
+        "…" if words.intersection(re.findall(r"\w+", each.lower())) else each
+        for each in text.split()
+    )
+    return " ".join(pieces)[:_MAX_REASON_CHARS]
+
+
+def _value(variable: str) -> str:
+    return os.environ.get(variable, "").strip()

@@ -1,0 +1,134 @@
+"""Moving an index into an outside store or out of one, vectors and all, without encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace as with_values
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.building import building
+from hopgate.retrievers.encoders import EncodeProgress, Encoder
+from hopgate.retrievers.index.change import BuildProgress, BuildReport
+from hopgate.retrievers.index.incoming import chunks
+from hopgate.retrievers.index.manifest import EncoderInfo, Manifest, checked_info
+from hopgate.retrievers.index.reader import Parts
+from hopgate.retrievers.index.texts import identity, key_of
+from hopgate.retrievers.stores.names import is_store, parse
+from hopgate.retrievers.stores.opening import connect, usable_info
+from hopgate.retrievers.stores.rows import BATCH, StoreInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+
+
+def push(
+    source: Path | str,
+    target: Path | str,
+    progress: BuildProgress | None = None,
+    *,
+    replace: bool = False,
+) -> BuildReport:
+    """Make `target` hold what `source` holds: passages, documents, vectors, language and mode.
+
+    Either can be a folder or an outside store. Nothing is encoded, and the encoder need not be on
+    this machine. If it is interrupted, the same call resumes.
+
+    Args:
+        source: The index to read.
+        target: The index to write; one that is there is changed as `build_index` does it.
+        progress: Called as the work goes on.
+        replace: Allow this to remove most passages of the target, or to change its encoder.
+
+    Raises:
+        ValueError: There is no such source, or the target cannot be written to.
+        RuntimeError: An extra is missing, or an engine failed.
+    """
+    held = _of_store(str(source)) if is_store(source) else _of_folder(Path(source))
+
+    def renamed(stage: str, done: int, total: int) -> None:
+        if progress:
+            progress("copying vectors" if stage == "encoding passages" else stage, done, total)
+
+    carried = Carried(held.info["encoder"], held.vectors)
+    language = held.info["language"]
+    with building(target, carried, renamed, language=language, replace=replace) as change:
+        change.roots = list(held.info["roots"])
+        change.mode = held.info["mode"], held.info["mode_reason"]
+        for passage, stamp in held.passages():
+            change.incoming.put([passage], stamp)
+        return with_values(change.run(), encoded=0)
+
+
+class Carried(Encoder):
+    """An encoder whose passages have their vectors already.
+
+    Args:
+        described: The encoder that made them.
+        read: Returns the vectors of passages by their ids, in the order given.
+    """
+
+    def __init__(self, described: EncoderInfo, read: Callable[[Sequence[str]], Vectors]) -> None:
+        """Take the attributes of the encoder, without loading it."""
+        for name, value in described.items():
+            setattr(self, name, value)
+        self._read = read
+
+    def encode_passages(
+        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
+    ) -> Vectors:
+        """Return the vectors that the passages have."""
+        return self._read([passage["id"] for passage in passages])
+
+
+class _Held(NamedTuple):
+    """What an index holds, read as often as asked."""
+
+    info: Manifest | StoreInfo
+    passages: Callable[[], Iterator[tuple[Passage, str]]]
+    vectors: Callable[[Sequence[str]], Vectors]
+
+
+def _of_folder(folder: Path) -> _Held:
+    folder = folder.expanduser()
+    parts = Parts.open(folder, checked_info(folder))
+
+    def passages() -> Iterator[tuple[Passage, str]]:
+        keys = parts.words.keys().tolist()
+        for key, stored in zip(keys, parts.words.read(keys, checked=True), strict=True):
+            for place in stored.places:
+                found = Passage(
+                    id=identity(key), title=stored.title, text=stored.text, source=place.source
+                )
+                if place.page is not None:
+                    found["page"] = place.page
+                if place.section:
+                    found["section"] = place.section
+                yield found, place.stamp
+
+    return _Held(
+        parts.manifest, passages, lambda ids: parts.vectors.vectors([key_of(each) for each in ids])
+    )
+
+
+def _of_store(name: str) -> _Held:
+    collection = connect(name)
+    info = usable_info(parse(name), collection)
+    keys = {row.key: row.id for row in collection.listed()}
+    first = {identity: key for key, identity in keys.items()}
+
+    def passages() -> Iterator[tuple[Passage, str]]:
+        for some in chunks(keys, BATCH):
+            for row, _ in collection.read(some):
+                yield row.passage(), row.stamp.rpartition("/")[0]  # without the count of rows
+
+    def vectors(ids: Sequence[str]) -> Vectors:
+        found = {row.id: each for row, each in collection.read([first[one] for one in ids])}
+        return np.array([found[each] for each in ids], dtype=np.float32)
+
+    return _Held(info, passages, vectors)

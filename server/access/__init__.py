@@ -1,0 +1,1 @@
+"""Who may use a server, and how requests are checked and refused."""

@@ -1,0 +1,1 @@
+"""Observing runs: logs, metrics and spans."""

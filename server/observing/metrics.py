@@ -1,0 +1,89 @@
+"""Metrics for Prometheus: decisions and cost by α, without texts and with few series.
+
+They are also in the process's default registry, so the LangGraph server's own `/metrics` shows
+them, even in a worker without web routes.
+"""
+
+from typing import Any, get_args
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+
+from hopgate.common.strategies import Label, Strategy
+from hopgate.graphs.history import LOOP
+from hopgate.nodes.run.state import StopReason, Verdict
+from hopgate.server.observing.turns import Turn
+
+UNDECIDED = "undecided"
+OTHER = "other"  # an edited state can hold anything
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
+
+registry = CollectorRegistry()
+
+turns = Counter(
+    "hopgate_turns", "Runs by outcome", ["outcome", "strategy", "alpha"], registry=registry
+)
+seconds = Histogram(
+    "hopgate_turn_seconds", "Duration of runs", ["strategy"], buckets=SECONDS, registry=registry
+)
+node_seconds = Counter("hopgate_node_seconds", "Time in each node", ["node"], registry=registry)
+gates = Counter("hopgate_gates", "Decisions of the gate", ["verdict", "alpha"], registry=registry)
+routes = Counter("hopgate_routes", "Decisions of the router", ["label", "alpha"], registry=registry)
+stops = Counter("hopgate_loop_stops", "Stop reasons of the loop", ["reason"], registry=registry)
+escalations = Counter(
+    "hopgate_escalations", "Answers in doubt, repeated with a deeper strategy", registry=registry
+)
+retrievals = Counter("hopgate_retrievals", "Retrieval steps", ["alpha"], registry=registry)
+calls = Counter("hopgate_model_calls", "Model calls", ["alpha"], registry=registry)
+tokens = Counter("hopgate_tokens", "Model tokens", ["kind", "alpha"], registry=registry)
+errors = Counter(
+    "hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"], registry=registry
+)
+
+for each in (
+    *(turns, seconds, node_seconds, gates, routes, stops),
+    *(escalations, retrievals, calls, tokens, errors),
+):
+    REGISTRY.register(each)
+
+
+def count(turn: Turn) -> None:
+    """Count the decisions that a run made itself, and its cost."""
+    decision, usage = turn.decision, turn.usage
+    visited = [step.name for step in turn.steps if step.kind == "node"]
+    alpha = _tenth(turn.alpha)
+    strategy = _known(decision.get("strategy"), Strategy)
+    turns.labels(turn.outcome, strategy, alpha).inc()
+    seconds.labels(strategy).observe(turn.ms / 1000)
+    if "gate" in visited:
+        gates.labels(_known(turn.part("gate").get("answer"), Verdict), alpha).inc()
+    if "route" in visited:
+        routes.labels(_known(turn.part("route").get("label"), Label), alpha).inc()
+    if LOOP in visited:
+        stops.labels(_known(decision.get("stop_reason"), StopReason)).inc()
+    escalations.inc(visited.count("escalate"))
+    retrievals.labels(alpha).inc(usage["retrieval_steps"])
+    calls.labels(alpha).inc(usage["llm_calls"])
+    tokens.labels("prompt", alpha).inc(usage["prompt_tokens"])
+    tokens.labels("completion", alpha).inc(usage["completion_tokens"])
+    for node in set(visited) & set(usage["ms"]):
+        node_seconds.labels(node).inc(usage["ms"][node] / 1000)
+    if turn.cause:
+        errors.labels(turn.failed_in or "start", turn.cause).inc()
+
+
+def text() -> bytes:
+    """Return hopgate's metrics alone, in the text format of Prometheus."""
+    return generate_latest(registry)
+
+
+def _tenth(alpha: object) -> str:
+    if alpha is None:
+        return UNDECIDED
+    inside = isinstance(alpha, int | float) and 0 <= alpha <= 1
+    return f"{alpha:.1f}" if inside else OTHER
+
+
+def _known(value: object, kind: Any) -> str:
+    if value is None:
+        return UNDECIDED
+    return str(value) if value in get_args(kind) else OTHER

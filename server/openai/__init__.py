@@ -1,0 +1,1 @@
+"""`/v1`: the graph as a model of OpenAI's API."""

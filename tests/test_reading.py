@@ -1,0 +1,673 @@
+"""Reading files: sections, tables, encodings, and hostile files."""
+
+import json
+import os
+import socket
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import WORD, paragraph, write_docx, write_epub, write_pdf
+
+from hopgate.common.workers import OwnProcess, ProcessLost
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.documents import cutting, parsers, reading, rows
+from hopgate.retrievers.documents.archives import MAX_TAGS, MAX_XML_BYTES
+from hopgate.retrievers.documents.cutting import CODE, Section
+from hopgate.retrievers.documents.finding import (
+    DOCUMENTS,
+    PARSED,
+    ROWS,
+    TEXTS,
+    IgnoredFiles,
+    Stamp,
+    find_files,
+    ignored_summary,
+)
+from hopgate.retrievers.documents.parsers import parse_apart, parsing_process
+from hopgate.retrievers.documents.reading import (
+    Documents,
+    MissingExtraError,
+    ReadReport,
+    load_documents,
+    read_files,
+)
+
+POLISH = (
+    "Latarnia została zbudowana w 1811 roku, a jej strażnicy mieszkali na wyspie przez całą zimę, "
+    "paląc ogień każdej nocy."
+)
+
+
+class SharedProcess(OwnProcess):
+    def close(self) -> None:
+        """Go on for the next test."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_process() -> Iterator[None]:
+    """One process parses the documents of all tests."""
+    shared = SharedProcess(quiet=True, memory=parsers.MAX_MEMORY_BYTES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "parsing_process", lambda: shared)
+        yield
+    OwnProcess.close(shared)
+
+
+def read(path: Path) -> list[Passage]:
+    return load_documents([path]).passages
+
+
+def reason(path: Path) -> str:
+    with pytest.raises(ValueError, match="no passage could be read") as refused:
+        load_documents([path])
+    return str(refused.value)
+
+
+def test_docx_keeps_title_headings_and_tables(tmp_path: Path) -> None:
+    cells = (f"<w:tc>{paragraph(text)}</w:tc>" for text in ("A loaf", "Two crowns"))
+    file = write_docx(
+        tmp_path / "bakery.docx",
+        paragraph("Harbour bakery", "Titel"),
+        paragraph("Bread is baked &amp; sold before dawn."),
+        paragraph("Prices", "berschrift1"),
+        f"<w:tbl><w:tr>{''.join(cells)}</w:tr></w:tbl>",
+        paragraph("Cakes", "berschrift2"),
+        paragraph("None on Mondays."),
+        paragraph("Weddings", "Heading7"),
+        paragraph("By order."),
+        paragraph("Hours", "Heading1"),
+        "<w:p><w:r><w:t>From six</w:t><w:br/><w:t>to</w:t><w:tab/><w:t>ten</w:t></w:r></w:p>",
+    )
+    found = {p["text"]: (p["title"], p.get("section")) for p in read(file)}
+    assert found == {
+        "Bread is baked & sold before dawn.": ("Harbour bakery", None),
+        "A loaf\n\nTwo crowns": ("Harbour bakery > Prices", "Prices"),
+        "None on Mondays.": ("Harbour bakery > Prices > Cakes", "Prices > Cakes"),
+        "By order.": (
+            "Harbour bakery > Prices > Cakes > Weddings",
+            "Prices > Cakes > Weddings",
+        ),
+        "From six to ten": ("Harbour bakery > Hours", "Hours"),
+    }
+
+
+def test_docx_keeps_words_whole_and_reads_lists_and_footnotes(tmp_path: Path) -> None:
+    relationships = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    runs = (
+        "<w:p><w:r><w:t>Half</w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>way, H</w:t></w:r><w:r>"
+        '<w:rPr><w:vertAlign w:val="subscript"/></w:rPr><w:t>2</w:t></w:r><w:r><w:t>O</w:t></w:r>'
+        f'<w:hyperlink xmlns:r="{relationships}" w:anchor="b"><w:r><w:t>s.</w:t></w:r>'
+        "</w:hyperlink>"
+        '<w:r><w:footnoteReference w:id="1"/></w:r></w:p>'
+    )
+    item = '<w:p><w:pPr><w:numPr><w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr></w:pPr>'
+    items = [f"{item}<w:r><w:t>{text}</w:t></w:r></w:p>" for text in ("One.", "Two.")]
+    notes = (
+        f'<w:footnotes xmlns:w="{WORD}"><w:footnote w:id="1">{paragraph("As of 1811.")}'
+        "</w:footnote></w:footnotes>"
+    )
+    deleted = "<w:p><w:del><w:r><w:delText>Gone.</w:delText></w:r></w:del></w:p>"
+    file = write_docx(tmp_path / "a.docx", runs, *items, deleted, footnotes=notes)
+    assert [p["text"] for p in read(file)] == ["Halfway, H2Os.\n\nOne.\n\nTwo.\n\nAs of 1811."]
+
+
+def test_docx_reads_no_images_and_no_other_files(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("hidden words")
+    names = {
+        "wp": "http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing",
+        "a": "http://schemas.openxmlformats.org/drawingml/2006/main",
+        "pic": "http://schemas.openxmlformats.org/drawingml/2006/picture",
+        "r": "http://schemas.openxmlformats.org/officeDocument/2006/relationships",
+    }
+    spaces = " ".join(f'xmlns:{prefix}="{uri}"' for prefix, uri in names.items())
+    blips = "".join(
+        f"<w:drawing><wp:inline><a:graphic><a:graphicData><pic:pic><pic:blipFill><a:blip {link}/>"
+        "</pic:blipFill></pic:pic></a:graphicData></a:graphic></wp:inline></w:drawing>"
+        for link in ('r:embed="r1"', 'r:link="r2"')
+    )
+    file = write_docx(
+        tmp_path / "a.docx", f"<w:p {spaces}><w:r><w:t>Words.</w:t>{blips}</w:r></w:p>"
+    )
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/image"
+    links = (
+        f'<Relationship Id="r1" Type="{kind}" Target="media/gone.png"/>'
+        f'<Relationship Id="r2" Type="{kind}" Target="{tmp_path / "secret.txt"}"'
+        ' TargetMode="External"/>'
+    )
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(
+            "word/_rels/document.xml.rels",
+            f'<Relationships xmlns="{package}">{links}</Relationships>',
+        )
+        archive.writestr("mammoth/style-map", "p => script")
+    assert [p["text"] for p in read(file)] == ["Words."]
+
+
+def test_html_and_markdown_keep_their_sections(tmp_path: Path) -> None:
+    (tmp_path / "mill.html").write_text(
+        "<title>Tidal mill</title><h1>Tidal mill</h1><p>It <b>grinds</b>, always.</p>"
+        "<h2>Wheel</h2><p>It turns.</p><h3>Wood</h3><p>Oak.</p><h2>Miller</h2><p>Bo Rask.</p>"
+    )
+    (tmp_path / "mill.md").write_text("# Mill\n\nGrinds.\n\n## Wheel\n\n### Wood\n\nElm.\n")
+    found = {p["text"]: (p["title"], p.get("section")) for p in read(tmp_path)}
+    assert found == {
+        "It grinds, always.": ("Tidal mill", None),
+        "It turns.": ("Tidal mill > Wheel", "Wheel"),
+        "Oak.": ("Tidal mill > Wheel > Wood", "Wheel > Wood"),
+        "Bo Rask.": ("Tidal mill > Miller", "Miller"),
+        "Grinds.": ("Mill", None),
+        "Elm.": ("Mill > Wheel > Wood", "Wheel > Wood"),
+    }
+
+
+def test_csv_with_a_text_column_is_read_as_passages(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(
+        'Title;Text;Year\r\nWren Holm;"Kept bees; sold ""honey"".";1902\r\nNobody;;1\r\n'
+    )
+    (passage,) = read(tmp_path)
+    assert (passage["title"], passage["text"]) == ("Wren Holm", 'Kept bees; sold "honey".')
+
+
+def test_another_csv_becomes_a_passage_a_row(tmp_path: Path) -> None:
+    (tmp_path / "ferries.csv").write_text("name,passengers,\nOndrith Maid,640,x\nSula,,\n\n")
+    assert [(p["title"], p["text"]) for p in read(tmp_path)] == [
+        ("ferries", "name: Ondrith Maid. passengers: 640. : x"),
+        ("ferries", "name: Sula"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Маяк был построен в 1811 году. Смотрители жили на острове круглый год.", "cp1251"),
+        ("灯台は1811年に建てられた。守り人は島に住み、毎晩火を灯した。", "shift_jis"),
+        ("灯塔建于1811年。看守人住在岛上，每晚点亮灯火。", "gb18030"),
+        ("Der Leuchtturm wurde später für größere Schiffe erhöht – naïve Sätze fehlen.", "cp1252"),
+        (POLISH, "cp1250"),
+        ("“Naïve” pricing: five crowns.", "cp1252"),
+        ("Füße", "utf-16"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
+def test_encodings_are_detected(tmp_path: Path, text: str, encoding: str, kind: str) -> None:
+    row = {"txt": text, "jsonl": json.dumps({"text": text}, ensure_ascii=False)}
+    content = row.get(kind) or f"text\n{text}\n".replace(",", " ")
+    (tmp_path / f"a.{kind}").write_bytes(content.encode(encoding))
+    (passage,) = read(tmp_path)
+    assert passage["text"] == (text.replace(",", " ") if kind == "csv" else text)
+
+
+def test_a_broken_byte_spoils_no_other_letter(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Größere Schiffe – naïve Sätze. ".encode() * 9 + b"\xff Ende")
+    (passage,) = read(tmp_path)
+    assert passage["text"] == "Größere Schiffe – naïve Sätze. " * 9 + "\ufffd Ende"
+
+
+@pytest.mark.parametrize("kind", ["txt", "md", "html", "csv", "docx", "pdf"])
+def test_a_name_that_is_not_utf_8_is_escaped(tmp_path: Path, kind: str) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9." + kind.encode()))
+    if kind == "docx":
+        write_docx(file, paragraph("Some words."))
+    elif kind == "pdf":
+        write_pdf(tmp_path / "a.pdf", ["Some words."])
+        (tmp_path / "a.pdf").rename(file)
+    else:
+        file.write_text("words\nSome words." if kind == "csv" else "Some words.")
+    (passage,) = read(tmp_path)
+    assert passage["source"] == f"caf\\xe9.{kind}"
+    assert passage["title"] == "caf\\xe9"
+    passage["source"].encode()
+
+
+def test_the_mark_of_headings_is_no_heading_when_a_page_has_it(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>one \x1e two</p><h2>H \x1e</h2><p>three &#30;9 four</p>")
+    assert [(p["title"], p["text"]) for p in read(tmp_path)] == [
+        ("a", "one two"),
+        ("a > H", "three 9 four"),
+    ]
+
+
+def test_headings_within_headings_are_read_in_no_time(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>Words.</p>" + "<h1><div>" * 5_000 + "deep")
+    began = time.process_time()
+    assert read(tmp_path)
+    assert time.process_time() - began < 5
+
+
+def test_a_file_of_1_gb_is_refused_unless_it_is_read_row_by_row(tmp_path: Path) -> None:
+    large = ("txt", "md", "org", "py", "html", "rst", "pdf", "docx", "epub")
+    for kind in (*large, "jsonl"):
+        with (tmp_path / f"huge.{kind}").open("wb") as file:
+            file.truncate(1 << 30)  # a hole: no disk is used
+    for kind in large:
+        refused = reason(tmp_path / f"huge.{kind}")
+        most = 16 if kind in ("html", "rst") else 128
+        assert f"it has 1024 MB, and .{kind} files are read up to {most} MB" in refused
+
+
+def test_links_that_lead_to_themselves_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
+    (tmp_path / "there").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "there")
+    assert [p["source"] for p in read(tmp_path)] == ["good.txt"]
+    with pytest.raises(ValueError, match=r"self\.txt does not exist"):
+        load_documents([tmp_path / "self.txt"])
+
+
+def skipped_in(documents: Documents) -> dict[str, str]:
+    return {Path(file.path).name: file.reason for file in documents.skipped}
+
+
+# What is not read
+
+
+def test_files_of_other_kinds_are_counted_with_an_example(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    (tmp_path / "pictures").mkdir()
+    for name in ("pictures/a.png", "pictures/b.PNG", "data.bin", "LICENSE", ".hidden.bin"):
+        (tmp_path / name).write_bytes(b"\x00")
+    documents = load_documents([tmp_path])
+    assert documents.ignored == [
+        IgnoredFiles(".png", 2, "pictures/a.png"),
+        IgnoredFiles("", 1, "LICENSE"),
+        IgnoredFiles(".bin", 1, "data.bin"),
+    ]
+    assert ignored_summary(documents.ignored) == (
+        "4 files skipped by type: .png 2, no suffix 1, .bin 1 (for example pictures/a.png)"
+    )
+    assert documents.skipped == []
+    assert ignored_summary([]) == ""
+
+
+def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path: Path) -> None:
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    for folder in (top / "real", outside):
+        folder.mkdir(parents=True)
+        (folder / "words.txt").write_text(f"Words in {folder.name}.")
+    (top / "out").symlink_to(outside)
+    (top / "out.txt").symlink_to(outside / "words.txt")
+    (top / "in").symlink_to(top / "real")
+    (top / "a").mkdir()
+    (top / "a" / "in").symlink_to(top / "real")
+    (top / "in.txt").symlink_to(top / "real" / "words.txt")
+    (tmp_path / "link").symlink_to(top)
+    for given in (top, tmp_path / "link"):
+        documents = load_documents([given])
+        (passage,) = documents.passages
+        assert (passage["source"], passage["text"]) == ("real/words.txt", "Words in real.")
+        reason = f"it is a link that leads out of {given}"
+        assert skipped_in(documents) == {"out": reason, "out.txt": reason}
+
+
+def test_a_link_to_a_hidden_folder_inside_is_followed(tmp_path: Path) -> None:
+    (tmp_path / ".store").mkdir()
+    (tmp_path / ".store" / "a.txt").write_text("Words.")
+    (tmp_path / "docs").symlink_to(tmp_path / ".store")
+    assert [p["source"] for p in read(tmp_path)] == ["docs/a.txt"]
+
+
+def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "good.txt").write_text("Good words.")
+    os.mkfifo(tmp_path / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "socket.txt"))
+        found = find_files([tmp_path])
+    assert {Path(file.path).name for file in found.skipped} == {"pipe.txt", "socket.txt"}
+    assert {file.reason for file in found.skipped} == {"it is not a regular file"}
+    (tmp_path / "good.txt").unlink()
+    os.mkfifo(tmp_path / "good.txt")
+    (file,) = read_files(found, ReadReport())
+    assert file.skipped is not None
+    assert file.skipped.reason == "it is not a regular file"
+
+
+# Rows
+
+
+def test_a_bad_line_costs_only_that_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        '{"text": "One."}\n{"text": 5}\nnonsense\n{"text": "Two."}'
+    )
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["One.", "Two."]
+    assert documents.files == 1
+    assert skipped_in(documents) == {
+        "rows.jsonl:2": "text is 5; it must be a string",
+        "rows.jsonl:3": "not JSON (Expecting value at column 1)",
+    }
+
+
+def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("nonsense\n" * 50 + '{"text": "One."}')
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["One."]
+    assert len(documents.skipped) == rows.MAX_BAD_ROWS + 1
+    assert documents.skipped[-1].reason == "40 more rows cannot be read"
+
+
+# Other kinds
+
+
+def test_restructured_text_keeps_its_sections_and_inserts_no_files(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("hidden words")
+    secret = tmp_path / "secret.txt"
+    (tmp_path / "mill.rst").write_text(
+        "Tidal mill\n==========\n\n.. contents::\n\n.. toctree::\n   :maxdepth: 2\n\n   wheel\n\n"
+        ".. a comment\n\nIt grinds *barley*,\nsee :ref:`the wheel <wheel>` and :func:`turn`.\n\n"
+        "Wheel\n-----\n\nIt turns::\n\n    turn(\n      1)\n\n"
+        ".. list-table:: Prices\n\n   * - A loaf\n\n.. versionadded:: 1811\n   By the sea.\n\n"
+        ".. py:function:: turn(times)\n   :noindex:\n\n   Turn the wheel.\n\n"
+        f".. include:: {secret}\n\n.. raw:: html\n   :file: {secret}\n\n"
+        f".. csv-table:: Turns\n   :file: {secret}\n\n.. literalinclude:: {secret}\n"
+    )
+    found = {p["title"]: p for p in load_documents([tmp_path / "mill.rst"]).passages}
+    assert list(found) == ["Tidal mill", "Tidal mill > Wheel"]
+    assert found["Tidal mill"]["text"] == "It grinds barley, see the wheel and turn."
+    wheel = found["Tidal mill > Wheel"]
+    assert wheel["section"] == "Wheel"
+    assert wheel["text"].startswith(
+        "It turns:\n\nturn(\n  1)\n\nPrices\n\nA loaf\n\n"
+        "1811 By the sea.\n\nturn(times)\n\nTurn the wheel."
+    )
+    assert "hidden words" not in wheel["text"]
+
+
+def test_epub_is_read_in_the_order_of_its_spine(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    chapters = (
+        "<h1>The quay</h1><p>Red <i>granite</i>.</p>",
+        "<p>It is wide.</p><h1>The mill</h1><h2>Wheel</h2><p>It turns &amp; turns.</p>",
+    )
+    write_epub(tmp_path / "a" / "book.epub", *chapters, title="Harbour")
+    found = [(p["title"], p.get("section"), p["text"]) for p in read(tmp_path)]
+    assert found == [
+        ("Harbour > The quay", "The quay", "Red granite.\n\nIt is wide."),
+        ("Harbour > The mill > Wheel", "The mill > Wheel", "It turns & turns."),
+    ]
+
+
+def test_org_keeps_its_sections(tmp_path: Path) -> None:
+    (tmp_path / "mill.org").write_text(
+        "#+TITLE: Tidal mill\n\nIt grinds.\n* Wheel\n:PROPERTIES:\n:END:\n** Wood\n*Oak* only.\n"
+        "#+begin_src sh\nturn\n#+end_src\n* Miller\nBo Rask.\n"
+    )
+    assert {p["title"]: p["text"] for p in read(tmp_path)} == {
+        "Tidal mill": "It grinds.",
+        "Tidal mill > Wheel > Wood": "*Oak* only.\nturn",
+        "Tidal mill > Miller": "Bo Rask.",
+    }
+
+
+def test_source_code_keeps_its_lines(tmp_path: Path) -> None:
+    functions = [f"def turn_{i}(times):\n    # {'wheel ' * 9}\n    return {i}" for i in range(30)]
+    (tmp_path / "mill.py").write_text("\n\n\n".join(functions))
+    passages = read(tmp_path)
+    assert {p["title"] for p in passages} == {"mill.py"}
+    text = "\n".join(p["text"] for p in passages)
+    assert all(function in text for function in functions)
+    assert all(p["text"].startswith("def turn_") for p in passages)
+
+
+def test_every_kind_of_source_code_is_read(tmp_path: Path) -> None:
+    for suffix in CODE:
+        (tmp_path / f"a{suffix}").write_text("turn ....... 17\n")
+    documents = load_documents([tmp_path])
+    assert documents.skipped == []
+    assert {p["title"] for p in documents.passages} == {f"a{suffix}" for suffix in CODE}
+    assert {p["text"] for p in documents.passages} == {"turn ....... 17"}
+
+
+# Tables of contents
+
+
+def test_lines_of_a_table_of_contents_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "The mill stands by the sea.\nChapter 2 ........ 17\nIt grinds barley.\n\n"
+        "Contents of\nthis book ....... 3\nPreface . . . . . . . . . iv\n第一章…………………3\n\nThe end."
+    )
+    (passage,) = read(tmp_path)
+    assert passage["text"] == "The mill stands by the sea. It grinds barley.\n\nThe end."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "And then ... 17 men came.",
+        "He waited... 5",
+        "Wait....",
+        "a. b. c. d. 5",
+        "1.2.3.4",
+        "他走了……",
+    ],
+)
+def test_an_ellipsis_is_no_table_of_contents(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    (passage,) = read(tmp_path)
+    assert passage["text"] == text
+
+
+def test_a_page_of_contents_is_no_passage(tmp_path: Path) -> None:
+    contents = "Contents\n" + "\n".join(f"Chapter {i} ........ {i * 7}" for i in range(9))
+    write_pdf(tmp_path / "a.pdf", [contents, "The mill stands by the sea."])
+    assert [(p["page"], p["text"]) for p in read(tmp_path)] == [(2, "The mill stands by the sea.")]
+
+
+def test_the_table_of_contents_of_a_docx_is_dropped(tmp_path: Path) -> None:
+    style = (
+        f'<w:styles xmlns:w="{WORD}"><w:style w:type="paragraph" w:styleId="Verzeichnis1">'
+        '<w:name w:val="toc 1"/></w:style></w:styles>'
+    )
+    entry = paragraph("Wheel 17", "Verzeichnis1")
+    write_docx(tmp_path / "a.docx", entry, paragraph("It turns."), styles=style)
+    assert [p["text"] for p in read(tmp_path)] == ["It turns."]
+
+
+# Streaming
+
+
+def test_files_are_read_one_by_one_with_their_stamps(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": "Two."}\nbad\n')
+    (tmp_path / "b.txt").write_text(" ")
+    (tmp_path / "c.html").write_text("<p>Three.</p>")
+    report, seen = ReadReport(), []
+    files = read_files(find_files([tmp_path]), report, lambda *step: seen.append(step))
+    assert seen == []
+    first = next(files)
+    assert (seen, report.files, report.skipped) == ([(0, 3)], 1, [])
+    status = (tmp_path / "a.jsonl").stat()
+    assert first.stamp == Stamp(status.st_size, status.st_mtime_ns)
+    assert [p["text"] for p in first.passages] == ["One.", "Two."]
+    assert [file.path for file in report.skipped] == [f"{tmp_path / 'a.jsonl'}:3"]
+    rest = [(file.source, [p["text"] for p in file.passages], file.skipped) for file in files]
+    assert rest == [("b.txt", [], report.skipped[1]), ("c.html", ["Three."], None)]
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert report.files == 2
+    report.check()
+
+
+def test_a_file_that_is_gone_when_it_is_read_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Words.")
+    found, report = find_files([tmp_path]), ReadReport()
+    (tmp_path / "a.txt").unlink()
+    (file,) = read_files(found, report)
+    assert file.stamp is None
+    with pytest.raises(ValueError, match=r"no passage could be read \(.*a\.txt: .*No such file"):
+        report.check()
+
+
+# Limits
+
+
+def test_files_that_take_too_long_are_skipped_and_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsers, "MAX_SECONDS", 1.0)
+    (tmp_path / "a.html").write_text("<!--" * 100_000)
+    write_docx(tmp_path / "b.docx", "<w:p><w:r/></w:p>" * 200_000)
+    write_pdf(tmp_path / "c.pdf", ["Quick words."])
+    write_slow_pdf(tmp_path / "d.pdf")
+    (tmp_path / "e.html").write_text("<p>Good words.</p>")
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["Quick words.", "Good words."]
+    assert skipped_in(documents) == dict.fromkeys(
+        ("a.html", "b.docx", "d.pdf"), "it took over 1 s to read: convert it to .txt"
+    )
+
+
+def write_slow_pdf(path: Path) -> None:
+    from reportlab.pdfgen.canvas import Canvas
+
+    canvas = Canvas(str(path))
+    canvas._code.append("BT /F1 1 Tf (a) Tj ET\n" * 300_000)
+    canvas.showPage()
+    canvas.save()
+
+
+def test_a_file_that_takes_too_much_memory_costs_only_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "parsing_process", parsing_process)
+    monkeypatch.setattr(parsers, "MAX_MEMORY_BYTES", 160 << 20)
+    (tmp_path / "a.html").write_text("😀" + "words " * 2_500_000)  # 4 bytes a letter in memory
+    (tmp_path / "b.html").write_text("<p>Good words.</p>")
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["Good words."]
+    assert "it takes too much memory to read" in skipped_in(documents)["a.html"]
+
+
+def test_the_process_imports_nothing_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bs4.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "a.html").write_text("<p>Words.</p>")
+    monkeypatch.setattr(reading, "parsing_process", parsing_process)
+    monkeypatch.chdir(tmp_path)
+    assert [p["text"] for p in read(tmp_path / "a.html")] == ["Words."]
+    assert not (tmp_path / "ran").exists()
+
+
+# Languages
+
+
+def test_chinese_is_cut_at_its_sentences_into_shorter_passages(tmp_path: Path) -> None:
+    sentences = [f"第{i}块石头在港口的红色花岗岩码头上，守夜人每晚都点亮灯火！" for i in range(60)]
+    (tmp_path / "a.txt").write_text("".join(sentences), encoding="utf-8")
+    texts = [p["text"] for p in read(tmp_path)]
+    assert all(len(text) <= cutting.DENSE_CHUNK_CHARACTERS for text in texts)
+    assert all(text.endswith("！") and text.startswith("第") for text in texts)
+    assert all(any(sentence in text for text in texts) for sentence in sentences)
+
+
+def test_wrapped_lines_of_chinese_and_thai_are_joined_without_a_space(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "灯塔建于\n1811年。看守人\n住在岛上。\n\n每晚\nYes.", encoding="utf-8"
+    )
+    (tmp_path / "b.txt").write_text("ประภาคารสร้าง\nขึ้นในปี\nA b", encoding="utf-8")
+    assert [p["text"] for p in read(tmp_path)] == [
+        "灯塔建于 1811年。看守人住在岛上。\n\n每晚 Yes.",
+        "ประภาคารสร้างขึ้นในปี A b",
+    ]
+
+
+@pytest.mark.parametrize(("kind", "module"), [("rst", "docutils"), ("epub", "bs4")])
+def test_a_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / f"a.{kind}").write_text("Words.")
+    wanted = rf"reading \.{kind} needs {module}: pip install 'hopgate\[documents\]'"
+    with pytest.raises(MissingExtraError, match=wanted):
+        load_documents([tmp_path])
+
+
+def test_every_kind_has_a_reader() -> None:
+    assert set(TEXTS) == set(reading._TEXTS)
+    assert set(ROWS) == set(rows.ROWS)
+    assert set(PARSED) == set(parsers.PARSERS)
+    assert not set(DOCUMENTS) & set(CODE)
+
+
+# Long rows and open quotation marks
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "reason"),
+    [
+        ("csv", "text\nOne.\n" + "x" * 2000 + "\nTwo.\n", "line 3 is over 1000 characters"),
+        ("jsonl", '{"text": "One."}\n' + "x" * 2000, "line 2 is over 1000 characters long"),
+        ("csv", 'text\nOne.\n"Two.\nThree.\n', "its quotation mark is never closed"),
+    ],
+)
+def test_a_row_without_an_end_ends_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, content: str, reason: str
+) -> None:
+    monkeypatch.setattr(rows, "MAX_ROW_CHARACTERS", 1000)
+    monkeypatch.setattr(reading, "MAX_FILE_BYTES", 10)  # does not count for rows
+    (tmp_path / f"a.{kind}").write_text(content)
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["One."]
+    (skipped,) = documents.skipped
+    assert reason in skipped.reason
+
+
+# Hostile archives
+
+ENTITIES = '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
+CONTAINER = "META-INF/container.xml"
+DEEP = f'<w:document xmlns:w="{WORD}"><w:body>{"<w:p>" * 50_000}{"</w:p>" * 50_000}' + (
+    "</w:body></w:document>"
+)
+BOMB = "unpacks to over 32 MB: it may be a zip bomb"
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "reason"),
+    [
+        ("docx", {"document": "<a>" + " " * MAX_XML_BYTES}, BOMB),
+        ("docx", {"comments": " " * MAX_XML_BYTES}, BOMB),
+        ("docx", {"document": "<w:p/>" * MAX_TAGS}, "has over 1,000,000 tags"),
+        ("docx", {"document": DEEP}, "nested too deeply"),
+        ("docx", {"document": ENTITIES}, "declares a document type"),
+        ("docx", {"document": ENTITIES.encode("utf-16")}, "declares a document type"),
+        ("docx", {"document": "<a><b>"}, "its XML is broken"),
+        ("docx", None, "not a .docx file"),
+        ("epub", {CONTAINER: ENTITIES}, "declares a document type"),
+        ("epub", {"a.xhtml": " " * MAX_XML_BYTES}, BOMB),
+        ("epub", {"OEBPS/book.opf": "<package>"}, "its XML is broken"),
+        ("epub", {"OEBPS/text/c 0.xhtml": "\x01\x02" * 99}, "its chapters are encrypted"),
+        ("epub", {CONTAINER: "<a/>"}, "not an .epub file"),
+        ("epub", None, "not an .epub file"),
+    ],
+)
+def test_an_archive_that_is_broken_or_a_bomb_is_refused(
+    tmp_path: Path, kind: str, parts: dict[str, Any] | None, reason: str
+) -> None:
+    file = tmp_path / f"a.{kind}"
+    if parts is None:
+        file.write_bytes(b"PK\x03\x04 nonsense")
+    elif kind == "docx":
+        write_docx(file, paragraph("Words."), **parts)
+    else:
+        write_epub(file, "Words.", **parts)
+    (tmp_path / "good.txt").write_text("Good words.")
+    documents = load_documents([tmp_path])
+    assert [p["text"] for p in documents.passages] == ["Good words."]
+    assert reason in skipped_in(documents)[f"a.{kind}"]
+
+
+def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>Words.</p>")
+    good = [Section(["a"], "Words.")]
+    with closing(parsing_process()) as process:
+        assert parse_apart(process, tmp_path / "a.html", "a.html") == good
+        with pytest.raises(ProcessLost):
+            process.call("signal:raise_signal", 9)
+        assert parse_apart(process, tmp_path / "a.html", "a.html") == good
