@@ -1,6 +1,5 @@
 """hopgate as a LangChain retriever: it decides whether and how deep to search."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import (
@@ -65,7 +64,7 @@ class AdaptiveRetriever(BaseRetriever):
     def _settings(self, k: int | None) -> Context:
         settings = self.context.over(self.graph.defaults)
         wanted = self.k if k is None else k
-        return settings if wanted is None else replace(settings, top_k=wanted)
+        return settings if wanted is None else Context(top_k=wanted).over(settings)
 
 
 def _documents(found: dict[str, Any], k: int | None) -> list[Document]:

@@ -384,7 +384,7 @@ def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
 ) -> None:
     before = files(index)
 
-    def fault(*_: object) -> None:
+    def fault(*_: object, **__: object) -> None:
         raise OSError("fault made by the test")
 
     for where in (

@@ -88,7 +88,7 @@ def test_routing_loads_nothing_of_the_extra(
 ) -> None:
     ran, loaded = command("route", "Who wrote Hamlet?", "--json")
     assert set(result(ran)["probs"]) == {"A", "B", "C"}
-    assert loaded.isdisjoint({*TRAIN, "langgraph", "langchain_core", "openai", "faiss", "tantivy"})
+    assert loaded.isdisjoint({*TRAIN, "langgraph", "langchain_core", "openai", "faiss"})
 
 
 @pytest.mark.parametrize("strategy", ["auto", "multi"])

@@ -18,7 +18,7 @@ import torch
 
 from hopgate.classifiers.checkpoint import read
 from hopgate.classifiers.router import Router
-from hopgate.classifiers.training import train as training
+from hopgate.classifiers.training import bases
 from hopgate.classifiers.training.bases import PUBLISHED
 from hopgate.classifiers.training.fitting import Unfinished
 from hopgate.classifiers.training.train import train
@@ -142,8 +142,8 @@ def test_utility_objective_gives_each_llm_its_own_heads_on_one_network(
     start: str, base: Path, reliability: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PUBLISHED", "HEAD_ONLY"):  # a few fast steps instead of many slow ones
-        fast = replace(getattr(training, name), readout_rate=3e-2)
-        monkeypatch.setattr(training, name, fast)
+        fast = replace(getattr(bases, name), readout_rate=3e-2)
+        monkeypatch.setattr(bases, name, fast)
     weak = write_rows(tmp_path / "weak.jsonl", {"B": KNOWN + SINGLE, "C": MULTI}, True)
     strong = write_rows(tmp_path / "strong.jsonl", {"A": KNOWN + MULTI, "B": SINGLE}, True)
     out = tmp_path / "router"

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from hopgate.commands.options import EVERY_FIELD, command, request_context
-from hopgate.common.files import home_dir, private_file, private_folder
+from hopgate.common.files import home_dir, private_file, private_folder, shown
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.events import Event
 from hopgate.terminal import pages
@@ -113,6 +113,14 @@ async def _run(
     from hopgate.graphs.adaptive import build_graph
 
     graph = build_graph(saver)
+    if saver is not None:
+        try:
+            await graph.aget_state(config)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise RuntimeError(
+                f"the conversation {shown(config['configurable']['thread_id'])} cannot be read "
+                f"({error}); use another --thread, or move threads.sqlite away"
+            ) from error
     state: Any = {}
     stream = graph.astream(
         {"question": question},
