@@ -6,8 +6,10 @@ form that very small models follow.
 """
 
 import re
+import tomllib
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hopgate.models.chat import Layout
@@ -32,6 +34,16 @@ class Demo(NamedTuple):
     assistant: str
 
 
+_FILE = Path(__file__).with_name("demonstrations.toml")
+_DEMOS = {
+    name: tuple(Demo(*each) for each in demos)
+    for name, demos in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
+}
+GATE_DEMOS, CONFIDENCE_DEMOS = _DEMOS["gate"], _DEMOS["confidence"]
+DIRECT_DEMOS, GROUNDED_DEMOS = _DEMOS["direct"], _DEMOS["grounded"]
+REASON_DEMOS, CONDENSE_DEMOS = _DEMOS["reason"], _DEMOS["condense"]
+DECOMPOSE_DEMOS, SUB_ANSWER_DEMOS = _DEMOS["decompose"], _DEMOS["sub_answer"]
+
 # RetrievalQA, figures 5 and 6.
 VANILLA = (
     "Given a question, determine whether you need to retrieve external resources, such as "
@@ -39,29 +51,6 @@ VANILLA = (
     'Only answer "[Yes]" or "[No]".'
 )
 TA_ARE = "Today is {today}. " + VANILLA
-
-# The four fixed demonstrations of RetrievalQA's authors, in their order.
-GATE_DEMOS = (
-    Demo("What is the boiling point of water?", "[No]"),
-    Demo("Which five NFL teams have never played in a Super Bowl, as of today?", "[Yes]"),
-    Demo("What is the capital of France?", "[No]"),
-    Demo("What was the occupation of Walter de la Pole?", "[Yes]"),
-)
-
-# For the confidence gate in the turns layout: eight more demonstrations separate the embedded
-# model's probabilities of Yes far better than the authors' four (docs/results/gate.md).
-CONFIDENCE_DEMOS = (
-    *GATE_DEMOS[:2],
-    Demo("How many days are in a week?", "[No]"),
-    Demo("How long is the Kylling railway bridge?", "[Yes]"),
-    *GATE_DEMOS[2:],
-    Demo("What do cows eat?", "[No]"),
-    Demo("In what year was the town of Ystad founded?", "[Yes]"),
-    Demo("Who painted the Mona Lisa?", "[No]"),
-    Demo("Where was the sculptor of the Belvoir fountain born?", "[Yes]"),
-    Demo("What color is grass?", "[No]"),
-    Demo("How many people live in the town of Otley?", "[Yes]"),
-)
 
 # RetrievalQA, figures 7 and 8.
 DIRECT = (
@@ -98,73 +87,12 @@ MAY_SEARCH = (
 )
 FULL_REQUEST = "Passages:\n\n{passages}\n\nMessage:\n\n{question}"
 
-# Turns layout only: a 135M-parameter model copies the form, not the instruction. On the sample
-# questions, an "I don't know" in first place makes it neither too shy nor too bold, and whole
-# sentences keep it closer to the paragraphs than bare answers.
-DIRECT_DEMOS: tuple[Demo, ...] = (
-    Demo("What did Walter de la Pole eat on his tenth birthday?", "I don't know"),
-    Demo("What is the capital of France?", "Paris"),
-    Demo("Who wrote Pride and Prejudice?", "Jane Austen"),
-    Demo("How many legs does a dog have?", "4"),
-)
-
-_ADA = (
-    "Ada Lovelace\nAda Lovelace was an English mathematician, born in London in 1815. She wrote "
-    "about Charles Babbage's Analytical Engine."
-)
-_BABBAGE = (
-    "Charles Babbage\nCharles Babbage was an English inventor who designed the Analytical Engine, "
-    "a mechanical computer of brass and iron."
-)
-_ENGINE = (
-    "Analytical Engine\nThe Analytical Engine was a mechanical computer of brass and iron, "
-    "designed by Charles Babbage in 1837."
-)
-GROUNDED_DEMOS: tuple[Demo, ...] = (
-    Demo(
-        f"Paragraph:\n[2] {_ADA}\n\n[1] {_BABBAGE}\n\n"
-        "Question: Who designed the Analytical Engine?",
-        "Charles Babbage designed the Analytical Engine.",
-    ),
-    Demo(
-        f"Paragraph:\n[2] {_ENGINE}\n\n"
-        "[1] Charles Babbage\nCharles Babbage was an English inventor, born in London in 1791.\n\n"
-        "Question: In what city was the designer of the Analytical Engine born?",
-        "Charles Babbage, the designer of the Analytical Engine, was born in London.",
-    ),
-    Demo(
-        f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
-        "Question: In what city was Ada Lovelace born?",
-        "Ada Lovelace was born in London.",
-    ),
-)
-
 # IRCoT's step: one more sentence of reasoning over what has been found so far.
 REASON = (
     "Read the paragraphs and go on with the reasoning that leads to the answer of the question. "
     "Write exactly one sentence that states one fact from the paragraphs. When the paragraphs "
     'and the reasoning so far give the answer, write "So the answer is: " and the answer instead.'
 )
-# Facts only: if it sees a conclusion, the embedded model concludes at once, and wrongly. Its
-# loop stops when a query repeats, and `generate` answers.
-REASON_DEMOS: tuple[Demo, ...] = (
-    Demo(
-        "Paragraph:\n[2] Ada Lovelace\nAda Lovelace was an English mathematician. She wrote about "
-        "engines and music.\n\n"
-        f"[1] {_ENGINE}\n\n"
-        "Question: In what city was the designer of the Analytical Engine born?",
-        "The designer of the Analytical Engine was Charles Babbage.",
-    ),
-    Demo(
-        "Paragraph:\n[2] Ada Lovelace\nAda Lovelace was an English mathematician. She wrote about "
-        "engines and music.\n\n"
-        "[1] Hamlet\nHamlet is a tragedy written by William Shakespeare around 1600. It is set in "
-        "Denmark.\n\n"
-        "Question: When did the writer of Hamlet die?",
-        "The writer of Hamlet was William Shakespeare.",
-    ),
-)
-
 DECOMPOSE = (
     "Split the question into at most {limit} simpler questions that one search each can answer, "
     "in the order in which they have to be asked. Where a question needs the answer of an earlier "
@@ -172,39 +100,10 @@ DECOMPOSE = (
     "so on. Write one numbered question a line and nothing else. Write a question that needs no "
     "splitting as it is."
 )
-DECOMPOSE_DEMOS: tuple[Demo, ...] = (
-    Demo(
-        "In what city was the designer of the Analytical Engine born?",
-        "1. Who designed the Analytical Engine?\n2. In what city was {1} born?",
-    ),
-    Demo("How tall is Mont Blanc?", "1. How tall is Mont Blanc?"),
-    Demo(
-        "Which river is longer, the Danube or the Elbe?",
-        "1. How long is the Danube?\n2. How long is the Elbe?",
-    ),
-    Demo(
-        "When did the wife of the writer of Hamlet die?",
-        "1. Who wrote Hamlet?\n2. Who was the wife of {1}?\n3. When did {2} die?",
-    ),
-)
-
 SUB_ANSWER = (
     "Answer the question from the paragraphs with a name, a place, a date, a number or a few "
     'words, not with a sentence. If the paragraphs do not say it, write "I don\'t know".'
 )
-SUB_ANSWER_DEMOS: tuple[Demo, ...] = (
-    Demo(
-        f"Paragraph:\n[2] {_ADA}\n\n[1] {_BABBAGE}\n\n"
-        "Question: Who designed the Analytical Engine?",
-        "Charles Babbage",
-    ),
-    Demo(
-        f"Paragraph:\n[2] {_BABBAGE}\n\n[1] {_ADA}\n\n"
-        "Question: In what city was Ada Lovelace born?",
-        "London",
-    ),
-)
-
 CONDENSE = (
     "Given a conversation and a follow-up question, rewrite the follow-up as one question that "
     "can be understood without the conversation. Put names in the place of words such as it, he, "
@@ -223,37 +122,6 @@ CONDENSE_OR_STAY = (
     f"{CONDENSE} If the conversation itself holds all that is needed to reply, as when the user "
     "wants an earlier answer translated, shortened or explained, or asks what was said, only "
     f"write {ABOUT_CONVERSATION}."
-)
-
-CONDENSE_DEMOS: tuple[Demo, ...] = (
-    Demo(
-        conversation(
-            "Question: Who designed the Eiffel Tower?\n"
-            "Answer: Gustave Eiffel designed the Eiffel Tower.",
-            "And when was it opened?",
-        ),
-        "When was the Eiffel Tower opened?",
-    ),
-    Demo(
-        conversation(
-            "Question: Who wrote Pride and Prejudice?\nAnswer: Jane Austen", "Where was she born?"
-        ),
-        "Where was Jane Austen born?",
-    ),
-    Demo(
-        conversation(
-            "Question: Who wrote the novel Moby-Dick?\nAnswer: Herman Melville",
-            "In what year did it appear?",
-        ),
-        "In what year did the novel Moby-Dick appear?",
-    ),
-    Demo(
-        conversation(
-            "Question: Who was the first person to climb Mont Blanc?\nAnswer: Jacques Balmat",
-            "And how far is it from Geneva?",
-        ),
-        "How far is Mont Blanc from Geneva?",
-    ),
 )
 
 

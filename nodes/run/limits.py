@@ -8,10 +8,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType, NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
@@ -47,11 +46,6 @@ class Limit:
             return value in self.allowed
         return value is not None and bool(value <= self.maximum)
 
-    @property
-    def replacement(self) -> Value:
-        """The value that replaces a default which is not allowed."""
-        return self.allowed[0] if self.allowed else self.maximum
-
     def __str__(self) -> str:
         """Return the text that completes "this server allows …"."""
         if not self.allowed:
@@ -60,7 +54,7 @@ class Limit:
         return f"{', '.join(others)} or {last}" if others else f"only {last}"
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity, so it can be hashed
+@dataclass(frozen=True)
 class Limits:
     """What a request may ask for; by default everything a `Context` allows.
 
@@ -116,7 +110,22 @@ class Limits:
             ValueError: A field exceeds its limit; names the field, its value and what is allowed.
                 Or `where` names the user, and there is none or their name cannot be used.
         """
-        return _applied(self, context, user) if self.context or self.where else context
+        exceeding = {
+            name: limit
+            for name, limit in self.context.items()
+            if not limit.allows(getattr(context, name))
+        }
+        refused = [
+            f"{name} is {getattr(context, name)!r}: this server allows {limit}"
+            for name, limit in exceeding.items()
+            if getattr(context, name) != _DEFAULTS[name] and name not in CAPPED
+        ]
+        if refused:
+            raise ValueError("; ".join(refused))
+        update = {name: (*limit.allowed, limit.maximum)[0] for name, limit in exceeding.items()}
+        if self.where:
+            update[WHERE] = parse_where(context.where, _bound(self.where, user))
+        return context.model_copy(update=update) if update else context
 
     def allows(self, **values: Value) -> bool:
         """Return whether fields of the context may have these values."""
@@ -135,11 +144,7 @@ class Limits:
         Raises:
             ValueError: It is longer than `question_chars`.
         """
-        if not self.allows_length(text):
-            raise ValueError(
-                f"{name} has {len(text)} characters: this server allows at most "
-                f"{self.question_chars}; shorten it"
-            )
+        _check_length(name, text, self.question_chars)
 
     def check_message(self, text: str) -> None:
         """Check the length of a user's message.
@@ -147,11 +152,7 @@ class Limits:
         Raises:
             ValueError: It is longer than `message_chars`.
         """
-        if self.message_chars is not None and len(text) > self.message_chars:
-            raise ValueError(
-                f"the message has {len(text)} characters: this server allows at most "
-                f"{self.message_chars}; shorten it"
-            )
+        _check_length("the message", text, self.message_chars)
 
     def allows_length(self, question: str) -> bool:
         """Return whether a question is short enough."""
@@ -169,41 +170,25 @@ class Limits:
         for sub_question in state.get("sub_questions") or ():
             self.check_question("sub_questions", sub_question)
         decision = state.get("decision", {})
-        mode = decision.get("multihop")
-        if mode and not self.allows(multihop=mode):
-            raise ValueError(
-                f"decision.multihop is {mode!r}: this server allows {self.context['multihop']}"
-            )
-        for key in ("strategy", "escalate_to"):
-            self._check_strategy(key, decision.get(key))
+        self._check_choice("multihop", decision.get("multihop"), "multihop")
+        self._check_choice("strategy", decision.get("strategy"), "strategy")
+        self._check_choice("escalate_to", decision.get("escalate_to"), "strategy")
 
-    def _check_strategy(self, key: str, strategy: str | None) -> None:
-        if strategy and not self.allows(strategy="auto") and not self.allows(strategy=strategy):
+    def _check_choice(self, key: str, value: str | None, setting: str) -> None:
+        if value and not any(self.allows(**{setting: each}) for each in ("auto", value)):
             raise ValueError(
-                f"decision.{key} is {strategy!r}: this server allows {self.context['strategy']}"
+                f"decision.{key} is {value!r}: this server allows {self.context[setting]}"
             )
 
 
 NO_LIMITS = Limits()
 
 
-@lru_cache(maxsize=256)  # every node of a turn calls it
-def _applied(limits: Limits, context: Context, user: str | None) -> Context:
-    exceeding = {
-        name: limit
-        for name, limit in limits.context.items()
-        if not limit.allows(getattr(context, name))
-    }
-    refused = [
-        f"{name} is {getattr(context, name)!r}: this server allows {limit}"
-        for name, limit in exceeding.items()
-        if getattr(context, name) != _DEFAULTS[name] and name not in CAPPED
-    ]
-    if refused:
-        raise ValueError("; ".join(refused))
-    where = parse_where(context.where, _bound(limits.where, user))
-    replaced = {name: limit.replacement for name, limit in exceeding.items()}
-    return context.model_copy(update={**replaced, "where": where})
+def _check_length(name: str, text: str, maximum: int | None) -> None:
+    if maximum is not None and len(text) > maximum:
+        raise ValueError(
+            f"{name} has {len(text)} characters: this server allows at most {maximum}; shorten it"
+        )
 
 
 def _bound(where: Filter, user: str | None) -> Filter:
@@ -257,21 +242,20 @@ def json_variable(name: str) -> dict[str, Any] | None:
     text = os.environ.get(name, "").strip()
     if not text:
         return None
-    where = name
     if not text.startswith("{"):
-        where = f"{name}: {text[:200]}"
+        name = f"{name}: {text[:200]}"
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{where} is neither a JSON object nor a file that can be read ({error})"
+                f"{name} is neither a JSON object nor a file that can be read ({error})"
             ) from error
     try:
         value = json.loads(text, object_pairs_hook=_without_repeats)
     except ValueError as error:
-        raise ValueError(f"{where} is not valid JSON: {error}") from error
+        raise ValueError(f"{name} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is not a JSON object")
+        raise ValueError(f"{name} is not a JSON object")
     return value
 
 
@@ -330,10 +314,9 @@ def _checked(name: str, value: object) -> Value:
         raise ValueError(explain(error)) from error
 
 
-def _is_number(hint: Any) -> bool:
-    kinds = get_args(hint) if get_origin(hint) else (hint,)
-    return bool({int, float} & set(kinds)) and set(kinds) <= {int, float, NoneType}
-
-
 _DEFAULTS: dict[str, Value] = dict(Context())
-_NUMBERS = frozenset(name for name, hint in get_type_hints(Context).items() if _is_number(hint))
+_NUMBERS = frozenset(
+    name
+    for name, hint in get_type_hints(Context).items()
+    if not {int, float}.isdisjoint((hint, *get_args(hint)))
+)

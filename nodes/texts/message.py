@@ -5,7 +5,10 @@ decides. They read English, and the commonest words of German, French, Spanish a
 """
 
 import re
+import tomllib
 from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Literal
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
@@ -46,86 +49,43 @@ _REASONS: dict[Kind, str] = {
 }
 
 
-def _either(choices: str, *more: str) -> str:
-    """Return a pattern for any of the choices, which semicolons separate."""
-    return f"(?:{'|'.join([*choices.split('; '), *more])})"
+_VOCABULARY = tomllib.loads(Path(__file__).with_name("vocabulary.toml").read_text("utf-8"))
+_WORDS = {name: frozenset(words.split()) for name, words in _VOCABULARY["words"].items()}
+
+
+def _any(*names: str) -> str:
+    """Return a pattern for any of the choices of the vocabulary's lists."""
+    lists = [re.split(r";\s+", _VOCABULARY["choices"][name].strip()) for name in names]
+    return f"(?:{'|'.join(chain(*lists))})"
 
 
 def _search(pattern: str, flags: int = 0) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | flags)
 
 
-_POLITE = (
-    r"^\W*(?:"
-    + _either(
-        "please; pls; now; ok(?:ay)?; and; then; great; thanks; hi; hey; hello; can; could; would; "
-        "will; you; just; also; kannst; könntest; du; bitte; jetzt; peux-tu; pouvez-vous; "
-        "por favor; puedes; s'il (?:te|vous) pla[iî]t"
-    )
-    + r"\b[\s,!.]*|[请請]\s*)*"
-)
-_WORK = _either(
-    "summari[sz]e; sum up; recap; translate; proofread; re-?write; rephrase; paraphrase; re-?word; "
-    "shorten; simplify; correct; fix; improve; edit; polish; extract; condense; convert; reformat; "
-    "format; tl;?dr; übersetze?n?; fasse?; korrigiere?n?; kürze?n?; traduis\\w*; traduire; "
-    "résume\\w*; corrige\\w*; traduce; traducir; resume; resumir; "
-    "翻译; 翻譯; 总结; 總結; 润色; 改写"
-)
-_DO = _either(
-    "expand; elaborate; explain; clarify; continue; make; put; turn; say; list; give; show; write; "
-    "state; mach; sag; erkläre?; schreibe?; wiederhole?; explique\\w*; explica\\w*",
-    _WORK,
-)
+_POLITE = rf"^\W*(?:{_any('polite')}\b[\s,!.]*|[请請]\s*)*"
+_DO = _any("do", "work")
+_WORK = _search(rf"{_POLITE}{_any('work')}\b")
 _CHANGE = _search(_POLITE + _DO)
 _REPEAT = _search(_POLITE + r"(?:repeat|wiederhole?|répète|repite)\b")
 _SAID = _search(
     r"\b(?:your|the|that|this) (?:(?:last|previous|first|earlier|second|above) )?"
-    + _either("answer; reply; response; message; explanation; paragraph; sentence; point")
-    + r"s?\b|\byou (?:just )?"
-    + _either("said; told; wrote; mentioned; gave; listed; explained")
-    + r"\b|\b(?:we|i) (?:have )?"
-    + _either("talked; discussed; said; told; asked; covered")
-    + r"\b|\bso far\b|\b(?:our|this|the) (?:conversation|chat|discussion)\b|\babove\b"
+    rf"{_any('reply')}s?\b|\byou (?:just )?{_any('you_said')}\b"
+    rf"|\b(?:we|i) (?:have )?{_any('we_said')}\b"
+    r"|\bso far\b|\b(?:our|this|the) (?:conversation|chat|discussion)\b|\babove\b"
     r"|\b(?:dein|ihr)e? (?:letzte\w* )?antwort|\b(?:ta|votre) (?:dernière )?réponse"
     r"|\btu (?:última )?respuesta|上面|刚才|你的回答"
 )
-_AGAIN = _search(  # "translate that to German", "make it shorter", "explain this again"
-    _DO
-    + r"\s+(?:me\s+)?"
-    + _either("it; that; this; them; those; everything; das; es; ça; eso")
-    + r"(?=\s*(?:$|[.!?]|"
-    + _either(
-        "again; once more; in(?:to)?\\b; to\\b; as an?\\b; more; less; simpl; short; long; better; "
-        "friendl; formal; please; bitte; auf\\b; ins?\\b; en\\b; al\\b; noch; kürzer; plus; más"
-    )
-    + "))"
-)
+# "translate that to German", "make it shorter", "explain this again"
+_AGAIN = _search(rf"{_DO}\s+(?:me\s+)?{_any('it')}(?=\s*(?:$|[.!?]|{_any('differently')}))")
 _SHORT_CHANGE = _search(
-    r"^\W*(?:"
-    + _either(
-        "please; pls; now; ok(?:ay)?; and; a bit; much; even; (?:the )?same,? but; again,? but; "
-        "bitte; etwas; noch"
-    )
-    + r"\W+)*"
-    + _either(
-        "go on; continue; carry on; keep going; again; once more; shorter; longer; simpler; "
-        "more simply; more detail(?:s|ed)?; (?:more|less) formal; kürzer; länger; einfacher; "
-        "plus court; plus simple; más corto; más simple; tl;?dr; mach weiter; weiter; continuez; "
-        "sigue; 继续; 繼續; in (?:one|a single|two|other) (?:sentence|word|line)s?; "
-        "as (?:an? )?(?:table|list|bullet(?: point|ed list)?s?|poem|json|haiku|e-?mail); "
-        "in (?:english|german|french|spanish|italian|chinese|japanese|portuguese|russian|dutch); "
-        "auf (?:deutsch|englisch|französisch|spanisch); en (?:français|anglais|allemand|español); "
-        "用(?:英文|中文|德语)(?:说|写)?"
-    )
-    + r"\W*(?:please|bitte|pls|merci|por favor)?\W*$"
+    rf"^\W*(?:{_any('short_start')}\W+)*{_any('short_change')}"
+    r"\W*(?:please|bitte|pls|merci|por favor)?\W*$"
 )
 _ABOUT_SAID = _search(
     r"\b(?:did|have|had)(?:n't)? (?:i|you|we) (?:just |first |already |originally )?"
-    + _either(
-        "say; said; ask; asked; tell; told; mention; mentioned; talk; talked; discuss; discussed; "
-        "call; called; write; wrote; mean; recommend; suggest; list; quote"
-    )
-    + r"\b|\bmy (?:first|last|previous|earlier|original|second) (?:question|message|request)"
+    rf"{_any('said')}\b"
+    r"|\bmy (?:first|last|previous|earlier|original|second) (?:question|message|request)"
     r"|\bwhat(?:'s| is| was) my name\b|\bwho am i\b|\bwhat were we\b"
     r"|\bdo you (?:still )?(?:remember|know) (?:my|what i|who i|where i|which)\b"
     r"|\byou (?:just )?(?:said|told me|mentioned)\b.*\?|\bwie hei(?:ß|ss)e ich\b"
@@ -133,74 +93,16 @@ _ABOUT_SAID = _search(
     r"|\bai-je (?:demandé|dit)|\bcómo me llamo\b|我叫什么|我(?:刚才|最先|第一)"
 )
 _INTRODUCTION = _search(
-    r"^\W*(?:(?:hi|hello|hey|hallo|bonjour|hola)\b\W*)?"
-    + _either(
-        "my name is; i'm called; call me; i(?:'m| am) (?:from|\\w+,? and i (?:work|live)); "
-        "i work (?:in|at|for); i live in; "
-        "ich hei(?:ß|ss)e; mein name ist; je m'appelle; me llamo"
-    )
-    + r"(?!.*(?:\?|\b(?:need|want|looking|how|can|can't|could|help|brauche|voudrais)\b))",
+    rf"^\W*(?:(?:hi|hello|hey|hallo|bonjour|hola)\b\W*)?{_any('introduction')}"
+    r"(?!.*(?:\?|\b(?:need|want|looking|how|can|can't|could|help|brauche|voudrais)\b))",
     re.DOTALL,
 )
-_FIRST_PERSON = _search(
-    r"\b"
-    + _either("i; i'm; i've; my; me; we; our; ich; mein\\w*; je; mon; ma; mes; yo; mi; soy")
-    + r"\b|我"
-)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_ASKING = _words(
-    "what which who whom whose when where why how do does did is are was were am be can could "
-    "should would will have has had get got again please called tell remind exactly"
-)
-_SMALL_TALK = _words(
-    "hi hello hey hiya howdy thanks thank thx ty cheers bye goodbye ok okay great cool nice "
-    "perfect awesome wonderful welcome morning evening afternoon hallo moin servus danke "
-    "dankeschön tschüss guten bonjour bonsoir salut merci hola buenos buenas gracias adiós ciao "
-    "grazie olá obrigado obrigada привет спасибо 你好 您好 谢谢 谢谢你 謝謝 嗨 再见"
-)
-_FILLERS = _words(
-    "there everyone all again so very much a lot you for your the that this that's it it's was is "
-    "were are how doing today day good help helps helped helpful answer really super and to i i'm "
-    "me see later have one up what's well fine then got understood clear vielen viele dank tag "
-    "abend sehr mal beaucoup bien muchas mucho días tardes noches wie geht's dir es bis bald bot"
-)
+_FIRST_PERSON = _search(rf"\b{_any('first_person')}\b|我")
 _MAKE = _search(
-    _POLITE
-    + _either(
-        "help me write; write; compose; draft; create; make up; make; generate; give me; tell me; "
-        "code; implement; invent; come up with; suggest; schreibe?; dichte?; erfinde; écris; "
-        "rédige; escribe"
-    )
-    + r"\b(?P<rest>.*)|^[请請]?[写寫编](?P<chinese>.*)",
-    re.DOTALL,
+    rf"{_POLITE}{_any('make')}\b(?P<rest>.*)|^[请請]?[写寫编](?P<chinese>.*)", re.DOTALL
 )
-_PIECE = _search(
-    r"\b"
-    + _either(
-        "poem; haiku; limerick; sonnet; song; lyrics; rap; story; stories; tale; jokes?; riddle; "
-        "rhyme; slogans?; toast; speech; essay; birthday; thank-?you; congratulat\\w+; apology; "
-        "e-?mail; letter; tweet; function; script; program; reg(?:ular )?ex(?:pression)?; class; "
-        "unit tests?; sql; query; loop; decorator; snippet; html; css; bash; python; javascript; "
-        "typescript; java; rust; one-liner; names? for; gedicht; geschichte; witz; lied; funktion; "
-        "programm; brief; poème; histoire; blague; fonction; lettre; poema; historia; chiste; "
-        "función; carta"
-    )
-    + r"\b|诗|故事|笑话|函数|代码"
-)
-_OF_DOCUMENTS = _search(
-    r"\b"
-    + _either(
-        "our; polic(?:y|ies); handbook; guide\\w*; documentation; docs; manual; according to; "
-        "current\\w*; latest; official; opening; unser\\w*; notre; nuestr\\w+; laut; selon; según; "
-        "API; SDK; CLI; what we know; the (?:new|company|team|product)"
-    )
-    + r"\b"
-)
+_PIECE = _search(rf"\b{_any('piece')}\b|诗|故事|笑话|函数|代码")
+_OF_DOCUMENTS = _search(rf"\b{_any('of_documents')}\b")
 _QUOTED = _search(r"[\"“”„«»‘`']\S.*\S[\"“”»’`']|:\s*\S", re.DOTALL)
 _SUM = _search(
     r"^\W*(?:what(?:'s| is)|calculate|compute|how much is|was ist|combien font)?\s*"
@@ -212,18 +114,7 @@ _TRANSCRIPT = _search(
     re.DOTALL | re.MULTILINE,
 )
 _CLIENT_TASK = _search(
-    r"^\W*task\b|\b"
-    + _either(
-        "generate; create; provide; suggest; write; give; come up with; summari[sz]e; name; make; "
-        "return; determine"
-    )
-    + r"\b.{0,120}\b"
-    + _either(
-        "titles?; tags?; names?; topics?; follow-?ups?; questions; summary; emoji; quer(?:y|ies); "
-        "conversation; chat; session"
-    )
-    + r"\b",
-    re.DOTALL,
+    rf"^\W*task\b|\b{_any('client_verb')}\b.{{0,120}}\b{_any('client_object')}\b", re.DOTALL
 )
 
 
@@ -301,8 +192,8 @@ def _is_small_talk(text: str) -> bool:
     return (
         len(said) <= SMALL_TALK_WORDS
         and len(text) < READ_CHARS
-        and not _SMALL_TALK.isdisjoint(said)
-        and all(word in _SMALL_TALK or word in _FILLERS for word in said)
+        and not _WORDS["small_talk"].isdisjoint(said)
+        and (_WORDS["small_talk"] | _WORDS["fillers"]).issuperset(said)
     )
 
 
@@ -325,7 +216,7 @@ def _is_told(text: str, messages: Sequence[str]) -> bool:
     asked = {
         word
         for word in content(text, "", "en")
-        if word not in _ASKING and not _FIRST_PERSON.fullmatch(word)
+        if word not in _WORDS["asking"] and not _FIRST_PERSON.fullmatch(word)
     }
     told = (
         terms(each, "en")
@@ -342,7 +233,7 @@ def _is_task(text: str) -> bool:
         return True
     last = text[-READ_CHARS:].strip().rsplit("\n", 1)[-1]
     brings = len(text) > PASTED_CHARS or "\n" in text.strip() or _QUOTED.search(text)
-    if brings and any(re.match(_POLITE + _WORK + r"\b", each, re.I) for each in (text, last)):
+    if brings and any(map(_WORK.match, (text, last))):
         return True
     made = _MAKE.match(first_line(text)[:READ_CHARS])
     rest = (made["rest"] or made["chinese"] or "") if made else ""
