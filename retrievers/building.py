@@ -21,8 +21,7 @@ from hopgate.retrievers.documents.finding import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.documents.parallel import read_with
-from hopgate.retrievers.documents.reading import NO_TEXT, FilePassages, read_files
+from hopgate.retrievers.documents.reading import NO_TEXT, read_files
 from hopgate.retrievers.documents.vectorfiles import VectorFile, checked_vectors
 from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from hopgate.retrievers.filters import is_pattern
@@ -487,20 +486,14 @@ def _changing_store(
 def _read(change: AnyChange, found: FoundFiles) -> set[str]:
     """Read files; return the sources that were read, also those that now have no text."""
     sources = set()
-    for file in _files(change, found):
+    stage = change.stage("reading files")
+    for file in read_files(found, change.reading, stage, change.workers):
         followed = any(file.file.resolve().is_relative_to(root) for root in change.roots)
         change.incoming.put(file.passages, _stamp(file.stamp) if followed else "")
         emptied = file.skipped and file.skipped.reason == NO_TEXT
         if file.skipped is None or (emptied and change.has(file.source)):
             sources.add(file.source)
     return sources
-
-
-def _files(change: AnyChange, found: FoundFiles) -> Iterator[FilePassages]:
-    stage = change.stage("reading files")
-    if change.workers:
-        return read_with(change.workers, found, change.reading, stage)
-    return read_files(found, change.reading, stage)
 
 
 def _named(found: FoundFiles, roots: Sequence[str]) -> FoundFiles:

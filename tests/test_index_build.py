@@ -238,28 +238,6 @@ def test_bad_paths_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize(
-    ("module", "unread"),
-    [
-        ("bs4", {"mill.html", "quay.docx"}),
-        ("mammoth", {"quay.docx"}),
-        ("pypdf", {"ferry.pdf", "broken.pdf"}),
-    ],
-)
-def test_a_missing_extra_for_documents_is_named(
-    documents: Path, monkeypatch: pytest.MonkeyPatch, module: str, unread: set[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    read = load_documents([documents])
-    skipped = {Path(file.path).name: file.reason for file in read.skipped}
-    assert skipped.keys() == unread | {"broken.pdf"}
-    assert all("pip install 'hopgate[documents]'" in skipped[name] for name in unread)
-    kind = Path(min(unread)).suffix
-    (alone,) = [file for file in documents.rglob(f"*{kind}") if file.stem != "broken"]
-    with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[documents\]'"):
-        load_documents([alone])
-
-
 def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):

@@ -128,18 +128,17 @@ def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
     real_top = os.path.realpath(top)
     seen: set[str] = set()
 
-    def skip(path: Path, reason: str) -> None:
-        skipped.append(SkippedFile(readable(path), reason))
-
     def cannot_list(error: OSError) -> None:
-        skip(Path(error.filename), error.strerror or "it cannot be listed")
+        reason = error.strerror or "it cannot be listed"
+        skipped.append(SkippedFile(readable(Path(error.filename)), reason))
 
-    def leads_out(path: Path) -> bool:
+    def stays_inside(path: Path) -> bool:
+        """Report a link that leads out; one that leads nowhere is passed over."""
         if not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(real_top):
-            return False
+            return True
         if path.exists():
-            skip(path, f"it is a link that leads out of {top}")
-        return True
+            skipped.append(SkippedFile(readable(path), f"it is a link that leads out of {top}"))
+        return False
 
     tops = [top]
     for each in tops:  # grows by links to folders, which come after the folders themselves
@@ -151,14 +150,14 @@ def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
             seen.add(real)
             visible = [Path(folder, name) for name in sorted(subfolders) if name[0] != "."]
             subfolders[:] = [path.name for path in visible if not path.is_symlink()]
-            tops += [path for path in visible if path.is_symlink() and not leads_out(path)]
+            tops += [path for path in visible if path.is_symlink() and stays_inside(path)]
             for file in (Path(folder, name) for name in names if name[0] != "."):
-                if leads_out(file):
+                if not stays_inside(file):
                     continue
                 if file.is_file():
                     yield file
                 elif file.exists():
-                    skip(file, "it is not a regular file")
+                    skipped.append(SkippedFile(readable(file), "it is not a regular file"))
 
 
 def stamp_of(file: Path) -> Stamp | None:

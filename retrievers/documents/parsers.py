@@ -75,7 +75,7 @@ def _html(file: Path, source: str) -> Iterator[Section]:
 def _docx(file: Path, source: str) -> Iterator[Section]:
     from bs4 import BeautifulSoup
 
-    from hopgate.retrievers.documents.docx import docx_to_html
+    from hopgate.retrievers.documents.zipped import docx_to_html
 
     title, html = docx_to_html(file)
     soup = BeautifulSoup(html, "html.parser")
@@ -87,7 +87,7 @@ def _docx(file: Path, source: str) -> Iterator[Section]:
 def _epub(file: Path, source: str) -> Iterator[Section]:
     from bs4 import BeautifulSoup
 
-    from hopgate.retrievers.documents.epub import epub_chapters
+    from hopgate.retrievers.documents.zipped import epub_chapters
 
     title, chapters = epub_chapters(file)
     pages = (_page(BeautifulSoup(chapter, "html.parser")) for chapter in chapters)
@@ -193,9 +193,7 @@ def _read_unknown_markup() -> None:
     roles.role = known(roles.role, role)
 
 
-_Parser = Callable[[Path, str], Iterator[Section]]
-
-PARSERS: dict[str, _Parser] = {
+PARSERS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
     ".html": _html,
     ".htm": _html,
     ".pdf": _pdf,
@@ -203,14 +201,6 @@ PARSERS: dict[str, _Parser] = {
     ".epub": _epub,
     ".rst": _rst,
 }
-PACKAGES: dict[_Parser, tuple[str, ...]] = {
-    _html: ("bs4",),
-    _pdf: ("pypdf",),
-    _docx: ("bs4", "mammoth"),
-    _epub: ("bs4",),
-    _rst: ("docutils",),
-}
-"""Packages of the extra `documents` that a parser needs."""
 
 
 def parse(message: Mapping[str, Any]) -> list[Section]:
@@ -221,19 +211,24 @@ def parse(message: Mapping[str, Any]) -> list[Section]:
 
     Raises:
         ValueError: It cannot be parsed.
+        RuntimeError: The extra `documents` is missing.
     """
     gc.set_threshold(100_000, 50, 100)  # documents are large trees: up to twice as fast
     file, found, characters = Path(os.fsdecode(message["path"])), list[Section](), 0
+    kind = file.suffix.lower()
     try:
-        for section in PARSERS[file.suffix.lower()](file, message["source"]):
+        for section in PARSERS[kind](file, message["source"]):
             found.append(section)
             characters += len(section.text)
             if characters > MAX_TEXT_CHARACTERS:
                 raise ValueError(f"its text is over {MAX_TEXT_CHARACTERS >> 20} MB: split it")
-    except MemoryError:
+    except (MemoryError, ValueError):
         raise
+    except ImportError as error:
+        needed = f"reading {kind} needs {error.name}: pip install 'hopgate[documents]'"
+        raise RuntimeError(needed) from error
     except Exception as error:  # the parsers' errors have no common base class
-        raise ValueError(reason(error)) from error
+        raise ValueError(f"it cannot be read as {kind}: {reason(error)}") from error
     finally:
         gc.collect()
     return found
@@ -249,6 +244,7 @@ def parse_apart(process: OwnProcess, file: Path, source: str) -> list[Section]:
 
     Raises:
         ValueError: It cannot be parsed, or not within the limits of time and memory.
+        RuntimeError: The extra `documents` is missing.
     """
     message = {"path": os.fsencode(file), "source": source}
     try:

@@ -23,9 +23,13 @@ _UNSPACED = (
 _DENSE = re.compile(f"[{_UNSPACED}\uac00-\ud7af]+")
 _WRAPPED = re.compile(rf"(?<=[{_UNSPACED}])[^\S\n]*\n\s*(?=[{_UNSPACED}])")
 
-_LEADERS = ".·…"
-_PAGE_NUMBER = re.compile(r"\d{1,4}|[ivxlc]{1,7}", re.IGNORECASE)
-_PAGE_CHARACTERS = "0123456789ivxlcIVXLC"
+_L, _NUMBER = r"[.·…][ \t]*+", r"(?:\d{1,4}|[ivxlc]{1,7})"
+_CONTENTS = re.compile(
+    rf"(?<![.·… \t])[ \t]*+(?:(?=[.·…]{{1,3}} )(?:{_L}){{4,}}{_NUMBER}|(?:{_L}){{5,}}{_NUMBER}"
+    rf"|(?:{_L}){{10,}}[\divxlc]*)\s*\Z",
+    re.IGNORECASE,
+)
+"""A dot leader of at least five dots (four with spaces), then a page number; or a longer leader."""
 
 
 def read_text(file: Path) -> str:
@@ -99,25 +103,17 @@ def without_contents(text: str) -> str:
 
     A paragraph of which they are half or more goes as a whole, with the titles that take two lines.
     """
-    if not any(4 * mark in text or f"{mark} {mark}" in text for mark in _LEADERS):
-        return text
+    if not any(4 * mark in text or f"{mark} {mark}" in text for mark in ".·…"):
+        return text  # twenty times as fast
     kept = []
     for paragraph in re.split(r"(\n\s*\n)", text):
         lines = paragraph.splitlines(keepends=True)
         rest = [line for line in lines if not is_contents(line)]
         if len(rest) == len(lines) or len(rest) > len(lines) / 2:
-            kept.append("".join(rest))
+            kept += rest
     return "".join(kept)
 
 
 def is_contents(line: str) -> bool:
     """Return whether a line is of a table of contents: a dot leader and a page number."""
-    line = line.rstrip()
-    head = line.rstrip(_PAGE_CHARACTERS)
-    number = line[len(head) :]
-    head = head.rstrip()
-    leader = head[len(head.rstrip(_LEADERS + " \t")) :]
-    dots = sum(map(leader.count, _LEADERS))
-    if _PAGE_NUMBER.fullmatch(number):
-        return dots > 4 or (dots == 4 and " " in leader.strip())
-    return dots >= 10
+    return _CONTENTS.search(line) is not None

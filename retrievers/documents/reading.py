@@ -5,18 +5,20 @@ A file or row that cannot be read is reported with the reason, and the others ar
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from functools import cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from hopgate.common.errors import reason
-from hopgate.common.workers import OwnProcess
+from hopgate.common.workers import OwnProcess, Piece, Workers
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.documents.cutting import CODE, Section, cut, cut_code
 from hopgate.retrievers.documents.finding import (
@@ -28,14 +30,7 @@ from hopgate.retrievers.documents.finding import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.documents.parsers import (
-    PACKAGES,
-    PARSERS,
-    parse_apart,
-    parsing_process,
-    sections,
-    stem,
-)
+from hopgate.retrievers.documents.parsers import parse_apart, parsing_process, sections, stem
 from hopgate.retrievers.documents.plaintext import read_text, unwrap, without_contents
 from hopgate.retrievers.documents.rows import ROWS, BadRows
 
@@ -47,6 +42,9 @@ MAX_FILE_BYTES = 128 << 20
 MAX_MARKUP_BYTES = 16 << 20
 """Largest .html or .rst file: its parser takes up to a hundred times as much memory."""
 
+MAX_SENT_BYTES = 16 << 20
+"""Largest file whose content is sent to another machine; this one reads larger ones itself."""
+
 _HEADINGS = [("#", "1"), ("##", "2"), ("###", "3")]
 _ORG_HEADING = re.compile(r"^(\*+)[ \t]+(.*)$", re.MULTILINE)
 _ORG_TITLE = re.compile(r"^#\+title:[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
@@ -54,10 +52,6 @@ _ORG_MARKUP = re.compile(r"^[ \t]*(#\+|:[\w-]+:[ \t]*$).*\n?", re.MULTILINE)
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of files read so far and their total."""
-
-
-class MissingExtraError(RuntimeError):
-    """A kind of file needs a package that is not installed."""
 
 
 @dataclass
@@ -68,30 +62,29 @@ class ReadReport:
         files: Number of files with passages.
         skipped: Files and rows without.
         ignored: Files of unknown kinds, by suffix.
-        missing: The error about the extra `documents`, if a file needed it.
+        missing: Names the extra `documents`, if a file needed it and it is not installed.
     """
 
     files: int = 0
     skipped: list[SkippedFile] = field(default_factory=list)
     ignored: list[IgnoredFiles] = field(default_factory=list)
-    missing: MissingExtraError | None = None
+    missing: str = ""
 
     def check(self) -> None:
         """Check that there were passages, after the last file.
 
         Raises:
             ValueError: No file could be read; the message says why.
-            MissingExtraError: No file could be read because the extra `documents` is missing.
+            RuntimeError: No file could be read because the extra `documents` is missing.
         """
-        if not self.files:
-            raise self.missing or ValueError(_nothing_read(self.skipped))
-
-
-@dataclass
-class Documents(ReadReport):
-    """The passages of some files, in the order of the files; content may appear twice."""
-
-    passages: list[Passage] = field(default_factory=list)
+        if self.files:
+            return
+        if self.missing:
+            raise RuntimeError(self.missing)
+        reasons = [f"{file.path}: {file.reason}" for file in self.skipped[:3]]
+        if more := len(self.skipped) - len(reasons):
+            reasons.append(f"and {more} more")
+        raise ValueError(f"no passage could be read ({'; '.join(reasons)})")
 
 
 class FilePassages(NamedTuple):
@@ -112,11 +105,18 @@ class FilePassages(NamedTuple):
     skipped: SkippedFile | None
 
 
+@dataclass
+class Documents(ReadReport):
+    """The passages of some files, in the order of the files; content may appear twice."""
+
+    passages: list[Passage] = field(default_factory=list)
+
+
 def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = None) -> Documents:
     """Read files and folders into passages.
 
     Folders are read with all their subfolders. Hidden files are left out; files of other kinds,
-    links that lead out of a folder and everything that is no regular file are reported. Passages
+    links that lead out of a folder and everything that is not a regular file are reported. Passages
     keep their page (.pdf) and the headings above them (.md, .html, .docx, .epub, .rst, .org).
 
     Args:
@@ -128,7 +128,7 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
 
     Raises:
         ValueError: A path does not exist or is of another kind, or no file could be read.
-        MissingExtraError: No file could be read because the extra `documents` is missing.
+        RuntimeError: No file could be read because the extra `documents` is missing.
     """
     documents = Documents()
     for file in read_files(find_files(paths), documents, progress):
@@ -137,42 +137,52 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
     return documents
 
 
-def _nothing_read(skipped: Sequence[SkippedFile]) -> str:
-    shown = [f"{file.path}: {file.reason}" for file in skipped[:3]]
-    more = len(skipped) - len(shown)
-    reasons = "; ".join([*shown, f"and {more} more"] if more else shown)
-    return f"no passage could be read ({reasons})"
-
-
 def read_files(
-    found: FoundFiles, report: ReadReport, progress: ReadProgress | None = None
+    found: FoundFiles,
+    report: ReadReport,
+    progress: ReadProgress | None = None,
+    workers: Workers | None = None,
 ) -> Iterator[FilePassages]:
     """Read files one by one; the passages of .csv and .jsonl files are not held in memory.
+
+    Those are read in this process even with workers: cutting their rows takes little time beside
+    encoding them.
 
     Args:
         found: The files, from `find_files`.
         report: Filled on the way; call its `check` after the last file.
         progress: Called at the start and after each file.
+        workers: Who reads; None for this process. The results are the same.
 
     Yields:
         Every file in order, with its passages, those that cannot be read too.
     """
     report.skipped.extend(found.skipped)
     report.ignored.extend(found.ignored)
-    with closing(parsing_process()) as worker:
+    total = len(found.files)
+    sent = [workers is not None and _is_sent(file, workers) for file, _ in found.files]
+    replies: Iterator[tuple[Stamp | None, Any]] = iter(())
+    if workers:
+        away = (each for each, is_sent in zip(found.files, sent, strict=True) if is_sent)
+        pieces = (_piece(file, source, workers.share_files) for file, source in away)
+        replies = workers.map(f"{__name__}:read_piece", pieces)
+    with closing(parsing_process()) as parser:
         for done, (file, source) in enumerate(found.files):
             if progress:
-                progress(done, len(found.files))
-            yield read_file(file, source, worker, report)
+                progress(done, total)
+            if sent[done]:
+                yield _file_passages(file, source, *next(replies), report)
+            else:
+                yield read_file(file, source, parser, report)
     if progress:
-        progress(len(found.files), len(found.files))
+        progress(total, total)
 
 
-def read_file(file: Path, source: str, worker: OwnProcess, report: ReadReport) -> FilePassages:
-    """Read one file, see `read_files`; `worker` parses it if its kind needs that."""
+def read_file(file: Path, source: str, parser: OwnProcess, report: ReadReport) -> FilePassages:
+    """Read one file, by `parser` if its kind needs that; what cannot be read is reported."""
     stamp = stamp_of(file)
     before = len(report.skipped)
-    passages = _reported(file, _passages(file, source, worker, report), report)
+    passages = _reported(file, _passages(file, source, parser, report), report)
     first = next(passages, None)
     if first is not None:
         report.files += 1
@@ -186,14 +196,13 @@ def _reported(file: Path, passages: Iterator[Passage], report: ReadReport) -> It
     """Yield the passages of a file; report the error that ends them."""
     try:
         yield from passages
-    except MissingExtraError as error:
-        report.missing = error
-        report.skipped.append(SkippedFile(readable(file), str(error)))
     except Exception as error:  # the parsers' errors have no common base class
         report.skipped.append(SkippedFile(readable(file), reason(error)))
+        if isinstance(error, RuntimeError):
+            report.missing = reason(error)
 
 
-def _passages(file: Path, source: str, worker: OwnProcess, report: ReadReport) -> Iterator[Passage]:
+def _passages(file: Path, source: str, parser: OwnProcess, report: ReadReport) -> Iterator[Passage]:
     kind = file.suffix.lower()
     if not stat.S_ISREG(file.stat().st_mode):
         raise ValueError("it is not a regular file")
@@ -202,33 +211,18 @@ def _passages(file: Path, source: str, worker: OwnProcess, report: ReadReport) -
             for section in ROWS[kind](file, source, bad):
                 yield from cut(section, source)
         return
-    check_size(file)
-    if kind in CODE:
-        yield from cut_code(read_text(file), kind, PurePosixPath(source).name, source)
-        return
-    for section in _TEXTS[kind](file, source) if kind in _TEXTS else _parsed(file, source, worker):
-        yield from cut(section, source)
-
-
-def check_size(file: Path) -> None:
-    """Raise ValueError for a file that is too large to be read whole."""
-    kind = file.suffix.lower()
     most = MAX_MARKUP_BYTES if kind in (".html", ".htm", ".rst") else MAX_FILE_BYTES
     if (size := file.stat().st_size) > most:
         raise ValueError(
             f"it has {size >> 20} MB, and {file.suffix} files are read up to {most >> 20} MB: "
             "split it, or convert it to .jsonl"
         )
-
-
-def _parsed(file: Path, source: str, worker: OwnProcess) -> list[Section]:
-    kind = file.suffix.lower()
-    for package in PACKAGES[PARSERS[kind]]:
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"reading {kind} needs {package}: pip install 'hopgate[documents]'"
-            )
-    return parse_apart(worker, file, source)
+    if kind in CODE:
+        yield from cut_code(read_text(file), kind, PurePosixPath(source).name, source)
+        return
+    read = _TEXTS.get(kind)
+    for section in read(file, source) if read else parse_apart(parser, file, source):
+        yield from cut(section, source)
 
 
 def _txt(file: Path, source: str) -> Iterator[Section]:
@@ -260,3 +254,56 @@ _TEXTS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
     ".md": _markdown,
     ".org": _org,
 }
+
+
+# By workers
+
+
+def _is_sent(file: Path, workers: Workers) -> bool:
+    """Return whether a worker reads a file; this process reports on those that nobody can read."""
+    if file.suffix.lower() in ROWS or not os.access(file, os.R_OK):
+        return False
+    return workers.share_files or file.stat().st_size <= MAX_SENT_BYTES
+
+
+def _piece(file: Path, source: str, share_files: bool) -> Piece[Stamp | None]:
+    message = {"path": os.fsencode(file.absolute()), "source": source}
+    stamp = stamp_of(file)
+    if not share_files:
+        message["content"] = b""
+        with suppress(OSError):  # it has vanished: it is reported as a file without text
+            message["content"] = file.read_bytes()
+    return Piece(f"reading {source}", message, stamp)
+
+
+_parser = cache(parsing_process)  # of a worker, for all its files
+
+
+def read_piece(message: dict[str, Any]) -> dict[str, Any]:
+    """Read a file, in a worker.
+
+    Args:
+        message: Its `path`, its `source`, and if the worker cannot read the path, its `content`.
+
+    Returns:
+        Its `passages`, the reasons for all that was `skipped`, and what extra is `missing`.
+    """
+    file, report = Path(os.fsdecode(message["path"])), ReadReport()
+    with TemporaryDirectory(prefix="hopgate-") as folder:
+        if "content" in message:
+            file = Path(folder, f"file{file.suffix}")
+            file.write_bytes(message["content"])
+        passages = list(read_file(file, message["source"], _parser(), report).passages)
+    skipped = [each.reason for each in report.skipped]
+    return {"passages": passages, "skipped": skipped, "missing": report.missing}
+
+
+def _file_passages(
+    file: Path, source: str, stamp: Stamp | None, reply: dict[str, Any], report: ReadReport
+) -> FilePassages:
+    skipped = [SkippedFile(readable(file), why) for why in reply["skipped"]]
+    report.skipped.extend(skipped)
+    report.missing = report.missing or reply["missing"]
+    report.files += bool(reply["passages"])
+    why = None if reply["passages"] else skipped[0]
+    return FilePassages(file, source, stamp, iter(reply["passages"]), why)

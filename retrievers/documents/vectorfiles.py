@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
+    Rows = Iterator[tuple[Sequence[Mapping[str, Any]], NDArray[Any]]]
 
 VECTOR_COLUMNS = ("vector", "emb", "embedding", "embeddings")
 """Names that the column of vectors may have."""
@@ -47,45 +48,56 @@ class VectorFile:
             RuntimeError: The extra `parquet` is missing.
         """
         self.path = path
+        openers = {".parquet": self._open_parquet, ".npy": self._open_npy}
         if not path.is_file():
-            raise ValueError(f"--vectors {path} does not exist or is not a file")
-        if path.suffix not in (".npy", ".parquet"):
-            raise ValueError(f"--vectors {path} is of an unknown kind: use .parquet or .npy")
+            raise self._wrong("it does not exist or is not a file")
+        if path.suffix not in openers:
+            raise self._wrong("it is of an unknown kind: use .parquet or .npy")
         if path.suffix == ".parquet":
             require(f"--vectors {path}", "pyarrow", extra="parquet")
         try:
-            self._open()
-        except (OSError, EOFError) as error:  # pyarrow's errors are ValueErrors
+            self.rows, self._pieces = openers[path.suffix]()
+        except (OSError, EOFError, ValueError) as error:  # of numpy and of pyarrow
             raise self._wrong(reason(error, 200)) from error
 
-    def _open(self) -> None:
-        if self.path.suffix == ".parquet":
-            from pyarrow.parquet import ParquetFile
+    def _open_parquet(self) -> tuple[int, Callable[[], Rows]]:
+        from pyarrow.parquet import ParquetFile
 
-            try:
-                self._parquet: Any = ParquetFile(self.path)
-            except ValueError as error:
-                raise self._wrong(reason(error, 200)) from error
-            self.rows: int = self._parquet.metadata.num_rows
-            names = self._parquet.schema_arrow.names
-            self._vector = next((each for each in VECTOR_COLUMNS if each in names), "")
-            if "text" not in names or not self._vector:
-                vector = ", ".join(VECTOR_COLUMNS)
-                raise self._wrong(f"it needs a column text and one of {vector}")
-            self._columns = [
-                each for each in ("title", "text", self._vector, *SOURCE_COLUMNS) if each in names
-            ]
-        else:
-            try:
-                self._vectors = np.load(self.path, mmap_mode="r")
-            except ValueError as error:
-                raise self._wrong(reason(error, 200)) from error
-            if self._vectors.ndim != 2 or self._vectors.dtype.kind != "f":
-                raise self._wrong("it must hold floats of shape [passages, dimension]")
-            self.rows = len(self._vectors)
-            self._texts = self.path.with_suffix(".jsonl")
-            if not self._texts.is_file():
-                raise self._wrong(f"{self._texts.name} is not beside it, with a passage a line")
+        file: Any = ParquetFile(self.path)
+        names = file.schema_arrow.names
+        vector = next((each for each in VECTOR_COLUMNS if each in names), "")
+        if "text" not in names or not vector:
+            raise ValueError(f"it needs a column text and one of {', '.join(VECTOR_COLUMNS)}")
+        columns = [each for each in ("title", "text", vector, *SOURCE_COLUMNS) if each in names]
+
+        def pieces() -> Rows:
+            for batch in file.iter_batches(_ROWS, columns=columns):
+                lists = batch.column(vector).to_numpy(zero_copy_only=False).tolist()
+                try:
+                    vectors = np.array(lists, np.float32).reshape(len(lists), -1 if lists else 1)
+                except (ValueError, TypeError) as error:
+                    raise self._wrong(
+                        f"column {vector} must hold lists of numbers, all equally long"
+                    ) from error
+                yield batch.drop_columns([vector]).to_pylist(), vectors
+
+        return file.metadata.num_rows, pieces
+
+    def _open_npy(self) -> tuple[int, Callable[[], Rows]]:
+        found, texts = np.load(self.path, mmap_mode="r"), self.path.with_suffix(".jsonl")
+        if found.ndim != 2 or found.dtype.kind != "f":
+            raise ValueError("it must hold floats of shape [passages, dimension]")
+        if not texts.is_file():
+            raise ValueError(f"{texts.name} is not beside it, with a passage a line")
+
+        def pieces() -> Rows:
+            with texts.open("rb") as file:
+                lines = filter(bytes.strip, file)
+                for done in range(0, len(found) + 1, _ROWS):  # the last sees whether lines are left
+                    rows = [self._row(line) for line in islice(lines, _ROWS)]
+                    yield rows, found[done : done + _ROWS]
+
+        return len(found), pieces
 
     def _wrong(self, why: str, row: int | None = None) -> ValueError:
         return ValueError(f"--vectors {self.path}{'' if row is None else f', row {row}'}: {why}")
@@ -96,48 +108,24 @@ class VectorFile:
         Raises:
             ValueError: A row has no text or no vector; the message names it, from 1.
         """
-        pieces = self._parquet_rows() if self.path.suffix == ".parquet" else self._npy_rows()
         done = 0
-        for rows, vectors in pieces:
+        for rows, vectors in self._pieces():
+            if len(rows) != len(vectors):
+                texts = self.path.with_suffix(".jsonl").name
+                compared = "more" if len(rows) > len(vectors) else f"only {done + len(rows)}"
+                raise self._wrong(f"it has {self.rows} vectors, and {texts} {compared} passages")
             passages = [self._passage(row, done + at) for at, row in enumerate(rows, start=1)]
             if not np.isfinite(vectors).all():
                 raise self._wrong(f"vectors after row {done} hold NaN or infinite values")
-            yield passages, vectors.astype(np.float32)
+            if passages:
+                yield passages, vectors.astype(np.float32)
             done += len(rows)
-
-    def _parquet_rows(self) -> Iterator[tuple[Sequence[Mapping[str, Any]], NDArray[Any]]]:
-        for batch in self._parquet.iter_batches(_ROWS, columns=self._columns):
-            column = batch.column(self._vector)
-            try:
-                vectors = np.array(column.to_numpy(zero_copy_only=False).tolist(), np.float32)
-                vectors = vectors.reshape(len(batch), -1) if len(batch) else vectors
-            except (ValueError, TypeError) as error:
-                raise self._wrong(
-                    f"column {self._vector} must hold lists of numbers, all equally long"
-                ) from error
-            yield batch.drop_columns([self._vector]).to_pylist(), vectors
-
-    def _npy_rows(self) -> Iterator[tuple[Sequence[Mapping[str, Any]], NDArray[Any]]]:
-        with self._texts.open("rb") as lines:
-            for done in range(0, self.rows, _ROWS):
-                vectors = self._vectors[done : done + _ROWS]
-                rows = [self._row(line) for line in islice(lines, len(vectors))]
-                if len(rows) < len(vectors):
-                    raise self._wrong(
-                        f"it has {self.rows} vectors, and {self._texts.name} only "
-                        f"{done + len(rows)} passages"
-                    )
-                yield rows, vectors
-            if next(lines, b"").strip():
-                raise self._wrong(
-                    f"it has {self.rows} vectors, and {self._texts.name} more passages"
-                )
 
     def _row(self, line: bytes) -> dict[str, Any]:
         try:
             return parse_object(line)
         except ValueError as error:
-            raise self._wrong(f"{self._texts.name}: {error}: {shown(line)}") from error
+            raise self._wrong(f"{error}: {shown(line)}") from error
 
     def _passage(self, row: Mapping[str, Any], number: int) -> Passage:
         title, text = row.get("title") or "", row.get("text")
@@ -168,34 +156,33 @@ def checked_vectors(
     for file in files:
         sampled = _FIRST_CHECKED
         for passages, vectors in file.read():
-            _check(file.path, passages, vectors, encoder, sampled)
+            if why := _difference(passages, vectors, encoder, sampled):
+                remedy = "name the encoder that they come from with --encoder"
+                raise ValueError(f"--vectors {file.path} {why}: {remedy}")
             yield passages, vectors
             sampled = 1
             done += len(passages)
             progress(done, total)
 
 
-def _check(
-    path: Path, passages: list[Passage], vectors: Vectors, encoder: Encoder, sampled: int
-) -> None:
-    name = f"encoder {encoder.name}"
-    remedy = "name the encoder that they come from with --encoder"
+def _difference(
+    passages: list[Passage], vectors: Vectors, encoder: Encoder, sampled: int
+) -> str | None:
+    """Return in what vectors differ from those of an encoder, if they do."""
     if vectors.shape[1] != encoder.dimension:
-        raise ValueError(
-            f"--vectors {path} has vectors of {vectors.shape[1]} dimensions, but those of {name} "
-            f"have {encoder.dimension}: {remedy}"
+        return (
+            f"has vectors of {vectors.shape[1]} dimensions, but those of encoder {encoder.name} "
+            f"have {encoder.dimension}"
         )
     lengths = np.linalg.norm(vectors, axis=1)
     if encoder.normalize and np.abs(lengths - 1).max() > 10 * TOLERANCE:
-        raise ValueError(
-            f"--vectors {path} has vectors whose length is not 1, but that of {name} is: {remedy}"
-        )
+        return f"has vectors whose length is not 1, but that of encoder {encoder.name} is"
     at = np.unique(np.linspace(0, len(passages) - 1, sampled).astype(int))
-    again = encoder.encode_passages([passages[each] for each in at])
-    apart = differ(again, vectors[at])
-    if apart.any():
-        text = passages[int(at[apart][0])]["text"]
-        raise ValueError(
-            f"--vectors {path}: {apart.sum()} of {len(at)} vectors are not those that {name} makes "
-            f"of title and text, for example of {shown(text)}: {remedy}"
-        )
+    apart = differ(encoder.encode_passages([passages[each] for each in at]), vectors[at])
+    if not apart.any():
+        return None
+    text = passages[int(at[apart][0])]["text"]
+    return (
+        f"has {apart.sum()} of {len(at)} vectors that are not those that encoder {encoder.name} "
+        f"makes of title and text, for example of {shown(text)}"
+    )
