@@ -1,7 +1,7 @@
 /** The graph as SVG: the server says which nodes and edges there are, layout.js where they go. */
 
 import { duration, newId, svg } from "./dom.js";
-import { isDot, layout, path } from "./layout.js";
+import { isDot, layout, parent, path } from "./layout.js";
 
 /** What a conditional edge means, by its source and its target. */
 const LABELS = {
@@ -25,7 +25,7 @@ export class Drawing {
     /** @type {Map<string, any>} */
     this.boxes = new Map();
     this.arrow = newId();
-    const { width, height, nodes, boxes, routes } = layout(graph.nodes.map(({ id }) => id), graph.edges);
+    const { width, height, nodes, boxes, routes } = layout(graph.nodes.map(({ id }) => id), graph.edges, labelOf);
     this.element = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "graph" });
     this.element.append(arrowheads(this.arrow));
     for (const box of boxes) this.drawBox(box);
@@ -144,14 +144,14 @@ export class Drawing {
     this.element.append(shape);
   }
 
-  drawEdge({ edge: { source, target, conditional = false, data }, points }) {
+  drawEdge({ edge, points, label: { x, y } }) {
     const shape = svg("g", {}, svg("path", { d: path(points) }));
-    shape.dataset.kind = conditional ? "edge conditional" : "edge";
-    shape.dataset.edge = `${source} ${target}`;
-    const label = data ?? LABELS[`${source} ${target.replace(/:__start__$/, "")}`];
+    shape.dataset.kind = edge.conditional ? "edge conditional" : "edge";
+    shape.dataset.edge = `${edge.source} ${edge.target}`;
+    const label = labelOf(edge);
     if (label) {
       shape.dataset.label = label;
-      shape.append(svg("text", labelPlace(points), label));
+      shape.append(svg("text", { x, y: y + 4 }, label));
     }
     this.edges.set(shape.dataset.edge, shape);
     this.lines.append(shape);
@@ -174,16 +174,10 @@ export class Drawing {
   }
 }
 
-/** Return where a label goes: on the first curve of an edge. */
-function labelPlace(points) {
-  const at = Math.max(1, points.findIndex(([x], at) => at && Math.abs(x - points[at - 1][0]) > 1));
-  const [[x0, y0], [x1, y1]] = points.slice(at - 1);
-  return { x: x0 + (x1 - x0) * 0.7, y: y0 + (y1 - y0) * 0.6 + 4 };
-}
+const labelOf = ({ source, target, data }) => data ?? LABELS[`${source} ${target.replace(/:__start__$/, "")}`];
 
 /** @param {string} id */
 const name = (id) => id.split(":").pop();
-const parent = (id) => id.split(":").slice(0, -1).join(":");
 
 function arrowheads(id) {
   const box = { viewBox: "0 0 8 8", refX: 7, refY: 4, markerUnits: "userSpaceOnUse", orient: "auto" };
