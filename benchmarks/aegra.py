@@ -1,18 +1,18 @@
-"""hopgate on several processes of Aegra: kills in the middle of runs, and throughput.
+"""hopgate on several Aegra processes: kills in the middle of runs, and throughput.
 
     make aegra && python benchmarks/aegra.py kills --out FILE.jsonl [--number 100]
     python benchmarks/aegra.py throughput --out FILE.jsonl [--rounds 3]
 
-PostgreSQL, Redis and the processes of Aegra are real, with the settings of docs/aegra.md. The model
-is a FAKE: an endpoint that replies after 0.3 s and records each call. Each run goes through the
-loop, with four searches of the sample collection and five calls.
+PostgreSQL, Redis and the Aegra processes are real, with the settings of docs/aegra.md. The model is
+a FAKE: an endpoint that replies after 0.3 s and records each call. Each run goes through the loop,
+with four searches of the sample collection and five calls.
 
-Every kill or measurement is a line of FILE; the same command, started again, adds what is missing.
+Every kill or measurement is a line in FILE; running the same command again adds the missing ones.
 
-- `kills`: four processes work. Six runs are started, and one or two of the processes that hold them
+- `kills`: four processes work. Six runs are started, and one or two of the processes running them
   are killed (SIGKILL) at a random moment; others are started in their place.
 - `throughput`: a batch of runs is queued for 1, 2 and 4 processes, and for several numbers of
-  slots, in turns.
+  slots, in turn.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from postgres import server
 
-LATENCY = 0.3  # seconds of a call
+LATENCY = 0.3  # seconds per call
 CONTEXT = {"model": "openai:fake", "strategy": "multi", "hop_k": 2}
 QUESTION = "What is produced in the birthplace of the designer of Skerrane Light? (case {})"
 ANSWER = "Sea salt [1]"
@@ -52,7 +52,7 @@ THOUGHTS = [
     "Lissmere produces sea salt.",
     "So the answer is: sea salt.",
 ]
-LASTS = 1.7  # seconds that a run takes, about; kills come within this time
+LASTS = 1.7  # a run's approximate length in seconds; kills happen within it
 AT_ONCE = 6  # runs in a round of kills
 WORKING = 4  # processes
 VICTIMS = 2  # of them, at most
@@ -61,13 +61,13 @@ RECOVERY = {
     "HEARTBEAT_INTERVAL_SECONDS": "2",
     "REAPER_INTERVAL_SECONDS": "2",
 }
-SETTINGS = [(1, 8), (2, 8), (4, 8), (2, 2), (2, 32)]  # processes, slots of each
+SETTINGS = [(1, 8), (2, 8), (4, 8), (2, 2), (2, 32)]  # processes, slots per process
 BATCH = 64
 
 
 @dataclass
 class Call:
-    """A call that the endpoint got: its prompt, and when its reply was sent; 0 is not yet."""
+    """A call to the endpoint: its prompt, and when its reply was sent (0: not yet)."""
 
     prompt: str
     sent: float = 0.0
@@ -126,7 +126,7 @@ def working(**env: str) -> Iterator[tuple[Cluster, Model]]:
 
 
 async def queued(client: LangGraphClient, case: str) -> tuple[str, str]:
-    """Queue a run, and return its thread and itself."""
+    """Queue a run, and return its thread and the run."""
     thread = (await client.threads.create())["thread_id"]
     asked = {"question": QUESTION.format(case)}
     run = await client.runs.create(thread, "hopgate", input=asked, context=CONTEXT)
@@ -144,7 +144,7 @@ def claims(made: Cluster, runs: list[str]) -> dict[str, tuple[str, int]]:
 def until_over(
     made: Cluster, runs: list[str], see: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> dict[str, str]:
-    """Wait until runs have ended, and return how."""
+    """Wait until runs have ended, and return how they ended."""
     while True:
         now = claims(made, runs)
         see(now)
@@ -219,7 +219,7 @@ def throughput(out: Path, rounds: int) -> None:
     with working() as (made, model):
         wanted = [(turn, *setting) for turn in range(rounds) for setting in SETTINGS]
         for turn, processes, slots in wanted[len(read(out)) :]:
-            made.start(N_JOBS_PER_WORKER=str(slots))  # alone: it makes the tables
+            made.start(N_JOBS_PER_WORKER=str(slots))  # alone: it creates the tables
             made.start(processes - 1, N_JOBS_PER_WORKER=str(slots))
             servers = list(made.servers.values())
             model.calls.clear()

@@ -2,9 +2,9 @@
 
     python benchmarks/agent_bill.py --questions fresh.jsonl --index index [--profile gpt-4o-mini]
 
-Both ask the same SCRIPTED model, which wants a search for every question but common knowledge, and
-answers in one sentence. Calls are counted and tokens reckoned (four characters each, tools
-included); whether an answer is right cannot be seen here.
+Both ask the same SCRIPTED model, which asks for a search for every question but common knowledge,
+and answers in one sentence. Calls are counted and tokens estimated (four characters each, tools
+included); whether answers are right is not measured.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SYSTEM = "You answer questions. Search the collection for facts that you do not 
 
 
 class Scripted(BaseChatModel):
-    """A model that follows a script, and counts what it is sent."""
+    """A model that follows a script, and counts its calls and tokens."""
 
     needed: set[str]
     bill: Any  # a dict, which pydantic must not copy

@@ -1,8 +1,8 @@
-"""Measure two checkouts of hopgate beside each other, in turns, each in processes of its own.
+"""Compare two checkouts of hopgate alternately, each in its own processes.
 
 `this` is the hopgate that Python finds; `beside` is the one at the path given as `--beside`: a
-folder that has a `hopgate` package in it, such as a site-packages folder. On a machine that does
-other work only such pairs can be compared, and processor time better than wall time.
+folder that contains a `hopgate` package, such as a site-packages folder. On a busy machine only
+such pairs are comparable, and processor time more reliably than wall time.
 """
 
 import json
@@ -46,7 +46,7 @@ def in_turns(items: Sequence[_Each], turn: int) -> Sequence[_Each]:
 
 
 def run_part(tree: Tree, script: str, arguments: Sequence[object]) -> dict[str, Any]:
-    """Run a part of a script, which prints one JSON object, in a process of its own."""
+    """Run a part of a script, which prints one JSON object, in its own process."""
     done = subprocess.run(
         _command(script, arguments),
         stdout=subprocess.PIPE,
@@ -62,7 +62,7 @@ def _command(script: str, arguments: Sequence[object]) -> list[str]:
 
 
 class Subject:
-    """A process that answers requests, one JSON object a line, see `serve`.
+    """A process that answers requests, one JSON object per line; see `serve`.
 
     Args:
         tree: The checkout it imports.

@@ -1,8 +1,8 @@
-"""How much faster workers build an index, and what the loss of one costs.
+"""How much faster workers build an index, and the cost of losing one.
 
     python benchmarks/build_workers.py --data ../shared/data --work DIR [--ray]
 
-Builds an index of some thousand real passages alone and with workers, in turns, and compares the
+Builds an index of a few thousand real passages without and with workers, alternately, and compares the
 indexes. Then it kills a worker in the middle of a build. With --ray, it starts a Ray cluster of two
 nodes on this machine, builds on it, and kills one node with all its processes.
 """
@@ -40,7 +40,7 @@ WAYS = {
     "one worker, two threads": (1, 2),
     "two workers, one thread each": (2, 2),
 }
-"""How many workers, and the threads of all of them."""
+"""The number of workers, and their total threads."""
 BASIS = "one process, two threads"
 PORT = 6391
 
@@ -73,10 +73,10 @@ def write_documents(data: Path, folder: Path, multihop_only: bool) -> Path:
 
 
 class Counting:
-    """Counts what is sent to workers, and what is sent again."""
+    """Counts the pieces sent to workers, and those sent again."""
 
     def __init__(self, workers: Workers) -> None:
-        """Begin to count."""
+        """Start counting."""
         self.sent: list[int] = []
         send = workers._send
 
@@ -88,7 +88,7 @@ class Counting:
 
     @property
     def summary(self) -> str:
-        """What was counted, in words."""
+        """The counts, in words."""
         pieces = len(set(self.sent))
         return f"{pieces} pieces, {len(self.sent) - pieces} done again"
 
@@ -108,13 +108,13 @@ def build(docs: Path, out: Path, workers: int, threads: int) -> tuple[float, flo
 
 
 def processor_time() -> float:
-    """Return that of the processes that this one has started and waited for."""
+    """Return the processor time of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def difference(one: Path, other: Path) -> float:
-    """Return how far vectors lie apart at most; all else must be equal."""
+    """Return the largest difference between vectors; everything else must be equal."""
     found = []
     for folder in (one, other):
         manifest = info(folder)
@@ -148,7 +148,7 @@ def times(docs: Path, work: Path, rounds: int) -> None:
 
 
 def with_a_kill(docs: Path, work: Path, workers: Workers, kill: Any, name: str) -> None:
-    """Build, kill somebody after the first tenth of the vectors, and compare."""
+    """Build, call `kill` after the first tenth of the vectors, and compare."""
     out, counting, killed = work / "killed", Counting(workers), []
     shutil.rmtree(out, ignore_errors=True)
 
@@ -168,7 +168,7 @@ def with_a_kill(docs: Path, work: Path, workers: Workers, kill: Any, name: str) 
 
 
 def kill_all(top: psutil.Process) -> str:
-    """Kill a process and those that it started; say which."""
+    """Kill a process and its children; say which."""
     processes = [top, *top.children(recursive=True)]
     names = [each.name() for each in processes]
     for each in processes:
@@ -200,7 +200,7 @@ def start_node(*options: str) -> psutil.Process:
 
 
 def when_busy(node: psutil.Process) -> psutil.Process:
-    """Wait until a node does a piece of work."""
+    """Wait until a node works on a piece."""
     while not any(each.name().startswith("ray::do") for each in node.children()):
         time.sleep(0.05)
     return node

@@ -4,8 +4,8 @@ The databases are real: SQLite, and a PostgreSQL server started here. Model, rou
 are fakes: the model gives the replies below, the router always returns C, and each search finds the
 next three passages of 100 words, cut from the sample collection.
 
-The bytes are those of every column of every row that the run adds. Databases compress, index and
-pad, so the size on disk is given too, as the mean of twenty runs.
+Every column of every row that the run adds is counted. Databases compress, index and pad, so the
+size on disk is given too, as the mean of twenty runs.
 
     python benchmarks/checkpoint_bytes.py [--json]
 """

@@ -5,7 +5,7 @@
 
 For each collection the questions of benchmarks/coverage/NAME.jsonl are asked, and those of
 common.jsonl and chatter.jsonl beside it, for each profile of the router. The model is a STAND-IN
-that always says [No], so that whatever is searched, hopgate decided by itself.
+that always says [No], so every search is hopgate's own decision.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Does `hopgate doctor --questions` tell questions like a profile's training from unlike ones?
+"""Does `hopgate doctor --questions` tell questions like a profile's training questions from others?
 
     python benchmarks/drift.py ../shared/data --profile flan-t5-xl
 
 Prints Markdown: the index of several sets of questions, and how many random samples of each are
 called unlike, which for the like ones are false alarms. The like ones are Flare-Aug's validation
-questions, on which no router that ships was trained; for another profile, give --like FILE.
+questions, which no shipped router was trained on; for another profile, give --like FILE.
 """
 
 from __future__ import annotations

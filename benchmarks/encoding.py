@@ -2,9 +2,9 @@
 
     python benchmarks/encoding.py [--beside TREE] [--rounds 3] > encoding.md
 
-The passages are those of hopgate's own documentation. With `--beside`, two checkouts take turns
-(beside.py), each in a process of its own, and their vectors are compared. `OMP_NUM_THREADS` sets
-the number of threads.
+The passages come from hopgate's own documentation. With `--beside`, two checkouts take turns
+(beside.py), each in its own process, and their vectors are compared. `OMP_NUM_THREADS` sets the
+number of threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def passages() -> list[Any]:
 
 
 def encoder_process() -> None:
-    """Encode on request, and save the vectors where the request says."""
+    """Encode on request, and save the vectors to the requested path."""
     from hopgate.retrievers.encoders import load_encoder
 
     texts, encoder = passages(), load_encoder()

@@ -61,7 +61,7 @@ class Endpoint:
                     await self._chat(json.loads(await _body(head, reader)), writer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client left
+            pass  # the client disconnected
         finally:
             writer.close()
 

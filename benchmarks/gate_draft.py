@@ -3,7 +3,7 @@
     python benchmarks/gate_draft.py [--retrievalqa FILE.jsonl] [--every 1]
 
 Answers the sample questions directly and, if the file is given, every third question of
-RetrievalQA; prints the AUC and what each threshold of the `draft` gate would do.
+RetrievalQA; prints the AUC and the effect of each threshold of the `draft` gate.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""The picture of a gate's calibration: how its values separate, and what each threshold does.
+"""The picture of a gate's calibration: how its values separate, and the effect of each threshold.
 
     python benchmarks/gate_plots.py FOLDER LABELS
 
-FOLDER is the `--out` of `hopgate calibrate --gate`, LABELS its `--labels`; `calibration.png` in
-the folder is drawn again, with the distribution of the values.
+FOLDER is the `--out` of `hopgate calibrate --gate`, LABELS its `--labels`; `calibration.png` in the
+folder is redrawn, with the distribution of the values.
 """
 
 from __future__ import annotations

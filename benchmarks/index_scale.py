@@ -1,16 +1,16 @@
-"""An index of a million passages: what it costs to build, to open and to search.
+"""An index of a million passages: the cost of building, opening and searching it.
 
     python benchmarks/index_scale.py --work DIR [--size 1000000] [--beside TREE] > scale.md
 
-With `--beside`, two checkouts of hopgate are measured in turns (beside.py), and ratios are given:
-this one by the other, so that below 1 means that this one takes less.
+With `--beside`, two checkouts of hopgate are measured alternately (beside.py), and ratios are given:
+this one divided by the other, so below 1 means that this one takes less.
 
-Vectors are clustered and made without an encoder, so that the figures are those of the index.
-Everything runs in processes of its own. Indexes and the figures of their builds are saved in
-DIR/this and DIR/beside: the same command, started again, builds what is missing (delete DIR/this
-to build again) and measures the rest anew. DIR takes about 8 KB a passage and checkout.
+Vectors are clustered and made without an encoder, so the figures are for the index alone.
+Everything runs in separate processes. Indexes and their build figures are saved in DIR/this and
+DIR/beside: running the same command again builds missing indexes (delete DIR/this to rebuild) and
+repeats the other measurements. DIR takes about 8 KB per passage and checkout.
 
-Each round asks every query in every mode, in blocks, of one process after the other. Answers
+Each round sends every query in every mode, in blocks, to one process after the other. Answers
 include the passages. `plain` is FAISS alone with the same file and settings, which returns
 positions, and `langchain` is LangChain's in-memory FAISS store.
 
@@ -41,9 +41,9 @@ K = 10
 EXTRA = 1000
 """Vectors that are written for index_update.py to add."""
 EXACT_QUERIES = 200
-"""How many of the queries are asked where each looks at every vector."""
+"""The number of queries for exhaustive search."""
 BLOCKS = 10
-"""Blocks of queries in a round; between two of them it is the next one's turn."""
+"""Blocks of queries in a round; subjects take turns after each block."""
 MODES = ("dense", "bm25", "hybrid")
 STAGES = ("build", "start", "search")
 ALSO = ("plain", "langchain")
@@ -52,7 +52,7 @@ Figures = dict[str, Any]
 
 
 def build(given: argparse.Namespace) -> Figures:
-    """Build an index; the passages' making is counted, but apart."""
+    """Build an index; making the passages is timed separately."""
     import hopgate
     from hopgate.retrievers.building import build_from_passages
 
@@ -103,7 +103,7 @@ class Made:
 
 
 def disk(index: Path) -> Figures:
-    """Return what the files of an index take, in all and by the top of their path."""
+    """Return the size of an index's files, in total and by top-level name."""
     sizes: dict[str, int] = {}
     for file in index.rglob("*"):
         if file.is_file() and not file.is_symlink():
@@ -115,7 +115,7 @@ def disk(index: Path) -> Figures:
 
 
 def start(given: argparse.Namespace) -> Figures:
-    """Take the time from the start of a process to its first answer, without an encoder."""
+    """Measure the time from the start of a process to its first answer, without an encoder."""
     from hopgate.retrievers.index.reader import Index
 
     imported = seconds_since_start()
@@ -369,7 +369,7 @@ def nearest(vectors: Any, queries: Any) -> Any:
 
 
 def measure(given: argparse.Namespace, every: list[Tree], factory: str) -> Figures:
-    """Measure what was asked for; print each stage's tables as it ends."""
+    """Run the requested measurements; print each stage's tables as it ends."""
     result: Figures = {"build": builds(given, every, factory)}
     print_builds(factory, result["build"])
     if "start" in given.stages:

@@ -2,18 +2,18 @@
 
     python benchmarks/index_update.py --work DIR [--size 1000000] [--beside TREE] > update.md
 
-DIR may be that of index_scale.py, which has built the index; with `--beside`, two checkouts of
-hopgate are measured in turns (beside.py). Writer, readers and watcher are processes of their own.
+DIR may be index_scale.py's, with the index already built; with `--beside`, two checkouts of hopgate
+are measured alternately (beside.py). Writer, readers and watcher are separate processes.
 
-Each of two readers asks ten times a second, in the default mode, of the index that it has open,
-and opens it anew when a change was published. Counted is what they got: answers, faults, answers
-of fewer than ten hits, and waits with opening (with the processor time of the longest, which on a
-busy core is much less).
+Each of two readers queries its open index ten times a second, in the default mode, and reopens it
+when a change was published. The results count answers, faults, answers with fewer than ten hits,
+and waits including reopening (with the processor time of the longest, which on a busy core is much
+less).
 
-Readers and watcher also look for half changes, outside the times: of the new passages, an open
-index must have none or all, in its length, in a dense and in a BM25 search for their source. A
-reader looks whenever it opens the index and once a second. The watcher does nothing else: it opens
-and looks whenever a file or folder of the index appears, goes or is replaced, at a lower
+Outside the timings, readers and watcher also look for half changes: an open index must have none or
+all of the new passages, in its length, in a dense and in a BM25 search for their source. A reader
+checks whenever it opens the index and once a second. The watcher does nothing else: it opens the
+index and checks whenever one of its files or folders appears, disappears or is replaced, at a lower
 priority.
 """
 
@@ -77,7 +77,7 @@ class Look:
         self.states[len(index) - self._size, dense, bm25] += 1
 
     def report(self) -> Figures:
-        """Count the looks, and those that saw a part of a change."""
+        """Count the checks, and those that saw half a change."""
         half = {state: n for state, n in self.states.items() if state not in ((0, 0, 0), self._all)}
         return {
             "looks_none": self.states[0, 0, 0],
@@ -88,13 +88,13 @@ class Look:
 
 
 def published(index: Path) -> object:
-    """Return what changes when a change is published: the stamps of the files that publish it."""
+    """Return the stamps of the files that publish a change: they differ after each one."""
     folders = os.walk(index)
     return stamps([Path(at, name) for at, _, names in folders for name in PUBLISHING & {*names}])
 
 
 def touched(index: Path) -> object:
-    """Return what changes with every file that appears, goes or is replaced."""
+    """Return a value that changes with every file that appears, disappears or is replaced."""
     return published(index), stamps([Path(at) for at, _, _ in os.walk(index)])
 
 
@@ -159,7 +159,7 @@ def read(given: argparse.Namespace) -> Figures:
 
 
 def watch(given: argparse.Namespace) -> Figures:
-    """Open the index and look, whenever a file in it changes, until a line comes in."""
+    """Open the index and check it whenever a file in it changes, until a line comes in."""
     from hopgate.retrievers.index.reader import Index
 
     os.nice(5)
@@ -186,7 +186,7 @@ def watch(given: argparse.Namespace) -> Figures:
 
 
 def wait(seconds: float) -> bool:
-    """Return whether a line came in within so many seconds."""
+    """Return whether a line comes in within that many seconds."""
     import select
 
     return bool(select.select([sys.stdin], [], [], seconds)[0])
@@ -245,7 +245,7 @@ def process(tree: Tree, arguments: list[object]) -> subprocess.Popen[str]:
 
 
 def measure(given: argparse.Namespace, every: list[Tree]) -> Figures:
-    """Make each change in turns; return what was found for each, by checkout."""
+    """Make each change in turn; return the results for each, by checkout."""
     result: Figures = {}
     for count in given.counts:
         given.count = count

@@ -3,12 +3,12 @@
     python benchmarks/languages.py --data FOLDER [--cut] [--encoder NAME] [--languages de,zh]
 
 FOLDER holds `en.dev.jsonl`, `de.dev.jsonl` and so on: the same 160 paragraphs and 750 questions in
-each language. Each language gets an index of its own, whose language is detected and whose default
-mode (`auto`) is chosen when it is built. Every question is searched in all paragraphs of its
-language. With --cut the paragraphs are read from files and cut into passages as `hopgate index
-build` cuts them; what counts is the paragraph that a passage is from.
+each language. Each language gets its own index, whose language is detected and whose default mode
+(`auto`) is chosen when it is built. Every question is searched in all paragraphs of its language.
+With --cut the paragraphs are read from files and cut into passages as `hopgate index build` cuts
+them; a passage counts as its paragraph.
 
-Prints a Markdown table: recall@1/@5 and the time of a query, of all queries in one call.
+Prints a Markdown table: recall@1/@5 and the time per query, with all queries in one call.
 """
 
 import argparse

@@ -116,7 +116,7 @@ class Watch:
 async def in_turns(
     sides: dict[str, Ask], users: int, count: int, rounds: int, watch: Watch
 ) -> dict[str, Any]:
-    """Put the same load on several sides in turns, after a warm-up turn.
+    """Put the same load on several sides in turn, after a warm-up turn.
 
     Args:
         sides: Function that asks a question, for each side.

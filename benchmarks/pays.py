@@ -1,13 +1,13 @@
-"""What hopgate's decisions cost and save, beside always searching once.
+"""What hopgate's decisions cost and save, compared with always searching once.
 
     hopgate label --questions fresh.jsonl --index index --model local:smollm2 --judge match \
       --out labels-fresh.jsonl
     python benchmarks/pays.py --labels labels-fresh.jsonl --index index
 
-Each question was answered with no, one and several retrievals. Here every way of deciding is run
-for real, with its searches and calls, and takes the recorded answer of the strategy that it chose,
-so that all ways are compared on the same answers. The calls and tokens are those of deciding and
-of answering; seconds are the recorded ones of the answer plus those of deciding here.
+Each question was answered with no, one and several retrievals. Here every way of deciding is
+actually run, with its searches and calls, and gets the recorded answer of the strategy that it
+chose, so all ways are compared on the same answers. Calls and tokens include deciding and
+answering; seconds are the answer's recorded ones plus those spent deciding here.
 """
 
 import argparse
@@ -37,7 +37,7 @@ COSTS = ("calls", "steps", "tokens", "ms")
 
 
 async def decide(rows: list[dict[str, Any]], context: Context) -> list[dict[str, Any]]:
-    """Return what each question's decision was and cost; the loop itself is not run."""
+    """Return each question's decision and its cost; the loop itself is not run."""
     graph = build_graph()
     found = []
     for row in rows:
@@ -119,7 +119,7 @@ async def main() -> None:
 
 
 async def plot(rows: list[dict[str, Any]], given: dict[str, Any], out: Path) -> None:
-    """Draw the share of right answers against searches and against tokens, as α turns."""
+    """Draw the share of right answers against searches and against tokens, as α changes."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)

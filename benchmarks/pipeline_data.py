@@ -2,8 +2,8 @@
 
 Writes four files into --out: `passages.jsonl`, every passage of the three sets in --data;
 `train.jsonl`, `valid.jsonl` and `fresh.jsonl`, samples of their questions and of
-`questions/common.jsonl`. No question is in two of them, and no paragraph of XQuAD either. The hash
-of the id selects the questions, so the same data gives the same files.
+`questions/common.jsonl`. They share no question and no XQuAD paragraph. A hash of the id selects
+the questions, so the same data gives the same files.
 
     python benchmarks/pipeline_data.py --data ../shared/data --out build/pipeline
 """
@@ -41,7 +41,7 @@ def main() -> None:
             used = {row["group"] for rows in parts.values() for row in rows}
             ordered = [row for row in ordered if row["group"] not in used]
             if part == "train":
-                ordered.reverse()  # so that `valid` is the sample that earlier figures are of
+                ordered.reverse()  # so that `valid` is still the sample of earlier figures
     for name, rows in parts.items():
         fields = ("id", "dataset", "question", "answers")
         write(options.out / f"{name}.jsonl", ({key: row[key] for key in fields} for row in rows))

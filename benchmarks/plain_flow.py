@@ -1,12 +1,12 @@
-"""A minimal version of hopgate's flow, as the baseline: what one would write first.
+"""A minimal version of hopgate's flow, as the baseline: the obvious first version.
 
 It has the same decisions, prompts, depths and index, but no events, usage, limits, follow-ups, or
-checks of citations, deadlines, budgets and settings. `ask` is the flow without a graph: only the
+checks of citations, deadlines, budgets or settings. `ask` is the flow without a graph: only the
 calls to model, router and index. `graph` is the same as a small LangGraph graph, which a LangGraph
 server can serve.
 
-`load_plain` gives it parts as one would take them: ChatOpenAI with its defaults,
-sentence-transformers for the encoder, transformers for the router. `load_own` gives it hopgate's.
+`load_plain` gives it the obvious parts: ChatOpenAI with its defaults, sentence-transformers for the
+encoder, transformers for the router. `load_own` gives it hopgate's.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ async def load_own() -> Parts:
 
 
 async def load_plain() -> Parts:
-    """Load the parts that one would write first."""
+    """Load the obvious parts."""
     return await asyncio.to_thread(_load_plain)
 
 
@@ -161,7 +161,7 @@ class PlainEncoder(Encoder):
 
 
 class PlainRouter:
-    """The router that ships with hopgate, at one α, as transformers runs a T5."""
+    """The shipped router, at one α, as transformers runs a T5."""
 
     def __init__(self) -> None:
         """Load and blend the weights."""

@@ -1,9 +1,9 @@
-"""Published results, and our own drawn beside them; each table names its source.
+"""Published results, drawn together with our own; each table names its source.
 
     python benchmarks/published.py docs/results/router/sweep.json
     python benchmarks/published.py docs/results/retrievalqa/results.json
 
-The first draws `sweep.png` again, the second `gates.png`, in the same folder. Accuracy counts
+The first redraws `sweep.png`, the second `gates.png`, in the same folder. Accuracy counts
 containment of a gold answer, on other samples of the six datasets than any label file: compare
 shares of multi-step's accuracy and steps, not the numbers themselves.
 """

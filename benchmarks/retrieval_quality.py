@@ -1,29 +1,29 @@
-"""How often each mode of retrieval finds the passages that answer, on three sets of questions.
+"""How often each retrieval mode finds the answering passages, on three question sets.
 
     python benchmarks/retrieval_quality.py --data FOLDER [--beside TREE | --store STORE …]
         [--rerank CROSS_ENCODER]
 
 FOLDER holds `xquad/en.dev.jsonl`, `multihop/dev.jsonl` and `retrievalqa/dev.jsonl`. Every passage
-of all three goes into one index, whole, and every question is asked of it. What is to be found:
+of all three goes into one index, whole, and every question is searched in it. The targets:
 
 - xquad: the question's own paragraph.
-- multihop: all gold paragraphs. A paragraph of the question's context is gold if its title,
-  without what stands in brackets, is in the question or in the chain of reasoning; questions with
-  fewer than two such are left out.
-- retrievalqa: a passage that holds an accepted answer (normalised containment), of any question's;
-  questions whose own passages hold none are left out.
+- multihop: all gold paragraphs. A paragraph of the question's context is gold if its title, without
+  any text in brackets, is in the question or in the chain of reasoning; questions with fewer than
+  two such are left out.
+- retrievalqa: any question's passage that contains an accepted answer (normalised containment);
+  questions whose own passages contain none are left out.
 
 Prints a Markdown table: recall@1/5/20 (multihop: share of questions all of whose gold paragraphs
-are among the first k, so @1 is left out) and MRR@20 (of the first passage that is to be found).
-`mean` is over the sets, each counting the same; `default` is the mode that an index chooses.
+are among the first k, so @1 is left out) and MRR@20 (of the first target). `mean` is over the sets,
+with equal weight; `default` is the mode that an index chooses.
 
-With `--beside`, the same passages and questions go to another checkout of hopgate too (beside.py),
-and a second table has the differences: this one less the other, with the 95% interval of a paired
+With `--beside`, another checkout of hopgate gets the same passages and questions (beside.py), and a
+second table has the differences: this one minus the other, with the 95% interval of a paired
 bootstrap over the questions (of each set by itself, for `mean`). A difference whose interval is
 below 0 is marked `worse`, one above it `better`; of forty such intervals, two miss by chance.
 
-With `--store`, the index is pushed into collections of outside stores too, whose addresses must be
-set, and a table of each has the differences: the store less the index in a folder.
+With `--store`, the index is also pushed into collections of outside stores, whose addresses must be
+set, and a table for each has the differences: the store minus the index in a folder.
 """
 
 import argparse
@@ -53,7 +53,7 @@ RESAMPLES = 10_000
 
 
 class Question(NamedTuple):
-    """A question of a set, and what must be found: all of `wanted`, or one of them."""
+    """A question of a set, and its targets: all of `wanted`, or one of them."""
 
     dataset: str
     text: str
@@ -67,7 +67,7 @@ def rows(path: Path, share: float) -> list[dict[str, Any]]:
 
 
 def passage(row: dict[str, Any] | str) -> Passage:
-    """Read a passage of any of the shapes in which the sets come."""
+    """Read a passage in any of the sets' formats."""
     if isinstance(row, str):
         return make_passage("", row)
     return make_passage(row["title"].replace("_", " "), row.get("text") or "")
@@ -111,7 +111,7 @@ def read_retrievalqa(path: Path, share: float) -> tuple[list[Passage], list[Ques
 
 
 def holding(passages: Sequence[Passage], answers: Sequence[str]) -> frozenset[str]:
-    """Ids of the passages that hold one of the answers."""
+    """Ids of the passages that contain one of the answers."""
     golds = [gold for answer in answers if (gold := form(answer))]
     texts = ((p["id"], form(f"{p['title']} {p['text']}")) for p in passages)
     return frozenset(name for name, text in texts if any(gold in text for gold in golds))
@@ -121,7 +121,7 @@ form = functools.cache(normalise)
 
 
 def scores(found: Sequence[str], wanted: frozenset[str], every: bool) -> list[float]:
-    """Recall at each depth, and the reciprocal rank of the first that is wanted."""
+    """Recall at each depth, and the reciprocal rank of the first target."""
     at = [rank for rank, each in enumerate(found, start=1) if each in wanted]
     least = len(wanted) if every else 1
     recalls = [float(sum(rank <= depth for rank in at) >= least) for depth in DEPTHS]
@@ -153,7 +153,7 @@ def collect(data: Path, share: float) -> tuple[list[Passage], list[Question]]:
 
 
 def answer(folder: Path, store: str = "") -> None:
-    """Build an index of `passages.json`, or push the one that is there; answer searches."""
+    """Build an index of `passages.json`, or push the existing one; answer searches."""
     from hopgate.retrievers.building import build_from_passages
     from hopgate.retrievers.rerank import Reranked, load_reranker
     from hopgate.retrievers.sources import open_source
@@ -225,7 +225,7 @@ def row(dataset: str, label: str, means: Sequence[float], last: str) -> str:
 
 
 def compare(title: str, this: Scores, other: Scores) -> None:
-    """Print what one finds more than the other, with intervals."""
+    """Print how much more one finds than the other, with intervals."""
     print(f"\n**{title}**\n\n| set | mode | {' | '.join(MEASURES)} |")
     print("|" + " --- |" * 6)
     random = np.random.default_rng(0)

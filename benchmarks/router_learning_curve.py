@@ -7,8 +7,8 @@
 1. Training on 10% to 100% of the questions. Each fifth of the training questions is held out in
    turn; FLAN-T5-XL is also scored on its validation questions, which nothing is trained on.
 2. The same on all questions, from the mean of the tokens' states after each layer of the encoder.
-3. One LLM's outcomes, predicted from what other LLMs' outcomes on the same questions were.
-4. The router that ships, on the validation questions, with its interval.
+3. One LLM's outcomes, predicted from other LLMs' outcomes on the same questions.
+4. The shipped router, on the validation questions, with its interval.
 
 In 1 to 3 all outcomes are fitted by ridge regression, whose penalty is chosen by leave-one-out. The
 encoder is the base as it was before it was tuned for routing, so that a fit takes a second.
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def training_data(flare: Path) -> Data:
-    """Read the outcomes of all LLMs; questions that none answered are stood in for."""
+    """Read the outcomes of all LLMs; questions that none answered get placeholders."""
     cost = {name: read_cost(name, [flare / f"{of}.train.jsonl"]) for name, of in LLMS.items()}
     hops = read_labels(flare / "binary.train.jsonl")
     targets = targets_of(cost, hops, ASKED)
@@ -218,7 +218,7 @@ def with_interval(found: Floats) -> list[list[float]]:
 def learning_curve(
     train_features: Floats, valid_features: Floats, train: Data, valid: Data
 ) -> list[dict[str, Any]]:
-    """Score trainings on growing shares of the questions: the mean over `SEEDS` samples."""
+    """Score training runs on growing shares of the questions: the mean over `SEEDS` samples."""
     print(f"\nTraining on a share of the questions; {SEEDS} samples\n")
     header("questions", *LLMS, "mean", "flan-t5-xl, at most 38%", "at most 50%", "validation")
     rows, all_found = [], []
@@ -322,7 +322,7 @@ def _row(name: str, found: Floats) -> dict[str, Any]:
 
 
 def shipped(flare: Path) -> list[list[float]]:
-    """Return the interval of the router that ships, on the validation questions."""
+    """Return the shipped router's interval, on the validation questions."""
     valid = validation_data(flare)
     router = load_router("builtin", "flan-t5-xl")
     choices = route_all(router, valid.questions, evenly(201), lambda done: None).choices

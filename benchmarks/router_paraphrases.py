@@ -2,8 +2,8 @@
 
     python benchmarks/router_paraphrases.py
 
-The groups are those of `benchmarks/questions/paraphrases.jsonl`; printed is a Markdown table. A
-group flips if two of its forms get different labels. Intervals are bootstrapped over the groups.
+Reads the groups in `benchmarks/questions/paraphrases.jsonl` and prints a Markdown table. A group
+flips if two of its forms get different labels. Intervals are bootstrapped over the groups.
 """
 
 from pathlib import Path

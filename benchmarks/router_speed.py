@@ -50,7 +50,7 @@ def in_a_row(rounds: int, **acts: Callable[[], object]) -> dict[str, list[float]
 
 
 def side_by_side(rounds: int, **acts: Callable[[], object]) -> dict[str, list[float]]:
-    """Time the acts in turns, after a warm-up turn.
+    """Time the acts alternately, after a warm-up turn.
 
     Each act finds the CPU's caches as the other left them.
     """

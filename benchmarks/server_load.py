@@ -3,10 +3,10 @@
     python benchmarks/server_load.py --work DIR [--quick] [--cores 0 1] > load.json
 
 The model is a fake with a fixed latency (fixed_latency.py) in its own process; router, index and
-encoder are real. Users ask the sample collection's questions one after the other. The same flow
-as one would write it without hopgate (plain_flow.py) takes turns with hopgate.
+encoder are real. Users ask the sample collection's questions one after the other. hopgate takes
+turns with the same flow written without it (plain_flow.py).
 
-Each part runs in its own process and saves its result in DIR; the same command, started again, runs
+Each part runs in its own process and saves its result in DIR; running the same command again runs
 the missing parts:
 
 - `graph-N`: N users ask the graph in-process. The `bare` sides are the flow without a graph: model,
@@ -63,7 +63,7 @@ ROOT = Path(__file__).parents[1]
 USERS = 32
 """Concurrent users of the parts that run for one number of users."""
 GOOD = 4
-"""Users of a good model while others ask a bad one: too few to keep a core busy."""
+"""Users of a healthy model while others ask a bad one: too few to keep a core busy."""
 USERS_ON_ONE_SLOT = 8
 """Users of the part with one slot, the default of `langgraph dev`."""
 FEW_SLOTS = 10
@@ -277,7 +277,7 @@ async def faults_server(setting: Setting) -> dict[str, Any]:
 
 
 async def faults(ask: Callable[[str], Ask], setting: Setting) -> dict[str, Any]:
-    """Measure a few users of a good model while many others are idle or ask a bad one."""
+    """Measure a few users of a healthy model while many others are idle or ask a bad one."""
     good, texts, many = ask(plain_flow.MODEL), endless(questions()), setting.users - GOOD
     bad = {name: ask(f"openai:{name}") for name in ("slow", "drop", "hang")}
     await load(good, islice(texts, GOOD), GOOD)

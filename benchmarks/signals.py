@@ -1,11 +1,11 @@
-"""Do other signals decide better than the ones that ship? Measured with the embedded model.
+"""Do other signals decide better than the shipped ones? Measured with the embedded model.
 
     python benchmarks/signals.py --data FOLDER --labels TRAIN.jsonl FRESH.jsonl --out FOLDER
 
-`--data` holds `train.jsonl` and `fresh.jsonl` of pipeline_data.py, and `index`; `--labels` are what
-`hopgate label --judge match` made of them, the second with its journal of answers beside it.
-Everything is chosen and fitted on the first; the second is only measured. What the model and the
-index say about each question is asked once and kept in `--out`, so that a second run resumes.
+`--data` holds `train.jsonl` and `fresh.jsonl` of pipeline_data.py, and `index`; `--labels` are the
+output of `hopgate label --judge match` for them, the second with its journal of answers next to it.
+Everything is chosen and fitted on the first; the second is only measured. The model and the index
+are asked about each question once, and the results kept in `--out`, so a second run resumes.
 
 Prints Markdown tables. Intervals: 95%, bootstrap over the fresh questions; differences are paired.
 """
@@ -49,7 +49,7 @@ NONE, SINGLE, MULTI = range(3)
 
 
 class Part(NamedTuple):
-    """The questions of one file, what became of them, and what was gathered of each."""
+    """The questions of one file, their outcomes, and the signals gathered for each."""
 
     rows: list[Row]
     outcomes: Outcomes
@@ -251,8 +251,8 @@ def escalation_table(
 ) -> None:
     """Print how well the doubt about a single answer, and the signals, find the wrong ones.
 
-    The recorded doubt of the training questions is not used: what is added to the doubt is the
-    chance of a wrong answer that is fitted to the signals alone.
+    The recorded doubt of the training questions is not used: the doubt is combined with the chance
+    of a wrong answer, fitted to the signals alone.
     """
     wrong = 1 - train.outcomes.right[:, [SINGLE]]
     once = resamples(len(train.rows))[:1]

@@ -58,7 +58,7 @@ def outcomes(labels: Sequence[Row]) -> Outcomes:
 
 
 def own_tokens(row: Row, signal: str) -> list[float]:
-    """Return the tokens that a signal costs beside each strategy; a draft is the answer of none."""
+    """Return a signal's token cost with each strategy; a draft serves as the answer of none."""
     draft, gate = (
         row[kind]["cost"]["prompt_tokens"] + row[kind]["cost"]["completion_tokens"]
         for kind in ("draft", "confidence")
@@ -74,7 +74,7 @@ def own_tokens(row: Row, signal: str) -> list[float]:
 def margins(row: Row) -> dict[str, float]:
     """Return how unsure the first tokens of a draft are, by the way to measure it; see signals.py.
 
-    A draft that does not know the answer is as unsure as can be, as in the gate.
+    A draft that says "I don't know" has the highest uncertainty, as in the gate.
     """
     tokens = np.array(row["draft"]["tokens"] or [[0.5, 0.5, 0.0]])
     first, second = np.maximum(tokens[:, 0], 1e-9), np.maximum(tokens[:, 1], 1e-9)
@@ -95,7 +95,7 @@ def margins(row: Row) -> dict[str, float]:
 
 
 def first_search(row: Row) -> dict[str, list[float]]:
-    """Return what the first search of a question shows, in groups of numbers."""
+    """Return the figures of a question's first search, in groups."""
     search = row["search"]
     bm25, dense = (np.array([score for _, score in search[mode]] or [0.0]) for mode in MODES)
     ids = [[key for key, _ in search[mode]] for mode in MODES]
@@ -124,7 +124,7 @@ def p_yes(row: Row) -> float:
 
 
 def router_chances(train: Sequence[Row], test: Sequence[Row]) -> tuple[Floats, Floats]:
-    """Return what the router takes P(right) to be, for train out of fold, and for test."""
+    """Return the router's estimates of P(right), for train out of fold, and for test."""
     checkpoint = read("builtin")
     profiles = [each for each in checkpoint.profiles if each != PROFILE]
     state = checkpoint.state(COST + profiles[0])

@@ -1,4 +1,4 @@
-r"""How good silver labels are: against gold, and as what a router learns from.
+r"""How good silver labels are: against gold, and as training data for a router.
 
 `answers` judges the answers that `hopgate label` saved for questions with accepted answers, trains
 a router on the silver and on the gold labels of the same questions (`--add-to builtin`), and
@@ -6,9 +6,9 @@ replays both on other questions (five folds, each held out once):
 
     python benchmarks/silver.py answers --labels labels-train.jsonl labels-fresh.jsonl
 
-`recorded` uses published outcomes, which have no answers: it assumes that silver labels are right
-except that two strategies which are both wrong agree with a given probability, and that a lone
-right answer is believed only if its citations hold, with another.
+`recorded` uses published outcomes, which have no answers: it assumes that silver labels are right,
+except that two wrong strategies agree with a given probability, and that a lone right answer is
+believed only if its citations hold, with another probability.
 
     python benchmarks/silver.py recorded --train flan_t5_xl.train.jsonl \
         --test flan_t5_xl.valid.jsonl --questions questions.valid.jsonl
@@ -110,7 +110,7 @@ def multi_cost(labels: Sequence[Path]) -> float:
 
 
 def judge(path: Path) -> list[Judged]:
-    """Read label rows and judge the answers that are saved beside them."""
+    """Read label rows and judge the answers saved next to them."""
     gold = {row.id: row for row in read_labels(path)}
     found: dict[str, dict[Strategy, Any]] = {}
     with path.with_name(f"{path.stem}.answers.jsonl").open(encoding="utf-8") as lines:
@@ -127,7 +127,7 @@ def judge(path: Path) -> list[Judged]:
 
 
 def agreement(judged: Sequence[Judged]) -> None:
-    """Print how often silver and gold agree, by the least confidence."""
+    """Print how often silver and gold agree, by minimum confidence."""
     print(f"{len(judged)} questions\n")
     print(
         "| confidence | questions | same label | same, of those that gold says some strategy "
@@ -176,7 +176,7 @@ def recorded(options: argparse.Namespace) -> None:
 
 
 def simulated(rows: Sequence[LabelRow], shared: float, held: float) -> list[Labelled]:
-    """Return what consensus would say; rows of which it would not be sure are left out."""
+    """Return the labels by consensus, without the rows where it would be unsure."""
     draw = np.random.default_rng(0)
     kept: list[Labelled] = []
     for row in rows:
@@ -192,7 +192,7 @@ def simulated(rows: Sequence[LabelRow], shared: float, held: float) -> list[Labe
 
 
 def compare(sets: Mapping[str, tuple[int, Choices]], test: Recorded) -> None:
-    """Print the areas of routers on the same questions, each beside the first one's.
+    """Print the areas of routers on the same questions, each compared with the first.
 
     Args:
         sets: By name, the number of labels that a router was trained on, and its choices.
@@ -222,7 +222,7 @@ def choose(router: Any, questions: Sequence[str]) -> Choices:
 
 
 def trained(labels: Sequence[Labelled], profile: str) -> Any:
-    """Return the router that ships with a profile fitted to these labels."""
+    """Return the shipped router with a profile fitted to these labels."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "labels.jsonl")
         lines = [

@@ -1,11 +1,11 @@
-"""How long commands take from nothing, as ratios to `import sentence_transformers`.
+"""How long commands take from a cold start, as ratios to `import sentence_transformers`.
 
     python benchmarks/start_up.py [--rounds 5] [--beside TREE] > start.md
 
-Whole processes, in turns, on the sample collection. The model of `ask` is a fake that answers at
-once, in a process of its own (fixed_latency.py). With `--beside`, two checkouts are measured in
+Whole processes, alternately, on the sample collection. The model of `ask` is a fake that answers
+instantly, in its own process (fixed_latency.py). With `--beside`, two checkouts are measured by
 turns (beside.py). The server's first and second question are asked some seconds after it answers
-`/ok`, and at once, of a `langgraph dev` of its own.
+`/ok`, and immediately, each on a fresh `langgraph dev`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMMANDS = {
     "ask": ["ask", QUESTION, "--model", "openai:fake"],
 }
 WAIT_S = 5.0
-"""From the server's first sign of life to the first question, in one of its two runs."""
+"""Time from the server's first sign of life to the first question, in one of its two runs."""
 
 
 def seconds(tree: Tree, arguments: list[str]) -> float:

@@ -12,21 +12,21 @@ from hopgate.retrievers.encoders import EncodeProgress, Encoder
 DIMENSION = 384
 PER_CLUSTER = 500
 SPREAD = 0.7
-"""Length of what sets a vector apart within its cluster, relative to the cluster's centre: two of a
-cluster have a cosine of about 0.67."""
+"""Length of a vector's offset in its cluster, relative to the cluster's centre: two of a cluster
+have a cosine of about 0.67."""
 DIRECTIONS = 32
-"""Most of that lies in so few directions, the first the most: embeddings of text fill few of their
-dimensions, and evenly spread noise in all 384 would leave no neighbour nearer than the rest."""
+"""Most of the offset lies in this many directions, above all in the first: text embeddings fill few
+of their dimensions, and noise spread evenly over all 384 would leave all neighbours equally near."""
 NOISE = 0.1
 """Length of the noise in all dimensions, relative to the centre."""
 QUERY_SPREAD = 0.5
-"""Length of the noise that sets a query apart from the vector it is drawn from."""
+"""Length of the noise between a query and the vector it is drawn from."""
 WORDS = 100
 """Words of a passage, about 600 characters."""
 QUERY_WORDS = 10
 VOCABULARY = 200_000
 _SHARES = 1 / (np.arange(VOCABULARY) + 2.7) ** 1.15
-"""How often each word comes, as in a language (Zipf and Mandelbrot): four in ten are stop words."""
+"""How often each word occurs, as in real text (Zipf, Mandelbrot): four in ten are stop words."""
 _UP_TO = np.cumsum(_SHARES / _SHARES.sum())
 _BLOCK = 50_000
 _STOP_WORDS = (
@@ -56,7 +56,7 @@ def vectors(count: int, seed: int = 0) -> Iterator[NDArray[np.float32]]:
 
 
 def queries(drawn_from: NDArray[np.float32], count: int, seed: int = 1) -> NDArray[np.float32]:
-    """Give vectors near some of the collection, but not of it."""
+    """Give vectors near some in the collection, but not in it."""
     random = np.random.default_rng(seed)
     near = drawn_from[np.sort(random.integers(len(drawn_from), size=count))]
     scale = QUERY_SPREAD / np.sqrt(DIMENSION)
@@ -70,14 +70,14 @@ def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def passages(start: int, stop: int, source: str = "") -> Iterator[Passage]:
-    """Yield passages of words drawn as in a language: a few often, most seldom."""
+    """Yield passages of words drawn as in natural language: a few often, most rarely."""
     for number in range(start, stop):
         text = _words(np.random.default_rng(number), WORDS)
         yield make_passage(str(number), text, source or f"{number // 20}.txt")
 
 
 def query(number: int) -> str:
-    """Give the text of a query: its number, by which its vector is known, and some words."""
+    """Give the text of a query: its number, which identifies its vector, and some words."""
     return f"{number} {_words(np.random.default_rng([number, 1]), QUERY_WORDS)}"
 
 
@@ -107,7 +107,7 @@ class StoredEncoder(Encoder):
         self.query_prefix = self.passage_prefix = ""
 
     def __getattr__(self, name: str) -> None:
-        """Other things that an encoder is described by are not set."""
+        """Other properties of an encoder are not set."""
         if name.startswith("_"):
             raise AttributeError(name)
 

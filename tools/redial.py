@@ -1,13 +1,13 @@
-"""Make the dials of a trained router again, and the summaries of its training questions.
+"""Recompute a trained router's dials, and the summaries of its training questions.
 
     python tools/redial.py classifiers/weights QUESTIONS.jsonl … [--profile NAME …]
     python tools/redial.py classifiers/weights LABELS.jsonl --profile NAME --alpha
 
-With `--alpha` only the profile's default α is made, from the labels that it was trained on.
+`--alpha` only computes the profile's default α, from the labels that it was trained on.
 
 Nothing is trained: only manifest.json changes. The questions are the ones that the profile was
-trained on, never those that its figures are measured on; the steps are counted on them, and
-`hopgate doctor --questions` compares others with them. Saved α settings must be calibrated again.
+trained on, never those that its figures are measured on; they determine the steps, and `hopgate
+doctor --questions` compares other questions with them. Saved α settings must be calibrated again.
 """
 
 from __future__ import annotations
