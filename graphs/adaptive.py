@@ -136,7 +136,7 @@ def _wired(
     """Connect the nodes; where the output has no answer, the graph ends before it."""
     builder = StateGraph(State, context_schema=Context, input_schema=Input, output_schema=output)
     answers: bool = "answer" in output.__annotations__
-    limits, last = resources.limits, "generate" if answers else END
+    last = "generate" if answers else END
     builder.add_node("start", BoundNode(start, resources, first=True))
     for node in (condense, gate, route, retrieve, *((generate, escalate) if answers else ())):
         builder.add_node(node.__name__, BoundNode(node, resources))
@@ -145,12 +145,12 @@ def _wired(
     builder.add_edge("condense", "gate")
     builder.add_edge("retrieve", last)
     builder.add_edge("multihop", last)
-    add_edges(builder, "start", after_start, limits)
-    add_edges(builder, "gate", after_gate, limits, {"generate": last})
-    add_edges(builder, "route", after_route, limits, {"generate": last})
+    add_edges(builder, "start", after_start)
+    add_edges(builder, "gate", after_gate, {"generate": last})
+    add_edges(builder, "route", after_route, {"generate": last})
     if answers:
-        add_edges(builder, "generate", after_generate, limits)
-        add_edges(builder, "escalate", after_escalate, limits)
+        add_edges(builder, "generate", after_generate)
+        add_edges(builder, "escalate", after_escalate)
     return builder
 
 

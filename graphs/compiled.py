@@ -95,14 +95,7 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
             field["default"] = defaults[name]
         return {**schema, "properties": AllSettings(schema["properties"])}
 
-    def as_tool(
-        self,
-        args_schema: Any = None,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        arg_types: dict[str, type] | None = None,
-    ) -> "BaseTool":
+    def as_tool(self, args_schema: Any = None, **options: Any) -> "BaseTool":
         """Return a tool that takes a question and runs with the graph's own settings.
 
         It returns a dict of `answer`, `citations` and `warnings`. With `args_schema` or
@@ -110,14 +103,11 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 
         Args:
             args_schema: See LangChain's `Runnable.as_tool`.
-            name: The tool's name; None is the graph's.
-            description: What the model is told about it.
-            arg_types: See LangChain's `Runnable.as_tool`.
+            options: `name`, by default the graph's, and `description`, which the model is told; or
+                more of `Runnable.as_tool`.
         """
-        if args_schema is not None or arg_types is not None:
-            return super().as_tool(
-                args_schema, name=name, description=description, arg_types=arg_types
-            )
+        if args_schema is not None or options.get("arg_types") is not None:
+            return super().as_tool(args_schema, **options)
         from langchain_core.tools import StructuredTool
 
         def ask(question: str, config: RunnableConfig) -> dict[str, Any]:
@@ -126,12 +116,9 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         async def aask(question: str, config: RunnableConfig) -> dict[str, Any]:
             return _shown(await self.ainvoke({"question": question}, config, context=self.defaults))
 
-        return StructuredTool.from_function(
-            ask,
-            aask,
-            name=name or self.name,
-            description=description or TOOL_DESCRIPTION,
-        )
+        name = options.get("name") or self.name
+        description = options.get("description") or TOOL_DESCRIPTION
+        return StructuredTool.from_function(ask, aask, name=name, description=description)
 
 
 @cache

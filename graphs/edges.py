@@ -7,32 +7,26 @@ from typing import Any, get_args, get_type_hints
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph import StateGraph
 
-from hopgate.nodes.run.limits import NO_LIMITS, Limits
-
 Choose = Callable[[Any], str]
 
 
 class Edge(Runnable[Any, str]):
-    """An edge as LangGraph calls it, which first checks the state against the operator's limits.
+    """An edge as LangGraph calls it.
 
-    LangGraph follows the edges of a hand edit at once, so an edit past a limit is refused there.
     A plain function would run in a thread, which takes longer than the choice itself.
     """
 
-    def __init__(self, choose: Choose, limits: Limits) -> None:
+    def __init__(self, choose: Choose) -> None:
         """Wrap `choose`, whose name the edge takes."""
         self.name = choose.__name__
         self._choose = choose
-        self._limits = limits
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
         """Return the next node.
 
         Raises:
-            ValueError: The state exceeds a limit, or an edit came before what it needs.
+            ValueError: An edit came before what it needs.
         """
-        if self._limits is not NO_LIMITS:
-            self._limits.check_state(input)
         try:
             return self._choose(input)
         except KeyError as error:
@@ -50,7 +44,6 @@ def add_edges(
     builder: StateGraph[Any, Any, Any, Any],
     source: str,
     choose: Choose,
-    limits: Limits = NO_LIMITS,
     instead: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Add an edge from a node to each of the nodes that `choose` can return.
@@ -59,9 +52,8 @@ def add_edges(
         builder: The graph.
         source: The node, or START.
         choose: Its return type is a `Literal` of the nodes.
-        limits: What the state may hold.
         instead: Where the edge leads for a node that the graph does not have.
     """
     ends = get_args(get_type_hints(choose)["return"])
     path_map = {end: instead.get(end, end) for end in ends}
-    builder.add_conditional_edges(source, Edge(choose, limits), path_map)
+    builder.add_conditional_edges(source, Edge(choose), path_map)

@@ -8,7 +8,7 @@ from hopgate.nodes.prompts.own import fill
 from hopgate.nodes.run.conversation import Exchange, exchanges
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Decision, State, Update
-from hopgate.nodes.texts.message import about_conversation
+from hopgate.nodes.texts.message import MessageDecision
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, as_data, first_line, inert
 
 MAX_TOKENS = 100
@@ -23,6 +23,11 @@ _POINTS_BACK = re.compile(
 )
 
 
+FROM_CONVERSATION = MessageDecision(
+    kind="conversation", source="model", reason="the model can reply from the conversation"
+)
+
+
 async def condense(state: State, runtime: NodeRuntime) -> Update:
     """Rewrite a follow-up question, or find that the conversation itself answers it."""
     history = exchanges(state["messages"], state["message_id"])
@@ -30,7 +35,7 @@ async def condense(state: State, runtime: NodeRuntime) -> Update:
         return {}
     rewritten = await rewrite(state["standalone"], history, runtime)
     if rewritten is None:
-        return {"decision": Decision(message=about_conversation())}
+        return {"decision": Decision(message=FROM_CONVERSATION.copy())}
     rewritten = inert(rewritten)
     return {"standalone": rewritten} if runtime.resources.limits.allows_length(rewritten) else {}
 

@@ -34,11 +34,11 @@ from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import (
     Decision,
     DirectAnswer,
+    GateAnswer,
     GateDecision,
     Looked,
     State,
     Update,
-    Verdict,
 )
 from hopgate.nodes.texts.text import as_data
 
@@ -171,26 +171,23 @@ async def _without_asking(
     label, reason = choose(routed.probs, alpha, routed.doubt)
     if label != "A" or await guess(routed.profile, runtime):  # another LLM's knowledge
         return None
-    return _decision(
-        "router", "no", False, f"{reason}, and the collection hardly covers it: {shown}"
-    )
+    reason += f", and the collection hardly covers it: {shown}"
+    return _decision("router", "no", False, reason)
 
 
 def _without_model(context: Context) -> GateDecision | None:
-    mode, strategy = context.gate, context.strategy
-    if strategy != "auto":
-        reason = f"the request sets strategy {strategy!r}"
-        return _decision(mode, "skipped", strategy != "none", reason)
-    if mode == "off":
-        return _decision(mode, "skipped", True, "no gate: the router decides alone")
-    if mode == "always":
-        return _decision(mode, "yes", True, "the request sets gate 'always'")
-    if mode == "never":
-        return _decision(mode, "no", False, "the request sets gate 'never'")
+    if context.strategy != "auto":
+        reason = f"the request sets strategy {context.strategy!r}"
+        return _decision(context.gate, "skipped", context.strategy != "none", reason)
+    if context.gate == "off":
+        return _decision("off", "skipped", True, "no gate: the router decides alone")
+    if context.gate in ("always", "never"):
+        retrieve, reason = context.gate == "always", f"the request sets gate {context.gate!r}"
+        return _decision(context.gate, "yes" if retrieve else "no", retrieve, reason)
     return None
 
 
-def _decision(mode: str, answer: Verdict, retrieve: bool, reason: str) -> GateDecision:
+def _decision(mode: str, answer: GateAnswer, retrieve: bool, reason: str) -> GateDecision:
     return GateDecision(
         mode=mode,
         answer=answer,
@@ -262,9 +259,8 @@ async def _demos(
 ) -> tuple[Demo, ...]:
     count = context.gate_demos
     if count is None:
-        count = (
-            len(prompts.CONFIDENCE_DEMOS) if mode == "confidence" and layout == "turns" else DEMOS
-        )
+        more = mode == "confidence" and layout == "turns"
+        count = len(prompts.CONFIDENCE_DEMOS) if more else DEMOS
     if context.demos == FIXED or not count:
         return demonstrations.fixed(count)
 
@@ -356,12 +352,7 @@ async def _draft(question: str, model: ChatModel, runtime: NodeRuntime) -> GateD
         unsure, reason = 1.0, "the model does not know the answer"
     retrieve = unsure >= threshold
     decision = _decision("draft", "yes" if retrieve else "no", retrieve, reason)
-    return {
-        **decision,
-        "reply": completion.text,
-        "uncertainty": unsure,
-        "threshold": threshold,
-    }
+    return {**decision, "reply": completion.text, "uncertainty": unsure, "threshold": threshold}
 
 
 def uncertainty(completion: Completion) -> float:

@@ -8,8 +8,12 @@ from hopgate.nodes.run.conversation import attachments, earlier, system_text
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.spending import estimated_tokens
 from hopgate.nodes.run.state import State, Update, new_turn
-from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, decide, forced, query
+from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, decide, query
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_message, inert
+
+FORCED = MessageDecision(
+    kind="question", source="rules", reason="short answers take every message for a question"
+)
 
 
 async def start(state: State, runtime: NodeRuntime) -> Update:
@@ -28,7 +32,7 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     most = MAX_QUESTION_CHARS if short else QUERY_CHARS
     question = inert(query(text, min(most, limits.question_chars or most)))
     limits.check_question("question", question)
-    asked = forced() if short else _asked_for(text, state, message)
+    asked = FORCED.copy() if short else _asked_for(text, state, message)
     return {
         **new_turn(await runtime.alpha(), context.multihop, asked, _warnings(runtime)),
         "messages": [message],

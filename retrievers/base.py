@@ -9,6 +9,9 @@ from typing import NotRequired, Protocol
 
 from typing_extensions import TypedDict
 
+SAMPLE = "sample"
+"""The name of the index that ships with the package."""
+
 
 class Passage(TypedDict):
     """A piece of a document, as it is stored."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from hopgate.common.cache import Cache
-from hopgate.retrievers.base import Hit, Retriever
+from hopgate.retrievers.base import SAMPLE, Hit, Retriever
 from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
 from hopgate.retrievers.hybrid import Mode
@@ -21,7 +21,6 @@ from hopgate.retrievers.stores.names import ENGINES, check_store
 if TYPE_CHECKING:
     from hopgate.retrievers.stores.searching import LangChainIndex, StoreIndex
 
-SAMPLE = "sample"
 AUTO = "auto"
 MODES: tuple[Mode, ...] = get_args(Mode)
 

@@ -135,35 +135,7 @@ async def test_the_loop_leaves_a_call_for_the_answer() -> None:
     assert result["answer"]
 
 
-async def test_the_loop_leaves_a_quarter_of_the_tokens_for_the_answer() -> None:
-    model = TalkingModel(say=lambda n, _: f"Fact {n} is new.", tokens_per_byte=0.25)
-    app = graph(model=model)
-    context = Context(gate="always", max_total_tokens=1_500, max_hops=10, max_passages=50)
-    result = await app.ainvoke(ASKED, THREAD, context=context)
-    usage = result["usage"]
-    assert result["decision"]["stop_reason"] == "budget"
-    assert 500 < usage["prompt_tokens"] + usage["completion_tokens"] <= 1_500
-    assert result["answer"]
-
-
-async def test_a_search_that_is_refused_is_not_counted() -> None:
-    retriever = FreshRetriever()
-    app = graph(retriever=retriever)
-    context = Context(strategy="multi", max_retrievals=2)
-    result = await app.ainvoke(ASKED, THREAD, context=context)
-    assert result["decision"]["stop_reason"] == "budget"
-    assert result["usage"]["retrieval_steps"] == len(retriever.queries) == 2
-
-
 # What a turn has cost cannot be edited, resumed or forked away
-
-
-async def test_an_edit_lowers_no_count() -> None:
-    app = graph(label="A")
-    result = await app.ainvoke(ASKED, THREAD)
-    zero = {key: 0 for key in result["usage"]} | {"ms": {}}
-    await app.aupdate_state(THREAD, {"usage": zero}, as_node="generate")
-    assert (await state_of(app))["usage"] == result["usage"]
 
 
 NOTHING: Any = {key: 0 for key in NO_USAGE} | {"ms": {}}
@@ -189,12 +161,12 @@ async def test_where_limits_are_set_no_edit_replaces_the_cost_or_sends(
     app = graph({"max_calls": 3}, label="A")
     before = (await app.ainvoke(ASKED, THREAD))["usage"]
     with pytest.raises(
-        ValueError, match=r"usage cannot be replaced|goto may name|type Send|no key"
+        ValueError, match=r"usage cannot be replaced|goto may name|type Send|not a key"
     ):
         await app.aupdate_state(THREAD, edit, as_node=node)
     if node != "__copy__":
         command = Command(update=edit, goto="generate") if isinstance(edit, dict) else edit
-        with pytest.raises(ValueError, match=r"usage cannot be replaced|goto may name|no key"):
+        with pytest.raises(ValueError, match=r"usage cannot be replaced|goto may name|not a key"):
             await app.ainvoke(command, THREAD)
     state = await app.aget_state(THREAD)
     assert (state.values["usage"], state.next) == (before, ())
@@ -438,35 +410,6 @@ async def test_a_model_that_hangs_ends_the_turn_at_its_deadline(node: str) -> No
     assert time.monotonic() - began < 20
 
 
-async def test_a_follow_up_whose_rewriting_hangs_ends_at_the_deadline() -> None:
-    app = graph(label="A")
-    await app.ainvoke(ASKED, THREAD)
-    hanging = build_graph(
-        app.checkpointer,
-        model=Waiting(seconds=600),
-        router=FixedRouter("A"),
-        retriever=FreshRetriever(),
-    )
-    with pytest.raises(DeadlinePassed, match="condense did not end"):
-        await hanging.ainvoke({"question": "Who?"}, THREAD, context=Context(max_seconds=0.3))
-
-
-async def test_a_thought_that_hangs_is_cut_in_time_for_the_answer() -> None:
-    class Thinking(Waiting):
-        async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-            if "go on with the reasoning" in "\n".join(each.text for each in messages):
-                await asyncio.sleep(600)
-            return await super()._agenerate(messages)
-
-    result, seconds = await timed(
-        graph(model=Thinking()), Context(gate="always", strategy="multi", max_seconds=1)
-    )
-    assert result["decision"]["stop_reason"] == "deadline"
-    assert result["answer"] == "Some fact."
-    assert [bool(hop["passage_ids"]) for hop in result["hops"]] == [True]
-    assert seconds < 20
-
-
 @pytest.mark.parametrize("strategy", ["single", "multi"])
 async def test_a_retriever_that_hangs_costs_the_sources_not_the_answer(strategy: Any) -> None:
     result, seconds = await timed(
@@ -506,21 +449,6 @@ async def test_a_clock_that_goes_back_gains_no_time() -> None:
     with suppress(DeadlinePassed):
         result = await app.ainvoke(ASKED, THREAD, context=context)
         assert result["decision"]["stop_reason"] == "deadline"
-
-
-async def test_calls_that_hang_hold_up_no_others() -> None:
-    stuck = graph(model=Waiting(), retriever=Hanging([]))
-    context = Context(strategy="single", max_seconds=0.5)
-    await asyncio.gather(
-        *(
-            stuck.ainvoke(ASKED, {"configurable": {"thread_id": str(n)}}, context=context)
-            for n in range(20)
-        ),
-        return_exceptions=True,
-    )
-    app = graph(model=Waiting(), retriever=FixedRetriever([CORRANE]), label="B")
-    result = await app.ainvoke(ASKED, THREAD, context=Context(gate="always"))
-    assert result["hops"][0]["passage_ids"]
 
 
 async def test_a_store_that_hangs_takes_no_threads_from_others(

@@ -3,20 +3,15 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from doubles import FERRY, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hopgate import Context, build_graph
 from hopgate.common import files
-from hopgate.nodes.prompts import demonstrations
 from hopgate.nodes.prompts.demonstrations import LabelledQuestion, Pool, fixed, load_pool, read_pool
 from hopgate.nodes.prompts.templates import CONFIDENCE_DEMOS, GATE_DEMOS
 from hopgate.retrievers import encoders
@@ -68,29 +63,14 @@ def test_a_prediction_with_retrieval_is_skipped(write: Any) -> None:
     assert read_pool(write(retrieved, PREDICTION)) == [LabelledQuestion(RIVER, True)]
 
 
-def test_blank_lines_a_byte_order_mark_and_unicode_line_separators_are_read(
-    write: Any,
-) -> None:
-    odd = {"question": "Which\u2028river?", "answer": "Yes"}
-    text = "\ufeff\n" + json.dumps(odd, ensure_ascii=False) + "\n"
-    assert read_pool(write(text)) == [LabelledQuestion("Which\u2028river?", True)]
-
-
 BAD_ROWS: list[tuple[object, str]] = [
-    ("{", "not JSON"),
-    ("[" * 100_000, "not JSON"),
-    ([], "not a JSON object"),
     ({"answer": "Yes"}, "question is empty"),
-    ({"question": " ", "answer": "Yes"}, "question is empty"),
-    ({"question": 7, "answer": "Yes"}, "question is empty"),
     ({"question": "x" * 5000, "answer": "Yes"}, "5000 characters"),
     ('{"question": "\\ud800?", "answer": "Yes"}', "lone surrogate"),
     ({"question": RIVER}, "neither `answer`"),
     ({"question": RIVER, "answer": "Paris"}, "'Paris'; it must be Yes or No"),
     ({"question": RIVER, "answer": None}, "None; it must be Yes or No"),
-    ({"question": RIVER, "correct": "zero"}, "any of zero, one, multiple"),
     ({"question": RIVER, "correct": ["none"]}, "any of zero, one, multiple"),
-    ({"question": RIVER, "retrieval_steps": 0}, "neither `answer`"),
     ({"question": RIVER, "retrieval_steps": 0, "match": "yes"}, "neither `answer`"),
 ]
 
@@ -102,29 +82,6 @@ def test_a_bad_row_is_reported_with_path_and_line(write: Any, row: object, reaso
         read_pool(path)
     assert f"{path}:3: " in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_without_usable_rows_is_refused(write: Any, tmp_path: Path) -> None:
-    for path in (write(), write({**PREDICTION, "retrieval_steps": 1})):
-        with pytest.raises(ValueError, match="has no usable rows"):
-            read_pool(path)
-    (tmp_path / "latin.jsonl").write_bytes(b'{"question": "caf\xe9"}')
-    for name, reason in {
-        "latin.jsonl": ":1: not UTF-8",
-        "nowhere.jsonl": " does not exist or is not a file",
-        ".": " does not exist or is not a file",
-    }.items():
-        with pytest.raises(ValueError, match=reason):
-            read_pool(tmp_path / name)
-
-
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-def test_any_answer_is_read_or_refused(answer: object) -> None:
-    try:
-        labelled = demonstrations._labelled({"question": RIVER, "answer": answer}, 1)
-    except ValueError:
-        return
-    assert labelled is not None
 
 
 def test_the_documented_rows_are_valid(write: Any) -> None:
@@ -272,17 +229,6 @@ def test_the_cache_is_the_platforms_unless_a_home_is_set(
     monkeypatch.delenv("HOPGATE_HOME")
     assert files.cache_dir().name == files.home_dir().name == "hopgate"
     assert files.cache_dir() != files.home_dir()
-
-
-def test_reading_a_pool_loads_nothing_heavy(write: Any) -> None:
-    code = (
-        "import sys; from pathlib import Path; "
-        "from hopgate.nodes.prompts.demonstrations import read_pool; "
-        f"read_pool(Path({str(write(*YES))!r})); "
-        "print(sorted({'torch', 'transformers', 'faiss'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 # In the graph

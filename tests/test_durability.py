@@ -149,14 +149,10 @@ async def undisturbed(fake: FakeOpenAI, tmp_path: Path) -> Any:
 CUTS = [
     ("memory", Moment(3, False)),
     ("memory", Moment(6, True)),
-    ("sqlite", Moment(1, False)),
     ("sqlite", Moment(3, True)),
-    ("sqlite", Moment(4, False)),
     ("sqlite", Moment(CALLS, False)),
     ("sqlite", Moment(CALLS, True)),
-    ("postgres", Moment(1, True)),
     ("postgres", Moment(5, False)),
-    ("postgres", Moment(6, True)),
 ]
 
 

@@ -38,10 +38,3 @@ def ended(end: str) -> subprocess.CompletedProcess[str]:
 def test_a_thread_inside_a_library_does_not_change_how_a_process_ends(code: int) -> None:
     found = ended(f"threads.end_process({code})")
     assert (found.returncode, found.stdout, found.stderr) == (code, "said ended\n", "")
-
-
-def test_without_such_a_thread_the_end_is_ordinary() -> None:
-    found = ended(
-        "threads.busy.clear()\ntry:\n    ending.end_process(3)\nfinally:\n    print('unwound')"
-    )
-    assert "unwound" in found.stdout

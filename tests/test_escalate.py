@@ -10,7 +10,6 @@ from doubles import (
     Clock,
     FixedRetriever,
     FixedRouter,
-    FreshRetriever,
     TalkingModel,
     by_task,
 )
@@ -86,15 +85,6 @@ async def test_escalation_goes_from_none_to_single_to_multi(fake: FakeOpenAI) ->
     assert result["decision"]["stop_reason"] == "hop_limit"
 
 
-async def test_long_passages_of_the_single_search_leave_room_for_the_loop(fake: FakeOpenAI) -> None:
-    facts = iter(range(9))
-    script = by_task(answer=UNKNOWN, reason=lambda _: f"Fact {next(facts)} is new.")
-    fake.answers(script)
-    result = await ask(FreshRetriever("x y. " * 10_000), Context(gate="off", escalate=3))
-    assert len(result["hops"]) == 3
-    assert result["decision"]["stop_reason"] == "hop_limit"
-
-
 async def test_unsupported_citations_escalate(fake: FakeOpenAI) -> None:
     script = by_task(
         gate="[Yes]", answer=["Vossberg [1]", "Lissmere [1]"], reason="So the answer is: Lissmere."
@@ -158,26 +148,6 @@ async def test_no_escalation_after_the_deadline(label: str, searches: int) -> No
     assert result["decision"]["escalated"] == []
 
 
-async def test_sub_questions_set_by_hand_start_with_the_first_one(
-    fake: FakeOpenAI,
-) -> None:
-    fake.answers(by_task(answer=[UNKNOWN, "Lissmere [1]"], sub_answer=["Corrane", "Lissmere"]))
-    retriever = FixedRetriever([FERRY], [LIGHT], [CORRANE])
-    graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=retriever)
-    context = Context(gate="off", escalate=5)
-    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
-    await graph.aupdate_state(THREAD, {"sub_questions": ["Who drew it?", "Where was {1} born?"]})
-    await graph.ainvoke(None, THREAD, context=context)
-    assert retriever.queries == [QUESTION, "Who drew it?", "Where was Corrane born?"]
-
-
-async def test_gate_never_does_not_escalate(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct=UNKNOWN))
-    retriever = FixedRetriever([CORRANE])
-    await ask(retriever, Context(escalate=5, gate="never"))
-    assert retriever.queries == []
-
-
 async def test_a_search_that_found_nothing_is_not_repeated(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", direct=UNKNOWN))
     retriever = FixedRetriever([])
@@ -211,32 +181,3 @@ async def test_the_stream_announces_an_escalation_between_the_two_answers(fake: 
     answer = ["answering", "answer"]
     assert [event["event"] for event in events] == ["gate", *answer, "escalate", "hop", *answer]
     assert events[3]["to"] == "single"
-
-
-@pytest.mark.parametrize("strategy", ["none", "deep"])
-async def test_an_edit_to_an_impossible_escalation_is_refused(
-    fake: FakeOpenAI, strategy: str
-) -> None:
-    fake.answers(by_task(gate="[No]", direct="Lissmere"))
-    graph = build_graph(InMemorySaver(), retriever=FixedRetriever([CORRANE]))
-    await graph.ainvoke({"question": QUESTION}, THREAD)
-    with pytest.raises(ValueError, match=r"decision\.escalate_to is '" + strategy):
-        await graph.aupdate_state(THREAD, {"decision": {"escalate_to": strategy}})
-
-
-async def test_an_edited_loop_mode_survives_escalation(fake: FakeOpenAI) -> None:
-    fake.answers(
-        by_task(
-            answer=[UNKNOWN, "Lissmere [1]"],
-            decompose="1. Where was Ilsabet Corrane born?",
-            sub_answer="Lissmere",
-        )
-    )
-    retriever = FixedRetriever([LIGHT], [CORRANE])
-    graph = build_graph(InMemorySaver(), router=FixedRouter("B"), retriever=retriever)
-    context = Context(gate="always", escalate=3)
-    await graph.ainvoke({"question": QUESTION}, THREAD, context=context, interrupt_after=["route"])
-    await graph.aupdate_state(THREAD, {"decision": {"multihop": "decompose"}})
-    result = await graph.ainvoke(None, THREAD, context=context)
-    assert result["answer"] == "Lissmere [1]"
-    assert [hop["query"] for hop in result["hops"]] == ["Where was Ilsabet Corrane born?"]

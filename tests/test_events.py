@@ -169,11 +169,6 @@ async def test_a_model_inside_the_retriever_sends_no_token_events(
     assert tokens == ["Lissmere [1]"]
 
 
-def test_an_escalate_event_is_valid() -> None:
-    event = {"event": "escalate", "from": "none", "to": "single", "reason": "no answer"}
-    assert SHAPE.validate_python(event, strict=True) == event
-
-
 async def test_the_example_in_the_readme_runs(
     fake: FakeOpenAI, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,9 +1,11 @@
 """The gate: how it reads replies, what each mode sends, and what an invalid reply leads to."""
 
+import json
 import math
 import time
 from collections.abc import Callable
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,153 +45,14 @@ FIGURE_6 = (
     f"Question: {QUESTION}\nAnswer:"
 )
 
-REPLIES = {
-    # the requested form, and its usual variations
-    "[Yes]": "yes",
-    "[No]": "no",
-    "[Yes].": "yes",
-    "[yes]": "yes",
-    "[NO]": "no",
-    "[ No ]": "no",
-    " [Yes]\n": "yes",
-    '"[No]"': "no",
-    "'[Yes]'": "yes",
-    "**[Yes]**": "yes",
-    "**No**": "no",
-    "__No__": "no",
-    "_Yes_": "yes",
-    "`[No]`": "no",
-    "```\n[Yes]\n```": "yes",
-    "(Yes)": "yes",
-    "<yes>": "yes",
-    "[Yes": "yes",
-    "No]": "no",
-    "yes!": "yes",
-    "Yes": "yes",
-    "no.": "no",
-    "NO": "no",
-    "Yes…": "yes",
-    "- Yes": "yes",
-    # the first word decides, whatever the explanation says
-    "No, because yes is only for questions about recent events.": "no",
-    "Yes\n\nExplanation: No model can know this.": "yes",
-    "[Yes] The question is about a local event.": "yes",
-    "[No]\n\nQuestion: Who is the mayor?\nAnswer: [Yes]": "no",
-    "Yes, you would need a search engine; no general knowledge helps.": "yes",
-    "No need to retrieve external resources.": "no",
-    "No external resources are needed.": "no",
-    # prefixes
-    "Answer: [No]": "no",
-    "**Answer:** Yes": "yes",
-    "Answer: **No**": "no",
-    '{"answer": "yes"}': "yes",
-    "The answer is yes.": "yes",
-    "The answer is [No].": "no",
-    "The answer is: **Yes**": "yes",
-    "Final answer: no": "no",
-    "My answer is no": "no",
-    "I would say [Yes].": "yes",
-    "Sure! Here is my reply:\n\n[No]": "no",
-    # neither
-    "": "invalid",
-    "   \n": "invalid",
-    "I don't know": "invalid",
-    "Nothing": "invalid",
-    "None": "invalid",
-    "Not sure.": "invalid",
-    "Know": "invalid",
-    "Yesterday": "invalid",
-    "North Korea": "invalid",
-    "Maybe": "invalid",
-    "N/A": "invalid",
-    "42": "invalid",
-    "[Maybe]": "invalid",
-    "是": "invalid",
-    "The capital of France is Paris.": "invalid",
-    "I cannot answer. No information is available.": "invalid",
-    "There is no doubt that this needs a search.": "invalid",
-    # the choice itself, repeated
-    "[Yes] or [No]": "invalid",
-    '"[Yes]" or "[No]"': "invalid",
-    "Yes or No": "invalid",
-    "yes/no": "invalid",
-    "[Yes]/[No]": "invalid",
-    'Only answer "[Yes]" or "[No]".': "invalid",
-    "The answer is [Yes] or [No].": "invalid",
-    "Yes and no": "invalid",
-    "[Yes] or [No]: [No]": "no",
-    "It could be [Yes], it could be [No].": "invalid",
-    "[Yes/No]": "invalid",
-    "[Yes] | [No]": "invalid",
-    "Yes/No: Yes": "yes",
-    "I can't say yes or no without more context.": "invalid",
-    "Either [Yes] or [No], depending on the year.": "invalid",
-    "The example answers are [No], [Yes], [No], [Yes].": "invalid",
-    "A [No] means that I know it, a [Yes] that I do not. The answer is [Yes].": "yes",
-    # within a sentence
-    "I would say yes.": "yes",
-    "I'd say no.": "no",
-    "I would say no external resources are needed.": "no",
-    "So my answer here would be: Yes": "yes",
-    "The correct answer is No, since Paris has been the capital for centuries.": "no",
-    "As an AI language model, I have no access to real-time data, so [Yes].": "yes",
-    "The answer to whether I need to retrieve is: no.": "no",
-    # labels and markup
-    "Decision: No": "no",
-    "Retrieval needed: Yes": "yes",
-    "### Response:\nNo": "no",
-    "### Answer\n[Yes]": "yes",
-    "Verdict — Yes": "yes",
-    "Answer = Yes": "yes",
-    "Assistant: [Yes]": "yes",
-    "1. Yes": "yes",
-    "> [No]": "no",
-    "✅ Yes": "yes",
-    "<answer>No</answer>": "no",
-    "\\boxed{Yes}": "yes",
-    "[No]<|im_end|>": "no",
-    "[Yes][/INST]": "yes",
-    "Question: Who won the cup?\nAnswer: [Yes]": "yes",
-    # JSON
-    '{"answer": "[No]"}': "no",
-    '{"retrieve": "yes"}': "yes",
-    '["Yes"]': "yes",
-    '```json\n{"decision": "No"}\n```': "no",
-    '{"answer": "No", "reason": "common knowledge"}': "no",
-    '{"reason": "It is about a recent event.", "retrieve": "Yes"}': "yes",
-    '{"retrieve": null}': "invalid",
-    # with a restriction
-    "No, but the answer may have changed since.": "no",
-    "Yes, although most people know it.": "yes",
-    "No. Yes would be for recent events.": "no",
-    # the verdict after a long explanation
-    "The boiling point of water is in every encyclopedia. No.": "no",
-    "To answer this, one must know who holds the post today. So, yes.": "yes",
-    "The town's population changes every year, and I was trained on data up to 2023, so I cannot "
-    "be certain of it.\n\nTherefore: [Yes]": "yes",
-    "Step 1: the question is recent.\nStep 2: I have no data after 2023.\nAnswer: [Yes]": "yes",
-    "Do you know who won? No.": "invalid",
-    # no verdict, although it starts like one
-    "No idea.": "invalid",
-    "No one has won it yet.": "invalid",
-    "No information is available about this event.": "invalid",
-    "No longer the same person as in 2020.": "invalid",
-    "Norway": "invalid",
-    "I have no information about this event.": "invalid",
-    "There is no single answer.": "invalid",
-    "I'm sorry, but I can't help with that.": "invalid",
-    # only Yes and No count
-    "Nope.": "invalid",
-    "Oui": "invalid",
-    "[Sí]": "invalid",
-    "Ja, bitte.": "invalid",
-    "否": "invalid",
-}
+REPLIES = json.loads((Path(__file__).parent / "data/gate_replies.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(("reply", "expected"), REPLIES.items())
-def test_replies_are_read_as_yes_no_or_neither(reply: str, expected: str) -> None:
-    assert gate.parse(reply) == expected
+@pytest.mark.parametrize("verdict", REPLIES)
+def test_replies_are_read_as_yes_no_or_neither(verdict: str) -> None:
+    assert {reply: gate.parse(reply) for reply in REPLIES[verdict]} == dict.fromkeys(
+        REPLIES[verdict], verdict
+    )
 
 
 @given(st.text())
@@ -236,14 +99,6 @@ async def test_the_turns_layout_shows_each_demonstration_as_a_turn(fake: FakeOpe
     assert last == {"role": "user", "content": QUESTION}
 
 
-async def test_vanilla_in_turns_has_neither_date_nor_demonstrations(fake: FakeOpenAI) -> None:
-    fake.says("[No]")
-    await decide(fake, gate="vanilla", layout="turns")
-    system, last = fake.requests[0]["messages"]
-    assert "Today" not in system["content"]
-    assert last["content"] == QUESTION
-
-
 @pytest.mark.parametrize(("gate_invalid", "strategy"), [("retrieve", "single"), ("direct", "none")])
 async def test_gate_invalid_decides_what_an_invalid_reply_leads_to(
     fake: FakeOpenAI, gate_invalid: Any, strategy: str
@@ -257,12 +112,6 @@ async def test_gate_invalid_decides_what_an_invalid_reply_leads_to(
     assert decision["gate"]["reply"] == "Perhaps."
     assert "neither Yes nor No" in decision["gate"]["reason"]
     assert decision["strategy"] == strategy
-
-
-async def test_an_invalid_reply_retrieves_by_default(fake: FakeOpenAI) -> None:
-    fake.says("")
-    decision = await decide(fake)
-    assert (decision["answer"], decision["retrieve"]) == ("invalid", True)
 
 
 def logs(**probabilities: float) -> Position:
@@ -288,16 +137,6 @@ async def test_confidence_without_a_verdict_among_the_tokens_is_invalid(fake: Fa
     fake.says(Reply("Paris", logprobs=[logs(Paris=0.9, No=0.01)]))
     decision = await decide(fake, gate="confidence")
     assert (decision["answer"], decision["retrieve"], decision["p_yes"]) == ("invalid", True, None)
-
-
-async def test_confidence_without_logprobs_is_an_error_with_advice(fake: FakeOpenAI) -> None:
-    fake.says("[No]")
-    with pytest.raises(ModelError, match="needs log-probabilities") as caught:
-        await decide(fake, gate="confidence")
-    message = str(caught.value)
-    assert fake.base_url in message
-    assert "use gate 'ta-are'" in message
-    assert "\n" not in message
 
 
 def test_probabilities_of_a_verdicts_spellings_are_summed() -> None:
@@ -327,11 +166,7 @@ GATE_CALLS: list[tuple[dict[str, Any], int]] = [
     ({"gate": "never"}, 0),
     ({"gate": "off"}, 0),
     ({"gate": "draft"}, 0),
-    ({"gate": "ta-are", "alpha": 1}, 1),
-    ({"gate": "never", "alpha": 1}, 0),
-    ({"strategy": "none"}, 0),
     ({"strategy": "single"}, 0),
-    ({"strategy": "multi"}, 0),
 ]
 
 
@@ -370,12 +205,6 @@ async def test_the_requests_date_wins_over_the_clocks(fake: FakeOpenAI) -> None:
     prompt = await gate_prompt(fake, Context(today=date(2031, 7, 4)), clock=now)
     assert prompt.startswith("Today is 2031-07-04. ")
     assert (await gate_prompt(fake, Context(), clock=now)).startswith("Today is 2024-02-29. ")
-
-
-async def test_the_default_date_is_the_systems(fake: FakeOpenAI) -> None:
-    before = date.today()
-    prompt = await gate_prompt(fake, Context())
-    assert prompt[9:19] in (before.isoformat(), date.today().isoformat())
 
 
 @pytest.mark.parametrize(
@@ -507,21 +336,21 @@ async def test_an_unknown_or_empty_draft_is_fully_uncertain(fake: FakeOpenAI, re
     assert decision["strategy"] == "single"
 
 
-async def test_draft_without_logprobs_is_an_error_with_advice(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct="Paris"))
-    with pytest.raises(ModelError, match="gate 'draft' needs log-probabilities") as caught:
-        await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
-    assert fake.base_url in str(caught.value)
-    assert "use gate 'ta-are'" in str(caught.value)
-
-
 @pytest.mark.parametrize("mode", ["confidence", "draft"])
-async def test_an_endpoint_that_refuses_logprobs_is_an_error_with_advice(
-    fake: FakeOpenAI, mode: Any
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply("Paris"), "needs log-probabilities"),
+        (Reply(status=400, error="logprobs is not supported"), "logprobs is not supported"),
+    ],
+)
+async def test_an_endpoint_without_logprobs_is_an_error_with_advice(
+    fake: FakeOpenAI, mode: Any, reply: Reply, said: str
 ) -> None:
-    fake.answers(lambda _: Reply(status=400, error="logprobs is not supported"))
-    with pytest.raises(ModelError, match="logprobs is not supported") as caught:
+    fake.answers(lambda _: reply)
+    with pytest.raises(ModelError, match=said) as caught:
         await graph().ainvoke({"question": QUESTION}, context=Context(gate=mode))
+    assert fake.base_url in str(caught.value)
     assert "use gate 'ta-are'" in str(caught.value)
 
 
@@ -560,13 +389,6 @@ def test_uncertainty_is_that_of_the_least_certain_token() -> None:
     assert of(certain, even, certain) == of(even)
     # renormalised over the given tokens
     assert of(logs(a=0.1, b=0.1)) == pytest.approx(of(logs(a=0.5, b=0.5)))
-
-
-async def test_auto_is_ta_are_for_an_endpoint(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[No]", direct="x"))
-    graph = build_graph(router=FixedRouter("B"), retriever=FixedRetriever([FERRY]))
-    result = await graph.ainvoke({"question": QUESTION})
-    assert result["decision"]["gate"]["mode"] == "ta-are"
 
 
 async def test_decide_alone_agrees_with_the_graph(fake: FakeOpenAI) -> None:

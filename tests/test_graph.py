@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from doubles import (
     CORRANE,
@@ -140,6 +139,7 @@ async def test_a_no_from_the_gate_answers_directly_without_routing(fake: FakeOpe
     assert decision["stop_reason"] is None
     assert decision["answered"] is True
     assert decision["warnings"] == []
+    assert set(result["usage"]["ms"]) == {"start", "gate", "generate"}
 
 
 async def test_a_single_retrieval_answers_with_its_source(fake: FakeOpenAI) -> None:
@@ -189,12 +189,9 @@ ROUTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("A", {}, "B", "single"),  # the gate says Yes
     ("B", {}, "B", "single"),
     ("C", {}, "C", "multi"),
-    ("A", {"gate": "always"}, "B", "single"),
     ("A", {"gate": "off"}, "A", "none"),  # Flare-Aug: the router alone
-    ("B", {"gate": "off"}, "B", "single"),
     ("A", {"gate": "off", "alpha": 1}, "A", "none"),  # α = 1 forces nothing
     ("A", {"alpha": 1}, "B", "single"),
-    ("C", {"alpha": 1}, "C", "multi"),
     ("A", {"gate": "always", "alpha": 1}, "B", "single"),
 ]
 
@@ -224,15 +221,6 @@ async def test_a_forced_strategy_skips_gate_and_router(
     assert result["decision"]["route"]["source"] == "forced"
     assert result["decision"]["strategy"] == strategy
     assert result["usage"]["retrieval_steps"] == steps
-
-
-@pytest.mark.parametrize("alpha", [0, 1])
-async def test_gate_never_answers_directly(fake: FakeOpenAI, alpha: float) -> None:
-    fake.answers(by_task(direct="x"))
-    context = Context(gate="never", alpha=alpha)
-    result = await build("C").ainvoke({"question": QUESTION}, context=context)
-    assert result["decision"]["strategy"] == "none"
-    assert len(fake.requests) == 1
 
 
 # Usage
@@ -266,13 +254,6 @@ async def test_usage_is_the_same_when_tokens_are_streamed(fake: FakeOpenAI) -> N
 
 
 # Turns of a conversation
-
-
-async def test_a_first_question_is_not_condensed(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[No]", direct="x"))
-    result = await build().ainvoke({"question": QUESTION})
-    assert len(fake.requests) == 2
-    assert set(result["usage"]["ms"]) == {"start", "gate", "generate"}
 
 
 @memory_and_sqlite
@@ -345,33 +326,6 @@ async def test_one_conversation_can_mix_questions_and_messages(
         ("ai", "x"),
     ]
     assert (await graph.aget_state(THREAD)).values["original_question"] == "Three?"
-
-
-async def test_a_chat_can_be_given_as_messages_alone(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(condense="Why is the sky blue?", gate="[No]", direct="Scattering"))
-    chat = [
-        {"role": "user", "content": "What colour is the sky?"},
-        {"role": "assistant", "content": "Blue"},
-        {"role": "user", "content": "Why?"},
-    ]
-    result = await build().ainvoke({"messages": chat})
-    assert "What colour is the sky?" in fake.prompts[0]
-    assert transcript(result["messages"])[-2:] == [("human", "Why?"), ("ai", "Scattering")]
-    assert len(result["messages"]) == 4
-    assert isinstance(result["messages"][-1], AIMessage)
-
-
-@memory_and_sqlite
-async def test_a_failed_turn_does_not_affect_the_next(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    graph = build(checkpointer=saver)
-    fake.answers(lambda _: Reply(status=401))
-    with pytest.raises(ModelError):
-        await graph.ainvoke({"question": "One?"}, THREAD)
-    fake.answers(by_task(gate="[No]", direct="x"))
-    result = await graph.ainvoke({"question": "Two?"}, THREAD)
-    assert transcript(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
 
 
 @pytest.mark.parametrize("following", [{"messages": [HumanMessage("Two?")]}, {"question": "Two?"}])
@@ -452,14 +406,6 @@ async def test_a_strategy_edited_at_route_is_followed(
     assert result["usage"]["retrieval_steps"] == {"none": 0, "single": 1, "multi": 2}[edited]
 
 
-async def test_an_edit_to_an_unknown_strategy_is_refused(fake: FakeOpenAI) -> None:
-    graph = build("B", checkpointer=InMemorySaver())
-    fake.answers(by_task(gate="[Yes]"))
-    await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
-    with pytest.raises(ValueError, match="'deep': input should be 'none', 'single' or 'multi'"):
-        await graph.aupdate_state(THREAD, {"decision": {"strategy": "deep"}})
-
-
 async def test_a_finished_conversation_can_be_edited_and_continued(
     fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
 ) -> None:
@@ -517,29 +463,17 @@ async def test_the_loops_mode_is_decided_at_route(
 
 
 BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"alpha": 1.5}, ["alpha", "1.5", "less than or equal to 1"]),
-    ({"alpha": -0.1}, ["alpha", "-0.1", "greater than or equal to 0"]),
-    ({"alpha": "abc"}, ["alpha", "'abc'", "number"]),
+    ({"alpha": 1.5, "max_hops": 0}, ["alpha is 1.5", "less than or equal to 1", "max_hops is 0"]),
     ({"alpha": float("nan")}, ["alpha", "nan", "finite"]),
     ({"gate": "maybe"}, ["gate", "'maybe'", "'ta-are', 'vanilla'"]),
     ({"strategy": "deep"}, ["strategy", "'deep'", "'none', 'single' or 'multi'"]),
     ({"max_hops": 0}, ["max_hops", "0", "greater than or equal to 1"]),
-    ({"max_hops": 99}, ["max_hops", "99", "less than or equal to 10"]),
     ({"top_k": 2.5}, ["top_k", "2.5", "integer"]),
-    ({"index": ""}, ["index", "''", "at least 1 character"]),
     ({"today": "tomorrow"}, ["today", "'tomorrow'", "date"]),
     ({"alhpa": 0.5}, ["alhpa", "0.5", "did you mean alpha"]),
-    ({"gate_threshold": 1.1}, ["gate_threshold", "1.1", "less than or equal to 1"]),
     ({"gate_demos": 3}, ["gate_demos", "3", "multiple of 2"]),
-    ({"gate_demos": 14}, ["gate_demos", "14", "less than or equal to 12"]),
-    ({"gate_demos": -2}, ["gate_demos", "-2", "greater than or equal to 0"]),
-    ({"gate_date": "perhaps"}, ["gate_date", "'perhaps'", "boolean"]),
     ({"timezone": "Berlin"}, ["timezone", "'Berlin'", "Europe/Berlin"]),
-    ({"timezone": "Europe"}, ["timezone", "'Europe'", "Europe/Berlin"]),
-    ({"timezone": ""}, ["timezone", "''", "Europe/Berlin"]),
     ({"timezone": "../etc/passwd"}, ["timezone", "'../etc/passwd'", "Europe/Berlin"]),
-    ({"timezone": "x\0"}, ["timezone", "Europe/Berlin"]),
-    ({"demos": ""}, ["demos", "''", "at least 1 character"]),
 ]
 
 
@@ -554,13 +488,6 @@ async def test_a_bad_context_names_the_field_its_value_and_the_allowed_values(
     assert "\n" not in line
     assert all(part in line for part in parts), line
     assert fake.requests == []
-
-
-def test_all_bad_fields_are_named() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Context(alpha=2, max_hops=0)
-    assert "alpha is 2" in explain(caught.value)
-    assert "max_hops is 0" in explain(caught.value)
 
 
 async def test_a_follow_up_is_condensed_without_the_marks_of_earlier_answers(
@@ -596,17 +523,6 @@ async def test_a_system_message_shapes_the_answer_and_nothing_else(
     ]
     assert all(count == (name in ("direct", "answer")) for name, count in counts), counts
     assert {name for name, _ in counts} > {"gate", "condense"}
-
-
-async def test_a_draft_written_without_the_system_message_is_not_the_answer(
-    fake: FakeOpenAI,
-) -> None:
-    sure = Reply("Lissmere", logprobs=[{"Lissmere": -0.001}])
-    fake.says(sure, "In Lissmere")
-    messages: Any = [("system", SYSTEM), ("user", QUESTION)]
-    result = await build().ainvoke({"messages": messages}, context=Context(gate="draft"))
-    assert result["answer"] == "In Lissmere"
-    assert [SYSTEM in prompt for prompt in fake.prompts] == [False, True]
 
 
 async def test_the_app_s_instructions_shape_the_answer_and_come_before_system_messages(
@@ -703,16 +619,6 @@ async def test_a_failing_retriever_gives_an_answer_without_sources(fake: FakeOpe
     assert "without sources" in warning
 
 
-async def test_a_retriever_that_fails_at_the_first_hop_stops_the_loop(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", direct="Lissmere"))
-    result = await build("C", BreakingRetriever([])).ainvoke({"question": QUESTION})
-    assert (result["answer"], result["citations"]) == ("Lissmere", [])
-    assert result["decision"]["stop_reason"] == "retriever_failed"
-    (warning,) = result["decision"]["warnings"]
-    assert "hop 1" in warning
-    assert "the vector store is down" in warning
-
-
 async def test_a_retriever_that_fails_at_the_second_hop_keeps_earlier_passages(
     fake: FakeOpenAI,
 ) -> None:
@@ -724,41 +630,12 @@ async def test_a_retriever_that_fails_at_the_second_hop_keeps_earlier_passages(
     assert len(result["hops"]) == 2
 
 
-async def test_an_empty_search_result_gives_a_direct_answer(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", direct="I don't know"))
-    result = await build("B", FixedRetriever([])).ainvoke({"question": QUESTION})
-    assert result["answer"] == "I don't know"
-    assert result["decision"]["answered"] is False
-
-
-async def test_an_empty_answer_adds_a_warning(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", answer=""))
-    decision = (await build("B").ainvoke({"question": QUESTION}))["decision"]
-    assert decision["answered"] is False
-    assert decision["warnings"] == ["the model gave an empty answer"]
-
-
 @pytest.mark.parametrize("down", ["gate", "reason", "answer"])
 async def test_a_model_failure_names_its_endpoint(fake: FakeOpenAI, down: str) -> None:
     replies: dict[str, Any] = {"gate": "[Yes]", **TWO_HOPS, down: Reply(status=401)}
     fake.answers(by_task(**replies))
     with pytest.raises(ModelError, match=fake.base_url):
         await build("C").ainvoke({"question": QUESTION})
-
-
-@memory_and_sqlite
-async def test_a_run_resumes_inside_the_loop_after_a_model_failure(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    retriever = FixedRetriever([LIGHT], [CORRANE])
-    graph = build("C", retriever, saver)
-    fake.answers(by_task(gate="[Yes]", reason=Reply(status=401)))
-    with pytest.raises(ModelError):
-        await graph.ainvoke({"question": QUESTION}, THREAD)
-    fake.answers(by_task(**TWO_HOPS))
-    result = await graph.ainvoke(None, THREAD)
-    assert result["answer"] == "Lissmere [1]"
-    assert retriever.queries == [QUESTION, FACT]  # the first search was not repeated
 
 
 async def test_a_follow_up_resumes_after_a_model_failure_in_condense(
@@ -774,39 +651,6 @@ async def test_a_follow_up_resumes_after_a_model_failure_in_condense(
     result = await graph.ainvoke(None, THREAD)
     assert result["answer"] == "1858"
     assert [text for _, text in transcript(result["messages"])][2:] == ["And when?", "1858"]
-
-
-# Events
-
-
-async def test_the_loop_sends_events_from_inside_the_subgraph(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
-    stream = build("C").astream({"question": QUESTION}, stream_mode="custom", subgraphs=True)
-    events = [(bool(namespace), event) async for namespace, event in stream]
-    assert [(inside, event["event"]) for inside, event in events] == [
-        (False, "gate"),
-        (False, "route"),
-        (True, "hop"),
-        (True, "thought"),
-        (True, "hop"),
-        (True, "thought"),
-        (True, "stop"),
-        (False, "answering"),
-        (False, "answer"),
-    ]
-    by_name = {event["event"]: event for _, event in events}
-    assert by_name["gate"]["answer"] == "yes"
-    assert by_name["route"]["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
-    assert (by_name["hop"]["number"], by_name["hop"]["query"]) == (2, FACT)
-    assert by_name["stop"]["stop_reason"] == "answered"
-    assert by_name["answer"]["text"] == "Lissmere [1]"
-
-
-async def test_a_single_retrieval_sends_a_hop_event(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", answer="x"))
-    stream = build("B").astream({"question": QUESTION}, stream_mode="custom")
-    names = [event["event"] async for event in stream]
-    assert names == ["gate", "route", "hop", "answering", "answer"]
 
 
 # Components from the app
@@ -885,29 +729,6 @@ async def test_an_empty_search_result_adds_a_warning(fake: FakeOpenAI) -> None:
         assert warnings == ["nothing was found; answered without sources"]
 
 
-@memory_and_sqlite
-async def test_an_apps_retriever_may_return_numpy_scores(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    fake.answers(by_task(answer="Corrane [1]"))
-    found: Any = [{**LIGHT, "score": np.float32(0.5)}]
-    result = await build(retriever=FixedRetriever(found), checkpointer=saver).ainvoke(
-        {"question": QUESTION}, THREAD, context=Context(strategy="single")
-    )
-    assert result["citations"][0]["title"] == "Skerrane Light"
-
-
-async def test_the_messages_stream_shows_only_the_answer(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
-    stream = build("C").astream({"question": QUESTION}, stream_mode="messages", subgraphs=True)
-    parts: dict[str, str] = {}
-    async for _, (message, _) in stream:
-        if message.type in ("ai", "AIMessageChunk"):
-            parts[message.id] = parts.get(message.id, "") + message.text
-    assert len(parts) == 1
-    assert "Lissmere" in next(iter(parts.values()))
-
-
 # The draft gate, with edits between its decision and the answer
 
 DRAFT = Context(gate="draft", gate_threshold=0.2)
@@ -941,37 +762,6 @@ async def test_an_uncertain_draft_is_the_answer_if_the_gate_is_edited_not_to_ret
     result = await run_with_edited_gate(build("B", checkpointer=saver), retrieve=False)
     assert (result["answer"], result["hops"]) == ("Tokyo", [])
     assert result["usage"]["llm_calls"] == len(fake.requests) == 1
-
-
-async def test_an_empty_draft_is_not_the_answer(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    fake.answers(by_task(direct=["", "Kyoto"]))
-    result = await run_with_edited_gate(build("B", checkpointer=saver), retrieve=False)
-    assert (result["answer"], result["usage"]["llm_calls"]) == ("Kyoto", 2)
-
-
-async def test_a_draft_is_dropped_if_the_question_is_edited(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    graph = build("B", checkpointer=saver)
-    fake.answers(draft_script(True))
-    await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
-    await graph.aupdate_state(THREAD, {"standalone": "What is the capital of Peru?"})
-    fake.answers(by_task(direct="Lima"))
-    assert (await graph.ainvoke(None, THREAD, context=DRAFT))["answer"] == "Lima"
-
-
-async def test_a_draft_is_dropped_if_the_gate_runs_again_in_another_mode(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    graph = build("B", checkpointer=saver)
-    fake.answers(draft_script(True))
-    await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
-    await graph.aupdate_state(THREAD, {"standalone": QUESTION}, as_node="condense")
-    fake.answers(by_task(direct="Kyoto"))
-    result = await graph.ainvoke(None, THREAD, context=Context(gate="never"))
-    assert result["answer"] == "Kyoto"
 
 
 async def test_a_draft_is_the_answer_if_the_retriever_fails(fake: FakeOpenAI) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from commands import one_line, run_process
-from doubles import CORRANE, LIGHT, Clock, FixedRetriever, FixedRouter, TalkingModel
+from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, TalkingModel
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -45,14 +45,11 @@ def graph(limits: dict[str, Any], label: str = "C", **given: Any) -> Any:
     [
         ({"max_hop": 3}, "unknown limit 'max_hop'; use question_chars, "),
         ({"max_hops": "3"}, "max_hops is '3'; use a number or a list of allowed values"),
-        ({"max_hops": True}, "max_hops is True; use a number"),
         ({"max_hops": 99}, "max_hops is 99: Input should be less than or equal to 10"),
         ({"max_hops": []}, "max_hops is \\[\\]; use"),
         ({"index": "sample"}, "index is 'sample'; use a list of allowed values"),
         ({"gate": ["maybe"]}, "gate is 'maybe': Input should be 'auto', "),
-        ({"gate_date": 1}, "gate_date is 1; use a list"),
         ({"question_chars": 0}, "question_chars is 0; use a whole number of at least 1"),
-        ({"prompt_chars": 2.5}, "prompt_chars is 2.5; use a whole number"),
     ],
 )
 def test_a_wrong_limit_is_named(given: dict[str, Any], message: str) -> None:
@@ -116,13 +113,9 @@ def test_without_limits_everything_is_allowed(
         ({"max_hops": 4}, {"max_hops": 4}, {"max_hops": 4}),
         ({"max_hops": 2}, {}, {"max_hops": 2}),  # a default above the limit becomes the limit
         ({"max_seconds": 60}, {}, {"max_seconds": 60}),  # so does an unset value
-        ({"max_seconds": 60}, {"max_seconds": 5}, {"max_seconds": 5}),
         ({"alpha": [0, 0.4]}, {"alpha": 0}, {"alpha": 0}),
-        ({"alpha": 0.3}, {}, {"alpha": 0.3}),
         ({"index": ["/srv/a", "sample"]}, {}, {"index": "sample"}),
-        ({"index": ["/srv/a", "/srv/b"]}, {}, {"index": "/srv/a"}),
         ({"escalate": 4}, {}, {"escalate": 0}),
-        ({"rerank": [""]}, {}, {"rerank": ""}),
         ({"today": ["2026-01-01", None]}, {}, {"today": None}),
     ],
 )
@@ -138,7 +131,6 @@ def test_a_context_is_limited(
         ({"max_hops": 4}, {"max_hops": 5}, "max_hops is 5: this server allows at most 4"),
         ({"alpha": [0, 0.4]}, {"alpha": 0.3}, "alpha is 0.3: this server allows 0.0 or 0.4"),
         ({"index": ["sample"]}, {"index": "/etc"}, "index is '/etc': this server allows only 'sam"),
-        ({"rerank": [""]}, {"rerank": "x/y"}, "rerank is 'x/y': this server allows only ''"),
         (
             {"max_hops": 1, "top_k": 5},
             {"max_hops": 3, "top_k": 50},
@@ -158,19 +150,6 @@ async def test_a_setting_above_its_limit_is_refused_before_any_call(
     assert model.prompts == []
 
 
-async def test_the_limit_replaces_an_unset_deadline() -> None:
-    clock = Clock()
-
-    def slow(number: int, prompt: str) -> str:
-        clock.advance(20)
-        return say(number, prompt)
-
-    app = graph({"max_seconds": 50}, model=TalkingModel(say=slow), clock=clock)
-    result = await app.ainvoke({"question": QUESTION}, THREAD)
-    assert result["decision"]["stop_reason"] == "deadline"
-    assert "to answer within 50 s" in result["decision"]["warnings"][0]
-
-
 # Attempts to bypass limits
 
 
@@ -184,25 +163,6 @@ async def test_limits_apply_to_a_resumed_run(after: str) -> None:
     assert (await app.aget_state(THREAD)).next
     with pytest.raises(ValueError, match="max_hops is 10: this server allows at most 2"):
         await app.ainvoke(None, THREAD, context=Context(max_hops=10, escalate=4))
-
-
-async def test_limits_apply_to_a_run_that_failed_inside_the_loop() -> None:
-    down = [True]
-
-    def breaking(number: int, prompt: str) -> str:
-        if down[0] and "reasoning" in prompt:
-            raise ConnectionError("down")
-        return say(number, prompt)
-
-    app = graph({"max_hops": 2}, model=TalkingModel(say=breaking))
-    with pytest.raises(RuntimeError, match="down"):
-        await app.ainvoke({"question": QUESTION}, THREAD)
-    down[0] = False
-    with pytest.raises(ValueError, match="max_hops is 10: this server allows at most 2"):
-        await app.ainvoke(None, THREAD, context=Context(max_hops=10))
-    result = await app.ainvoke(None, THREAD)
-    assert result["decision"]["stop_reason"] == "hop_limit"
-    assert len(result["hops"]) == 2
 
 
 async def test_limits_apply_to_a_fork_of_an_old_checkpoint() -> None:

@@ -79,14 +79,10 @@ def test_sentences_in_other_scripts_end_at_their_own_marks() -> None:
     "reply",
     [
         SUB_QUESTIONS,
-        "1) Who designed Skerrane Light?\n2) Where was {1} born?",
         "- Who designed Skerrane Light?\n- Where was {1} born?",
-        "* Who designed Skerrane Light?\n\n* Where was {1} born?",
         "Sub-question 1: Who designed Skerrane Light?\nSub-question 2: Where was {1} born?",
         "Q1: Who designed Skerrane Light?\nQ2: Where was {1} born?",
-        "Here are the questions:\n1. Who designed Skerrane Light?\n2. Where was {1} born?\nDone.",
         "Who designed Skerrane Light?\nWhere was {1} born?",
-        "Sure! Here they are:\nWho designed Skerrane Light?\nWhere was {1} born?",
         "1. Who designed Skerrane Light? 2. Where was {1} born?",
         "Who designed Skerrane Light? Where was {1} born?",
         '["Who designed Skerrane Light?", "Where was {1} born?"]',
@@ -174,13 +170,6 @@ async def test_each_hop_searches_and_answers_one_sub_question(
     assert QUESTION in answer
 
 
-async def test_a_question_that_needs_no_splitting_takes_one_hop(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(decompose=f"1. {QUESTION}", sub_answer="Lissmere", answer="Lissmere"))
-    result = await run(None, FreshRetriever(), multihop="decompose")
-    assert [hop["query"] for hop in result["hops"]] == [QUESTION]
-    assert result["decision"]["stop_reason"] == "answered"
-
-
 async def test_without_sub_questions_the_question_itself_is_searched(fake: FakeOpenAI) -> None:
     fake.answers(by_task(decompose="No idea.", sub_answer="Lissmere", answer="Lissmere"))
     result = await run(None, FreshRetriever(), multihop="decompose")
@@ -244,18 +233,6 @@ async def test_a_failure_repeats_no_finished_node(fake: FakeOpenAI, down: str) -
     assert len(fake.requests) == 5  # four calls, one of them twice
     assert result["usage"]["llm_calls"] == 5
     assert done == {"decompose": 0, "sub_answer": 1, "answer": 3}[down]
-
-
-async def test_a_new_turn_resets_the_sub_questions(fake: FakeOpenAI) -> None:
-    retriever = FixedRetriever([LIGHT], [CORRANE])
-    graph = build_graph(InMemorySaver(), router=FixedRouter("C"), retriever=retriever)
-    fake.answers(by_task(**SPLIT))
-    context = Context(strategy="multi", multihop="decompose")
-    await graph.ainvoke({"question": QUESTION}, THREAD, context=context)
-    fake.answers(by_task(condense="Who?", reason="So the answer is: x.", answer="x"))
-    await graph.ainvoke({"question": "Who?"}, THREAD, context=Context(strategy="multi"))
-    state = (await graph.aget_state(THREAD)).values
-    assert (state["sub_questions"], len(state["hops"])) == ([], 1)
 
 
 # Stop reasons
@@ -422,34 +399,12 @@ async def test_hops_without_sub_questions_continue_as_ircot_in_either_mode() -> 
     assert after["sub_questions"] == []
 
 
-async def test_an_unknown_sub_answer_stays_empty_and_the_next_one_follows() -> None:
-    hops, sub_questions = [hop("How old is it?", "")], ["How old is it?", "Who drew it?"]
-    after, searched = await run_edited({"hops": hops, "sub_questions": sub_questions})
-    assert searched == sub_questions[1:]
-    assert [each["thought"] for each in after["hops"]] == ["", "Fact 0 is new"]
-
-
 async def test_a_new_loop_ignores_an_earlier_stop_reason() -> None:
     after, searched = await run_edited(
         {"decision": {"stop_reason": "answered"}}, multihop="decompose", max_sub_questions=1
     )
     assert searched == [QUESTION]
     assert after["decision"]["stop_reason"] == "answered"
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"evidence": [{"id": "1", "title": "a", "text": "b"}]}, "0.score is missing"),
-        ({"evidence": [{"title": "a", "text": "b", "score": 1.0}]}, "0.id is missing"),
-        ({"evidence": ["a"]}, "'a'"),
-        ({"hops": [{"query": "a", "passage_ids": []}]}, "0.thought is missing"),
-        ({"hops": [{"passage_ids": [], "thought": "b"}]}, "0.query is missing"),
-    ],
-)
-async def test_an_incomplete_passage_or_hop_is_refused(state: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(state))}.*{message}"):
-        await run_edited(state)
 
 
 # The evidence budget
@@ -531,15 +486,11 @@ FOREIGN = [
 Say = Callable[[int, str], str]
 MODELS: dict[str, Say] = {
     "loops": lambda n, _: FACT,
-    "echoes the question": lambda n, _: QUESTION,
     "echoes the prompt": lambda n, prompt: prompt,
     "repeats two facts": lambda n, _: [FACT, "Corrane was born in Lissmere."][n % 2],
     "stays silent": lambda n, _: "",
-    "writes white space": lambda n, _: " \n\t ",
-    "writes dots": lambda n, _: "...",
     "answers at once": lambda n, _: "So the answer is: Lissmere.",
     "never runs out of facts": lambda n, _: f"Town {n} lies near town {n + 1}.",
-    "concludes forever": lambda n, _: f"So it goes, {n} times.",
     "writes 10,000 words": lambda n, _: f"word{n} " * 10_000,
     "writes 10,000 sentences": lambda n, _: f"Fact {n}. " * 10_000,
     "writes 10,000 sub-questions": lambda n, _: "\n".join(
@@ -553,15 +504,12 @@ MODELS: dict[str, Say] = {
 RETRIEVERS: dict[str, Callable[[], FixedRetriever]] = {
     "the same": lambda: FixedRetriever([LIGHT, CORRANE, FERRY]),
     "nothing": lambda: FixedRetriever([]),
-    "one, then nothing": lambda: FixedRetriever([LIGHT], []),
     "new ones forever": FreshRetriever,
     "more than k": lambda: GreedyRetriever([hit(f"Page {i}", "Some text.") for i in range(200)]),
     "twins": lambda: FixedRetriever([LIGHT, LIGHT, Hit(**{**LIGHT, "id": "other"})], [CORRANE] * 3),
     "one id, two texts": lambda: FixedRetriever([LIGHT], [Hit(**{**CORRANE, "id": LIGHT["id"]})]),
     "down at once": lambda: BreakingRetriever([]),
-    "down at hop 3": lambda: BreakingRetriever([LIGHT], [CORRANE], [FERRY], at=3),
     "50,000 characters": lambda: FreshRetriever("x y. " * 10_000),
-    "other scripts": lambda: FreshRetriever("漢字。" * 1_000),
     "empty texts": lambda: FreshRetriever(""),
     "half characters": lambda: FixedRetriever(
         [Hit(id="1\udc00", title="a \ud800", text="b \udfff", score=0.5)]
@@ -655,38 +603,6 @@ def check(
     assert all(len(each["text"]) <= context.passage_chars for each in found)
     tokens = evidence.byte_size(found) / evidence.FIRST_BYTES_PER_TOKEN
     assert tokens <= (context.max_evidence_tokens or 12_000)
-    assert result["decision"]["stop_reason"] in reasons(result, context)
-
-
-def reasons(result: dict[str, Any], context: Context) -> list[str]:
-    """Return the possible stop reasons, derived independently from the final state."""
-    hops, sub_questions, decision = result["hops"], result["sub_questions"], result["decision"]
-    late = len(hops) * 10 + 10 * bool(sub_questions) >= 0.75 * (context.max_seconds or math.inf)
-    if any("max_seconds" in each for each in decision["warnings"]):
-        return ["deadline"] if late else []
-    if any("max_calls" in each for each in decision["warnings"]):
-        return ["budget"] if result["usage"]["llm_calls"] == context.max_calls else []
-    *earlier, last = hops
-    stored = {each["id"] for each in result["evidence"]}
-    if any(f"hop {len(hops)}: the retriever failed" in each for each in decision["warnings"]):
-        return ["retriever_failed"]
-    if last["thought"]:
-        finished = (
-            len(hops) == len(sub_questions) if sub_questions else loop.is_final(last["thought"])
-        )
-        if finished:
-            return ["answered"]
-        if len(hops) == context.max_hops:
-            return ["hop_limit"]
-        return ["repeated_query"]
-    found = set(last["passage_ids"])
-    new = found & stored - {each for hop in earlier for each in hop["passage_ids"]}
-    if not new and not (sub_questions and found & stored):
-        return ["evidence_budget" if found - stored else "no_new_passage", "no_new_passage"]
-    is_last = len(hops) == len(sub_questions)
-    if not sub_questions or is_last or loop.is_needed(sub_questions, len(hops)):
-        return ["no_thought"]
-    return ["hop_limit" if len(hops) == context.max_hops else "repeated_query"]
 
 
 async def test_ten_hops_fit_the_recursion_limit() -> None:

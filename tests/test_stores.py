@@ -24,7 +24,7 @@ from langchain_core.documents import Document
 from hopgate.common.cache import Cache
 from hopgate.evaluation.measuring.runner import index_identity
 from hopgate.nodes.run.context import Context
-from hopgate.nodes.run.runtime import Resources
+from hopgate.nodes.run.resources import open_index
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import (
     add,
@@ -573,7 +573,7 @@ def test_the_commands_take_a_store(store: str, tmp_path: Path, run: Callable[...
 
 def test_a_request_chooses_its_store_by_context(store: str) -> None:
     build_from_passages(PASSAGES, store)
-    retriever = Resources().open_retriever(Context(index=store, where={"source": "b*"}))
+    retriever = open_index(Context(index=store, where={"source": "b*"}))
     ((best,),) = retriever.search(["bread"], 5)
     assert (best["title"], best["source"]) == ("Harbour bakery", "bakery.md")
 

@@ -1,5 +1,7 @@
 """Answers in any language are traced to the passages that hold their words."""
 
+import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,57 +31,8 @@ class Case(NamedTuple):
     wrong: str
 
 
-CASES = {
-    "zh": Case(
-        "谁设计了北角灯塔？",
-        "北角灯塔由建筑师王明远设计。",
-        "它于1858年首次点亮，高四十米。",
-        "北角灯塔的设计师是王明远。",
-        "北角灯塔的设计师是李少华。",
-    ),
-    "ja": Case(
-        "北岬灯台を設計したのは誰ですか？",
-        "北岬灯台は建築家の田中清子が設計した。",
-        "1858年に初めて点灯し、高さは四十メートルである。",
-        "設計者は田中清子です。",
-        "設計者は鈴木一郎です。",
-    ),
-    "ko": Case(
-        "북곶 등대를 설계한 사람은 누구입니까?",
-        "북곶 등대는 건축가 김영희가 설계했다.",
-        "1858년에 처음 불을 밝혔으며 높이는 사십 미터이다.",
-        "김영희입니다.",
-        "박철수입니다.",
-    ),
-    "th": Case(
-        "ใครออกแบบประภาคารแหลมเหนือ",
-        "ประภาคารแหลมเหนือออกแบบโดยสถาปนิกสมชายวงศ์สว่าง",
-        "หอสูงสี่สิบเมตรเปิดไฟครั้งแรกในปี 1858",
-        "สมชายวงศ์สว่าง",
-        "กิตติศักดิ์บุญมาก",
-    ),
-    "ru": Case(
-        "Кто спроектировал Северный маяк?",
-        "Северный маяк был спроектирован архитектором Ильзой Корраной.",
-        "Он был зажжён в 1858 году.",
-        "Северный маяк спроектировала Ильза Коррана.",
-        "Северный маяк спроектировал Павел Дубинин.",
-    ),
-    "ar": Case(
-        "من صمم منارة الشمال؟",
-        "صممت المهندسة ليلى الكوراني منارة الشمال.",
-        "أضيئت لأول مرة في عام 1858.",
-        "ليلى الكوراني.",
-        "سامي الحداد.",
-    ),
-    "de": Case(
-        "Wer hat den Nordturm entworfen?",
-        "Der Nordturm wurde von der Architektin Ilse Körran entworfen.",
-        "Er wurde im Jahr 1858 zum ersten Mal befeuert.",
-        "Der Nordturm wurde von Ilse Körran entworfen.",
-        "Uwe Brandt.",
-    ),
-}
+FILE = Path(__file__).parent / "data/languages.json"
+CASES = {name: Case(**case) for name, case in json.loads(FILE.read_text("utf-8")).items()}
 
 
 def passages(language: str) -> list[Hit]:
@@ -140,10 +93,6 @@ def test_a_bare_yes_or_no_has_nothing_to_trace(reply: str) -> None:
 def test_queries_in_chinese_are_compared_without_punctuation_and_width() -> None:
     assert is_repeated("谁在１８５８年设计了灯塔？", ["谁在1858年设计了灯塔"])
     assert not is_repeated("王明比李华高吗", ["李华比王明高吗"])
-
-
-def test_marks_belong_to_their_word() -> None:
-    assert words("हिन्दी में, «Маяк»!") == ["हिन्दी", "में", "Маяк"]
 
 
 def test_unspaced_scripts_are_cut_into_overlapping_pieces() -> None:

@@ -83,7 +83,7 @@ def _prompt(
     parts = _parts(state)
     given = sum(map(len, map(attachments, said))) + len(parts)
     if text_only:
-        said, parts = [_text_of(each) for each in said], []
+        said, parts = [each.model_copy(update={"content": each.text}) for each in said], []
 
     def prompt(history: Sequence["BaseMessage"]) -> list["BaseMessage"]:
         if kind_of(state["decision"]) == "client_task":
@@ -111,10 +111,6 @@ def _prompt(
 def _parts(state: State) -> list[Any]:
     message = next((m for m in state["messages"] if m.id == state["message_id"]), None)
     return [] if message is None else attachments(message)
-
-
-def _text_of(message: "BaseMessage") -> "BaseMessage":
-    return message.model_copy(update={"content": message.text})
 
 
 def _with_parts(messages: list["BaseMessage"], parts: Sequence[Any]) -> list["BaseMessage"]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hopgate.common.words import sentences
 from hopgate.models.chat import without_thoughts
@@ -16,6 +16,8 @@ UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to count as its source
 MAX_QUOTE_LINES = 4
 MAX_QUOTE_CHARS = 500
+MORE = ("number", "source", "page", "section")
+"""What a citation has if it is known."""
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
@@ -72,9 +74,7 @@ def read_answer(reply: str, evidence: Sequence[Hit], question: str = "") -> Answ
     cited = cited or _trace(found, evidence)
     if not cited:
         warnings.append("no retrieved passage supports the answer")
-    citations = [_cite(evidence[i], found) for i in cited]
-    for number, citation in zip(numbers, citations, strict=False):  # none if the marks are missing
-        citation["number"] = number
+    citations = [_cite(evidence[i], found, number=i + 1 if numbers else None) for i in cited]
     return Answer(text, True, citations, warnings)
 
 
@@ -103,9 +103,7 @@ def read_full_answer(
     checked = Statements(CODE.sub(" ", reply), evidence, question, said)
     warnings += checked.warnings()
     if cited:
-        citations = [_cite(evidence[i], checked.support(i + 1)) for i in cited]
-        for number, citation in zip(numbers, citations, strict=True):
-            citation["number"] = number
+        citations = [_cite(evidence[i], checked.support(i + 1), number=i + 1) for i in cited]
     else:
         found = support(reply, question, [full_text(hit) for hit in evidence])
         traced = _trace(found, evidence)
@@ -192,13 +190,7 @@ def _quote(text: str, found: Support) -> str:
     return best[:MAX_QUOTE_CHARS].strip()
 
 
-def _cite(hit: Hit, found: Support) -> Citation:
-    quote = _quote(hit["text"], found)
-    citation = Citation(id=hit["id"], title=hit["title"], quote=quote)
-    if "source" in hit:
-        citation["source"] = hit["source"]
-    if "page" in hit:
-        citation["page"] = hit["page"]
-    if "section" in hit:
-        citation["section"] = hit["section"]
-    return citation
+def _cite(hit: Hit, found: Support, *, number: int | None = None) -> Citation:
+    known: dict[str, Any] = {"number": number, **hit}
+    more = {key: known[key] for key in MORE if known.get(key) is not None}
+    return Citation(id=hit["id"], title=hit["title"], quote=_quote(hit["text"], found), **more)

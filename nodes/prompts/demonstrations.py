@@ -10,6 +10,7 @@ import io
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -171,38 +172,22 @@ def load_pool(path: Path) -> Pool:
 
 def _embedded(questions: Sequence[str]) -> "Vectors":
     """Embed questions, or read the vectors that an earlier process has saved."""
+    import numpy as np
+
     from hopgate.retrievers.encoders import load_encoder
 
     encoder = load_encoder()
     content = json.dumps([encoder.fingerprint, *questions]).encode()
     file = cache_dir() / "demonstrations" / f"{hashlib.sha256(content).hexdigest()}.npy"
-    saved = _read_vectors(file, (len(questions), encoder.dimension))
-    if saved is not None:
-        return saved
-    vectors = encoder.encode_queries(questions)
-    _save_vectors(file, vectors)
-    return vectors
-
-
-def _read_vectors(file: Path, shape: tuple[int, int]) -> "Vectors | None":
-    import numpy as np
-
-    try:
-        with file.open("rb") as handle:
-            vectors: Vectors = np.lib.format.read_array(handle, allow_pickle=False)
-    except (OSError, ValueError):
-        return None
-    return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None
-
-
-def _save_vectors(file: Path, vectors: "Vectors") -> None:
-    """Save vectors for the next process; a failure only costs time."""
-    import numpy as np
-
-    buffer = io.BytesIO()
+    with suppress(OSError, ValueError), file.open("rb") as handle:
+        saved: Vectors = np.lib.format.read_array(handle, allow_pickle=False)
+        if saved.shape == (len(questions), encoder.dimension) and saved.dtype == np.float32:
+            return saved
+    vectors, buffer = encoder.encode_queries(questions), io.BytesIO()
     np.lib.format.write_array(buffer, vectors, allow_pickle=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, buffer.getvalue())
-    except OSError as error:
+    except OSError as error:  # which only costs time
         log.info("the pool's vectors could not be saved in %s: %s", file.parent, error)
+    return vectors

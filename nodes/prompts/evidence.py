@@ -5,6 +5,7 @@ estimated from UTF-8 bytes, at the rate that the endpoint's own count of the las
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from hopgate.models.chat import Completion
 from hopgate.nodes.prompts.templates import MAX_TITLE_CHARS
@@ -19,19 +20,12 @@ FIRST_BYTES_PER_TOKEN = 3.0  # before the loop's first call
 
 def plain_hit(hit: Hit) -> Hit:
     """Copy a hit into plain Python types, without empty optional fields."""
-    plain = Hit(
-        id=_storable(hit["id"]),
-        title=_storable(hit["title"]),
-        text=_storable(hit["text"]),
-        score=float(hit["score"]),
-    )
-    if source := hit.get("source"):
-        plain["source"] = _storable(source)
-    if section := hit.get("section"):
-        plain["section"] = _storable(section)
+    plain: dict[str, Any] = {key: _storable(hit[key]) for key in ("id", "title", "text")}
+    plain["score"] = float(hit["score"])
+    plain |= {key: _storable(hit[key]) for key in ("source", "section") if hit.get(key)}
     if (page := hit.get("page")) is not None:
         plain["page"] = int(page)
-    return plain
+    return cast(Hit, plain)
 
 
 def _storable(value: object) -> str:

@@ -14,7 +14,7 @@ from hopgate.nodes.run.events import FailedEvent
 from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.limits import NO_LIMITS
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
-from hopgate.nodes.run.spending import KEY, RUN_USAGE, Account, Spending
+from hopgate.nodes.run.spending import KEY, RUN_USAGE, Spending
 from hopgate.nodes.run.state import Update
 
 Node = Callable[[Any, NodeRuntime], Coroutine[Any, Any, Update]]
@@ -33,7 +33,6 @@ class BoundNode(Runnable[Any, Update]):
         name: str | None = None,
         *,
         first: bool = False,
-        in_loop: bool = False,
     ) -> None:
         """Bind a node.
 
@@ -42,11 +41,10 @@ class BoundNode(Runnable[Any, Update]):
             resources: What the app handed in.
             name: The node's name in the graph and in `usage["ms"]`; None is the function's.
             first: Whether the node starts a turn, so that the state is still the last turn's.
-            in_loop: Whether it is the loop's, which has a state of its own.
         """
         self.name = self._name = name or node.__name__
         self._node, self._resources = node, resources
-        self._first, self._in_loop = first, in_loop
+        self._first = first
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
         """Visit the node and wait for it."""
@@ -71,13 +69,13 @@ class BoundNode(Runnable[Any, Update]):
         try:
             update = await visited.in_time(self._name, self._node(state, visited))
         except BaseException as error:
-            error.usage = usage = spending.fail_visit(state)  # type: ignore[attr-defined]
+            error.usage = usage = spending.total()  # type: ignore[attr-defined]
             error.run_usage = spending.usage  # type: ignore[attr-defined]
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=self._name, usage=usage))
             raise
         ms = (time.perf_counter() - started) * 1000
-        usage = spending.end_visit(self._name, ms, in_loop=self._in_loop)
+        usage = spending.end_visit(self._name, ms)
         if not self._first:
             return {**update, "usage": usage, RUN_USAGE: spending.usage}
         run = _spending_of(config)  # not before: a start that fails opens no turn
@@ -109,7 +107,7 @@ class BoundNode(Runnable[Any, Update]):
         """Return the run's spending, which its first node opens; for `start` one of its own."""
         spending = Spending() if self._first else _spending_of(config)
         if self._first:
-            spending.enter(Account(), {}, visited.now())
+            spending.enter(spending.account, {}, visited.now())
         elif spending.began is None:
             account = self._resources.accounts.of(_thread(config, spending), state)
             spending.enter(account, state, visited.now())

@@ -21,9 +21,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from hopgate.common.files import shown
+from hopgate.retrievers.base import SAMPLE
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
 
-SAMPLE = "sample"
 BUILTIN = "builtin"
 FIXED = "fixed"
 
@@ -200,18 +200,15 @@ class Context(BaseModel):
     @classmethod
     def _refuse_unknown(cls, given: Any) -> Any:
         """Refuse names of no setting, with the setting that may be meant."""
-        unknown = given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ()
-        if unknown:
-            errors = [cls._unknown(name, given[name]) for name in unknown]
+        errors: list[InitErrorDetails] = []
+        for name in given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
+            close = get_close_matches(name, cls.model_fields, n=1)
+            advice = f"did you mean {close[0]}?" if close else "leave it out"
+            said = PydanticCustomError("no_such_setting", f"there is no such setting; {advice}")
+            errors.append(InitErrorDetails(type=said, loc=(name,), input=given[name]))
+        if errors:
             raise ValidationError.from_exception_data(cls.__name__, errors)
         return given
-
-    @classmethod
-    def _unknown(cls, name: str, value: object) -> InitErrorDetails:
-        close = get_close_matches(name, cls.model_fields, n=1)
-        advice = f"did you mean {close[0]}?" if close else "leave it out"
-        message = PydanticCustomError("no_such_setting", f"there is no such setting; {advice}")
-        return InitErrorDetails(type=message, loc=(name,), input=value)
 
     def over(self, defaults: "Context") -> "Context":
         """Return these settings, with those of `defaults` where none was given."""

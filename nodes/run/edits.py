@@ -25,11 +25,11 @@ def check_edit(values: object, limits: Limits = NO_LIMITS) -> None:
     Args:
         values: By key of the state, as a mapping or pairs; or `Command`s; or a list of such edits
             with their nodes, as LangGraph's `__copy__` takes it.
-        limits: The operator's. If they limit anything, what the turn has cost cannot be replaced,
-            and no node can be started through LangGraph's own channels.
+        limits: The operator's, which hold for the values too. If they limit anything, what the turn
+            has cost cannot be replaced, and no node can be started through LangGraph's channels.
 
     Raises:
-        ValueError: A value has the wrong type, or may not be edited; names the key.
+        ValueError: A value has the wrong type, exceeds a limit or may not be edited; names the key.
     """
     if isinstance(values, Command):
         check_command(values, limits)
@@ -78,9 +78,10 @@ def _check_value(key: str, value: Any, limits: Limits) -> None:
                 "usage cannot be replaced: this server limits what a turn may cost; leave it out"
             )
         if ":" in key or key.startswith("__"):
-            raise ValueError(f"{shown(key)} is no key of the state; leave it out")
+            raise ValueError(f"{shown(key)} is not a key of the state; leave it out")
     if key in _adapters() and key not in UNCHECKED:
         _check(key, plain, whole)
+    limits.check_state({key: plain})
 
 
 def _plain(value: Any) -> tuple[bool, Any]:

@@ -9,18 +9,18 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hopgate.classifiers.decision import Routed, routed
 from hopgate.classifiers.profiles import chosen_profile
 from hopgate.classifiers.profiles import default_alpha as profile_alpha
 from hopgate.classifiers.router import Router, load_router
 from hopgate.common.batching import Batcher
-from hopgate.common.cache import Stamps, file_stamps
+from hopgate.common.cache import file_stamps
 from hopgate.common.errors import reason
 from hopgate.nodes.prompts.evidence import plain_hit
-from hopgate.nodes.run.context import SAMPLE, Context
-from hopgate.retrievers.base import Retriever
+from hopgate.nodes.run.context import Context
+from hopgate.retrievers.base import SAMPLE, Retriever
 from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.encoders import model_files
 from hopgate.retrievers.filters import Filter, filtered, parse_where
@@ -39,12 +39,6 @@ class RetrievalFailed(RuntimeError):
     """The retriever raised while searching; the answer has to do without it."""
 
 
-class _Kept(NamedTuple, Generic[Value]):
-    value: Value
-    files: Sequence[Path]
-    stamps: Stamps
-
-
 class Lookup(Generic[Value]):
     """What a name stands for, looked up again only when one of its files has changed.
 
@@ -56,16 +50,17 @@ class Lookup(Generic[Value]):
         """Keep how to look up a name, and how to list the files that the result depends on."""
         self._find = find
         self._files = files
-        self._cell = lru_cache(KEPT)(lambda *name: list[_Kept[Value]]())
+        self._cell = lru_cache(KEPT)(lambda *name: list[Any]())
 
     def __call__(self, *name: str) -> Value:
         """Return what the name stands for; raises the errors of `find` and `files`."""
         cell = self._cell(*name)
-        if not cell or file_stamps(cell[0].files) != cell[0].stamps:
+        if not cell or file_stamps(cell[1]) != cell[2]:
             files = self._files(*name)
             stamps = file_stamps(files)  # before the look, so that a change during it shows
-            cell[:] = [_Kept(self._find(*name), files, stamps)]
-        return cell[0].value
+            cell[:] = self._find(*name), files, stamps
+        found: Value = cell[0]
+        return found
 
 
 def check_index(context: Context) -> None:
@@ -108,16 +103,6 @@ def default_alpha(context: Context, model: str) -> float:
     return _alpha(context.router, context.profile, model)
 
 
-class Search(NamedTuple):
-    """Settings of searches that can run as one."""
-
-    name: str
-    mode: str
-    where: Filter
-    k: int
-    measured: bool
-
-
 async def search(context: Context, query: str, k: int, *, measured: bool = False) -> Look:
     """Search the request's index, which is a folder; see `is_folder` and `search_with`.
 
@@ -125,13 +110,14 @@ async def search(context: Context, query: str, k: int, *, measured: bool = False
         ValueError: See `open_index`.
         RetrievalFailed: See `search_with`.
     """
-    key = Search(context.index, context.mode, parse_where(context.where), k, measured)
+    key = context.index, context.mode, parse_where(context.where), k, measured
     return await asyncio.wrap_future(_searches.submit(key, query))
 
 
-def _search_all(key: Search, queries: Sequence[str]) -> list[Look]:
-    retriever = filtered(_open_folder(key.name, key.mode), key.where)
-    return search_with(retriever, queries, key.k, measured=key.measured)
+def _search_all(key: tuple[str, str, Filter, int, bool], queries: Sequence[str]) -> list[Look]:
+    index, mode, where, k, measured = key
+    retriever = filtered(_open_folder(index, mode), where)
+    return search_with(retriever, queries, k, measured=measured)
 
 
 def search_with(
@@ -165,27 +151,19 @@ def search_with(
         raise RetrievalFailed(f"{RETRIEVER_FAILED}: {reason(error, 200)}") from error
 
 
-class Routing(NamedTuple):
-    """A router by the arguments of `_router`, and an α."""
-
-    router: str
-    profile: str
-    model: str
-    alpha: float
-
-
 async def route(context: Context, model: str, question: str, alpha: float) -> Routed:
     """Ask the request's router; raises the errors of `check_router`."""
-    key = Routing(context.router, context.profile, model, alpha)
+    key = context.router, context.profile, model, alpha
     return await asyncio.wrap_future(_routings.submit(key, question))
 
 
-def _route_all(key: Routing, questions: Sequence[str]) -> list[Routed]:
-    return routed(_router(key.router, key.profile, key.model), questions, key.alpha)
+def _route_all(key: tuple[str, str, str, float], questions: Sequence[str]) -> list[Routed]:
+    *named, alpha = key
+    return routed(_router(*named), questions, alpha)
 
 
-_searches = Batcher(_search_all, lambda key: key.name)
-_routings = Batcher(_route_all, lambda key: key.router)
+_searches = Batcher(_search_all, lambda key: key[0])
+_routings = Batcher(_route_all, lambda key: key[0])
 
 
 def is_folder(context: Context) -> bool:

@@ -113,16 +113,6 @@ class Resources:
             model = replace(model, evidence_chars=chars)
         return model
 
-    def open_retriever(self, context: Context) -> Retriever:
-        """Return the request's retriever, all searches of which fulfil its filter; may block.
-
-        Raises:
-            ValueError: The retriever cannot be searched with a filter.
-        """
-        if self.retriever is not None:
-            return filtered(self.retriever, context.where)
-        return named.open_index(context)
-
     def store(self, context: Context) -> str:
         """Return the kind of store that the request searches: the app's own, folders, qdrant, …."""
         if self.retriever is not None:
@@ -266,9 +256,9 @@ class NodeRuntime:
             found = await self._found(query, k, measured=True)
         except RetrievalFailed:
             return None  # said where the passages are needed
-        coverage, share = None, found.share
-        if found.score is not None and share is not None:
-            coverage = Coverage(score=found.score, share=share)
+        coverage = None
+        if found.score is not None and found.share is not None:
+            coverage = Coverage(score=found.score, share=found.share)
         settings = self._searched()
         return Looked(query=query, settings=settings, passages=found.hits, coverage=coverage)
 
@@ -305,7 +295,8 @@ class NodeRuntime:
             return await named.search(context, query, k, measured=measured)
 
         def search() -> list[Look]:
-            retriever = resources.open_retriever(context)
+            own = resources.retriever
+            retriever = filtered(own, context.where) if own else named.open_index(context)
             return named.search_with(retriever, [query], k, measured=measured)
 
         (found,) = await in_thread(resources.store(context), search)
@@ -320,12 +311,13 @@ class NodeRuntime:
             BudgetSpent: It may not; names what was used and the setting.
         """
         room, all_tokens = self.leaves_room, self.context.max_total_tokens or 0
-        self._check("max_calls", calls, 1 * room, "llm_calls")
-        self._check("max_retrievals", retrievals, 0, "retrieval_steps")
         answer = int(all_tokens * ANSWER_SHARE * room)
-        self._check("max_total_tokens", tokens, answer, "prompt_tokens", "completion_tokens")
+        tokens_of: list[Count] = ["prompt_tokens", "completion_tokens"]
+        self._check("max_calls", ["llm_calls"], calls, 1 * room)
+        self._check("max_retrievals", ["retrieval_steps"], retrievals, 0)
+        self._check("max_total_tokens", tokens_of, tokens, answer)
 
-    def _check(self, setting: str, more: int, kept: int, *counts: Count) -> None:
+    def _check(self, setting: str, counts: Sequence[Count], more: int, kept: int) -> None:
         maximum: int | None = getattr(self.context, setting)
         if not more or maximum is None:
             return
@@ -378,23 +370,20 @@ class NodeRuntime:
             DeadlinePassed: It did not end in time, and was cancelled.
         """
         left = self.seconds_left()
-        if not left:
-            work.close()
-            raise self._late(name)
         limit = asyncio.timeout(None if left == math.inf else left)
         try:
+            if not left:
+                work.close()
+                raise TimeoutError
             async with limit:
                 return await work
         except TimeoutError as error:
-            if limit.expired():
-                raise self._late(name) from error
-            raise
-
-    def _late(self, name: str) -> DeadlinePassed:
-        return DeadlinePassed(
-            f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
-            "(max_seconds); raise max_seconds, or use a faster model or index"
-        )
+            if left and not limit.expired():
+                raise
+            raise DeadlinePassed(
+                f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
+                "(max_seconds); raise max_seconds, or use a faster model or index"
+            ) from error
 
 
 def _plausible(completion: Completion) -> Completion:

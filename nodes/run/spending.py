@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from hopgate.classifiers.decision import Routed
@@ -35,31 +34,19 @@ class DeadlinePassed(RuntimeError):
     """The turn has taken longer than it may; the message names the node and the setting."""
 
 
-@dataclass
-class Account:
-    """One thread's newest turn, as this process saw it.
-
-    Attributes:
-        spent: What all its runs cost, forks and failed visits included.
-        unsaved: What failed visits cost, which no stored state shows.
-        in_loop: What the turn had cost at the loop's last visit, until the main graph's state shows
-            it. A loop that is left early leaves it out of that state.
-    """
-
-    spent: Usage = field(default_factory=NO_USAGE.copy)
-    unsaved: Usage = field(default_factory=NO_USAGE.copy)
-    in_loop: Usage = field(default_factory=NO_USAGE.copy)
-
-
 class Accounts:
-    """The accounts of a graph's threads; of the newest ones, if there are very many."""
+    """What the newest turns of a graph's threads have cost, as this process saw it.
+
+    An account counts all runs of a turn, with forks and failed visits, which its state may not
+    show. Only the newest threads are kept, if there are very many.
+    """
 
     def __init__(self) -> None:
         """Start without threads."""
-        self._accounts = OrderedDict[str, Account]()
+        self._accounts = OrderedDict[str, Usage]()
         self._lock = threading.Lock()
 
-    def of(self, thread: str | None, state: Mapping[str, Any]) -> Account:
+    def of(self, thread: str | None, state: Mapping[str, Any]) -> Usage:
         """Return the account of a thread's turn, or a new one for a run without a thread.
 
         Args:
@@ -69,11 +56,11 @@ class Accounts:
         with self._lock:
             account = None if thread is None else self._accounts.get(thread)
         if account is None:
-            account = Account(spent={**NO_USAGE, **(state.get("usage") or {})})
+            account = merge_usage(NO_USAGE, state.get("usage") or NO_USAGE)
             self.open(thread, account)
         return account
 
-    def open(self, thread: str | None, account: Account) -> None:
+    def open(self, thread: str | None, account: Usage) -> None:
         """Make an account that of a thread; the thread's last turn is closed."""
         if thread is None:
             return
@@ -106,18 +93,17 @@ class Spending:
         self.place = place
         self._forks = forks
         self.usage: Usage = {**NO_USAGE, "ms": {}}
-        self.account = Account()
+        self.account: Usage = {**NO_USAGE, "ms": {}}
         self.began: float | None = None
         self.routed: dict[tuple[str, float], Routed] = {}
         self._started = 0.0
         self._before = NO_USAGE
 
-    def enter(self, account: Account, state: Mapping[str, Any], now: float) -> None:
+    def enter(self, account: Usage, state: Mapping[str, Any], now: float) -> None:
         """Note where the run goes on, when its first node starts."""
         self.account, self.began, self._started = account, now, time.monotonic()
         shown = state.get("usage") or NO_USAGE
-        reached = shown if self._forks else merge_usage(shown, account.in_loop)
-        self._before = add_usage(reached, account.unsaved)
+        self._before = shown if self._forks else merge_usage(shown, account)
 
     def begin_turn(self, start: "Spending") -> None:
         """Go on with a new turn, after what its start cost."""
@@ -146,30 +132,21 @@ class Spending:
             names: What to count.
             of_thread: Whether to count what this thread's other runs and forks of the turn cost.
         """
-        spent, total = self.account.spent, self.total()
+        spent, total = self.account, self.total()
         run = sum(total[name] for name in names)
         return max(run, sum(spent[name] for name in names)) if of_thread else run
 
     def add(self, **counts: int) -> None:
         """Add to counts of `Usage`, by name."""
-        for usage in (self.usage, self.account.spent):
+        for usage in (self.usage, self.account):
             for name, number in counts.items():
                 usage[name] += number  # type: ignore[literal-required]
 
-    def end_visit(self, node: str, ms: float, *, in_loop: bool) -> Usage:
+    def end_visit(self, node: str, ms: float) -> Usage:
         """Add the time of a visit, and return the turn's cost as the state will show it."""
-        times = self.usage["ms"]
-        times[node] = round(times.get(node, 0.0) + ms, 1)
-        total = self.total()
-        self.account.unsaved, self.account.in_loop = NO_USAGE, total if in_loop else NO_USAGE
-        return total
-
-    def fail_visit(self, state: Mapping[str, Any]) -> Usage:
-        """Keep what the state will not show, because the visit failed; return the turn's cost."""
-        total, shown = self.total(), state.get("usage") or NO_USAGE
-        unsaved = {name: max(0, total[name] - shown[name]) for name in COUNTS}
-        self.account.unsaved = cast(Usage, {**unsaved, "ms": {}})
-        return total
+        for usage in (self.usage, self.account):
+            usage["ms"][node] = round(usage["ms"].get(node, 0.0) + ms, 1)
+        return self.total()
 
 
 def estimated_tokens(texts: Iterable[str]) -> int:

@@ -19,7 +19,7 @@ from hopgate.nodes.run.internals import delta_channel
 from hopgate.nodes.texts.message import MessageDecision
 from hopgate.retrievers.base import Hit
 
-Verdict = Literal["yes", "no", "invalid", "skipped"]
+GateAnswer = Literal["yes", "no", "invalid", "skipped"]
 StopReason = Literal[
     "answered",
     "hop_limit",
@@ -49,7 +49,7 @@ class GateDecision(TypedDict):
     """What the gate decided, and why."""
 
     mode: str
-    answer: Verdict
+    answer: GateAnswer
     retrieve: bool
     p_yes: float | None
     uncertainty: float | None
@@ -201,10 +201,9 @@ def add_evidence(old: list[Hit], new: list[Hit]) -> list[Hit]:
     A passage with a known id replaces the old one in place, so its text can be edited.
     `Overwrite([…])` replaces the whole list.
     """
-    given = {hit["id"]: hit for hit in new}
     known = {hit["id"] for hit in old}
-    added = [hit for hit in given.values() if hit["id"] not in known]
-    return [*added, *(given.get(hit["id"], hit) for hit in old)]
+    merged = {hit["id"]: hit for hit in [*old, *new]}
+    return sorted(merged.values(), key=lambda hit: hit["id"] in known)  # stable: new ones first
 
 
 def add_hops(old: list[Hop], new: list[Hop]) -> list[Hop]:
@@ -213,10 +212,7 @@ def add_hops(old: list[Hop], new: list[Hop]) -> list[Hop]:
     A hop with a known query replaces the old one in place. `Overwrite([…])` replaces the whole
     list.
     """
-    given = {hop["query"]: hop for hop in new}
-    known = {hop["query"] for hop in old}
-    added = [hop for hop in given.values() if hop["query"] not in known]
-    return [*(given.get(hop["query"], hop) for hop in old), *added]
+    return list({hop["query"]: hop for hop in [*old, *new]}.values())
 
 
 class Input(TypedDict, total=False):

@@ -144,20 +144,6 @@ def kind_of(decision: object) -> Kind:
     return message["kind"] if message else "question"
 
 
-def forced() -> MessageDecision:
-    """Return the decision of a request for short answers: every message is a question."""
-    return MessageDecision(
-        kind="question", source="rules", reason="short answers take every message for a question"
-    )
-
-
-def about_conversation() -> MessageDecision:
-    """Return the decision of a model that needs nothing but the conversation."""
-    return MessageDecision(
-        kind="conversation", source="model", reason="the model can reply from the conversation"
-    )
-
-
 def query(text: str, chars: int = QUERY_CHARS) -> str:
     """Return what to decide on and search for: a short message itself, or a long one's question.
 

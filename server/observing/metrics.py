@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 
 from hopgate.common.strategies import Label, Strategy
 from hopgate.graphs.history import LOOP
-from hopgate.nodes.run.state import StopReason, Verdict
+from hopgate.nodes.run.state import GateAnswer, StopReason
 from hopgate.server.observing.turns import Turn
 
 UNDECIDED = "undecided"
@@ -55,7 +55,7 @@ def count(turn: Turn) -> None:
     turns.labels(turn.outcome, strategy, alpha).inc()
     seconds.labels(strategy).observe(turn.ms / 1000)
     if "gate" in visited:
-        gates.labels(_known(turn.part("gate").get("answer"), Verdict), alpha).inc()
+        gates.labels(_known(turn.part("gate").get("answer"), GateAnswer), alpha).inc()
     if "route" in visited:
         routes.labels(_known(turn.part("route").get("label"), Label), alpha).inc()
     if LOOP in visited:
