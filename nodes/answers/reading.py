@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hopgate.common.words import sentences
 from hopgate.models.chat import without_thoughts
@@ -16,8 +16,7 @@ UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to count as its source
 MAX_QUOTE_LINES = 4
 MAX_QUOTE_CHARS = 500
-MORE = ("number", "source", "page", "section")
-"""What a citation has if it is known."""
+PARTS = ("id", "title", "quote", "number", "source", "page", "section")
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL
@@ -191,6 +190,5 @@ def _quote(text: str, found: Support) -> str:
 
 
 def _cite(hit: Hit, found: Support, *, number: int | None = None) -> Citation:
-    known: dict[str, Any] = {"number": number, **hit}
-    more = {key: known[key] for key in MORE if known.get(key) is not None}
-    return Citation(id=hit["id"], title=hit["title"], quote=_quote(hit["text"], found), **more)
+    known: dict[str, Any] = {**hit, "quote": _quote(hit["text"], found), "number": number}
+    return cast(Citation, {key: known[key] for key in PARTS if known.get(key) is not None})
