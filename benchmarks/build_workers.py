@@ -2,9 +2,9 @@
 
     python benchmarks/build_workers.py --data ../shared/data --work DIR [--ray]
 
-Builds an index of a few thousand real passages without and with workers, alternately, and compares the
-indexes. Then it kills a worker in the middle of a build. With --ray, it starts a Ray cluster of two
-nodes on this machine, builds on it, and kills one node with all its processes.
+Alternately builds an index of a few thousand real passages without and with workers, and compares
+the indexes. Then it kills a worker in the middle of a build. With --ray, it starts a Ray cluster of
+two nodes on this machine, builds on it, and kills one node with all its processes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/index_scale.py --work DIR [--size 1000000] [--beside TREE] > scale.md
 
-With `--beside`, two checkouts of hopgate are measured alternately (beside.py), and ratios are given:
+With `--beside`, two checkouts of hopgate are measured alternately (beside.py), with ratios:
 this one divided by the other, so below 1 means that this one takes less.
 
 Vectors are clustered and made without an encoder, so the figures are for the index alone.

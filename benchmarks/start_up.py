@@ -3,9 +3,9 @@
     python benchmarks/start_up.py [--rounds 5] [--beside TREE] > start.md
 
 Whole processes, alternately, on the sample collection. The model of `ask` is a fake that answers
-instantly, in its own process (fixed_latency.py). With `--beside`, two checkouts are measured by
-turns (beside.py). The server's first and second question are asked some seconds after it answers
-`/ok`, and immediately, each on a fresh `langgraph dev`.
+instantly, in its own process (fixed_latency.py). With `--beside`, two checkouts are measured
+alternately (beside.py). The server's first and second question are asked some seconds after it
+answers `/ok`, and immediately, each on a fresh `langgraph dev`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ SPREAD = 0.7
 have a cosine of about 0.67."""
 DIRECTIONS = 32
 """Most of the offset lies in this many directions, above all in the first: text embeddings fill few
-of their dimensions, and noise spread evenly over all 384 would leave all neighbours equally near."""
+of their dimensions, and noise spread evenly over all 384 would leave no near neighbours."""
 NOISE = 0.1
 """Length of the noise in all dimensions, relative to the centre."""
 QUERY_SPREAD = 0.5
