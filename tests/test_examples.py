@@ -23,7 +23,6 @@ from langchain_openai.chat_models import _client_utils
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph_dev import free_port
 
-from hopgate import Context
 from hopgate.nodes.prompts.templates import VANILLA
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -149,49 +148,6 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
     assert (result["answer"], result["decision"]["alpha"]) == ("It was first lit in 1858 [1].", 0.2)
 
 
-def test_events_are_streamed_during_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
-    fake.answers(by_task(gate="[No]", direct=Reply("Berlin", delay=0.5)))
-    asked = {"thread": thread, "question": "What is the capital of Germany?"}
-    with httpx.stream("POST", f"{app.url}/ask", json=asked, timeout=SLOW) as response:
-        lines = response.iter_lines()
-        assert next(lines) == "event: gate"
-        started = time.monotonic()
-        assert "event: result" in lines
-    assert time.monotonic() - started > 0.3
-
-
-def test_concurrent_conversations_do_not_mix(fake: FakeOpenAI, app: App) -> None:
-    capitals = {"Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "England": "London"}
-
-    def direct(asked: str) -> str:
-        return next(capitals[name] for name in capitals if f"of {name}?" in asked)
-
-    fake.answers(by_task(gate="[No]", direct=direct, condense=lambda asked: asked.splitlines()[-2]))
-    threads = {str(uuid4()): names for names in (("Germany", "Italy"), ("Spain", "England"))}
-
-    def converse(thread: str) -> None:
-        for name in threads[thread]:
-            app.ask(thread, f"What is the capital of {name}?")
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(converse, threads))
-    for thread, names in threads.items():
-        turns = [(f"What is the capital of {name}?", capitals[name]) for name in names]
-        roles = ("human", "ai", "human", "ai")
-        assert app.history(thread) == list(zip(roles, [*turns[0], *turns[1]], strict=True))
-    assert not any("Germany" in prompt and "Spain" in prompt for prompt in fake.prompts)
-
-
-def test_two_questions_of_one_conversation_wait_for_each_other(
-    fake: FakeOpenAI, app: App, thread: str
-) -> None:
-    said = by_task(gate=Reply("[No]", delay=0.3), direct="Berlin", condense="Where is it?")
-    fake.answers(said)
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda each: app.ask(thread, each), ["Where is Berlin?", "Where is it?"]))
-    assert [role for role, _ in app.history(thread)] == ["human", "ai", "human", "ai"]
-
-
 def test_two_processes_answer_one_question_of_a_conversation_at_a_time(
     fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
 ) -> None:
@@ -206,20 +162,6 @@ def test_two_processes_answer_one_question_of_a_conversation_at_a_time(
         assert other.history(thread) == app.history(thread)
     finally:
         other.stop()
-
-
-def test_a_killed_process_frees_its_conversations(
-    fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
-) -> None:
-    fake.answers(by_task(gate=Reply("[No]", delay=60), direct="Berlin"))
-    other = App(tmp_path, app.env)
-    with ThreadPoolExecutor() as pool:
-        cut = pool.submit(other.ask, thread, "Where is Berlin?")
-        wait_for(lambda: bool(fake.requests))
-        other.stop(signal.SIGKILL)
-        assert isinstance(cut.exception(), httpx.HTTPError)
-    fake.answers(by_task(gate="[No]", direct="Berlin", condense="Where is Berlin?"))
-    assert app.ask(thread, "Where is Berlin?")[-1]["answer"] == "Berlin"
 
 
 @pytest.mark.parametrize(
@@ -410,48 +352,12 @@ def test_a_question_that_fails_does_not_stop_the_rest_and_is_tried_again(
     assert written(out) == CAPITALS
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_concurrency_is_limited(
-    fake: FakeOpenAI,
-    questions: Path,
-    tmp_path: Path,
-    concurrency: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "hopgate.nodes.gate.is_open", lambda context: False
-    )  # so the model is asked
-    open_now, most = set[str](), 0
-
-    def gate(asked: str) -> Reply:
-        nonlocal most
-        open_now.add(asked)
-        most = max(most, len(open_now))
-        return Reply("[No]", delay=0.1)
-
-    def direct(asked: str) -> Reply | str:
-        open_now.pop()
-        return capital(asked)
-
-    fake.answers(by_task(gate=gate, direct=direct))
-    assert batch(questions, tmp_path / "out.jsonl", "--concurrency", concurrency) == 0
-    assert most == concurrency
-
-
 @pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '"x"'])
 def test_a_malformed_row_is_named_by_its_line(questions: Path, tmp_path: Path, line: str) -> None:
     with questions.open("a") as file:
         file.write(line)
     with pytest.raises(ValueError, match=r"questions\.jsonl:5: needs `id` and `question`"):
         batch(questions, tmp_path / "out.jsonl")
-
-
-def test_a_batch_runs_on_the_embedded_model(
-    embedded: str, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    questions.write_text(questions.read_text().splitlines()[0])
-    assert batch(questions, tmp_path / "out.jsonl") == 0
-    assert "Berlin" in written(tmp_path / "out.jsonl")["Germany"]
 
 
 # A tool of a ReAct agent
@@ -532,16 +438,6 @@ async def test_errors_of_the_tool_reach_the_agent(fake: FakeOpenAI) -> None:
     assert answered.text == "I could not look it up."
 
 
-async def test_the_tool_answers_with_the_embedded_model(
-    embedded: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    example = load("react_agent")
-    monkeypatch.setattr(example, "SETTINGS", Context(strategy="single", gate="always", top_k=1))
-    found = await example.look_up.ainvoke({"question": LIGHT})
-    assert "1858" in found["answer"]
-    assert found["sources"][0]["title"] == "Skerrane Light"
-
-
 # LangChain's faces: middleware and a retriever
 
 
@@ -587,15 +483,6 @@ def test_the_chain_answers_with_the_documents_that_were_found(
     assert "Documents:\nnone" in str(fake.requests[-1]["messages"][0]["content"])
 
 
-@pytest.mark.parametrize("name", ["agent_middleware", "retriever_chain"])
-def test_both_run_on_the_embedded_model(
-    embedded: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answer, *sources = run_example(name, LIGHT, capsys)
-    assert answer
-    assert any("Skerrane Light (passages.jsonl)" in line for line in sources)
-
-
 # Your own retriever and model
 
 
@@ -608,14 +495,3 @@ def test_own_parts_answer_from_their_own_notes(
     answer, source = capsys.readouterr().out.splitlines()
     assert "Mara Lindqvist" in answer
     assert source.strip().startswith("Boat house: The key of the boat house is with Mara")
-
-
-async def test_own_parts_take_any_endpoint(
-    fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_MODEL", "mine")
-    fake.answers(by_task(answer="5512 [1]", reason="So the answer is: 5512."))
-    result = await load("own_parts").ask("What is the phone number of the mill?")
-    assert {body["model"] for body in fake.requests} == {"mine"}
-    assert result["answer"] == "5512 [1]"
-    assert [each["title"] for each in result["citations"]] == ["Mill"]

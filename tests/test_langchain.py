@@ -12,7 +12,6 @@ from doubles import (
     BreakingRetriever,
     FixedRetriever,
     FixedRouter,
-    TalkingModel,
     by_task,
     task,
 )
@@ -26,7 +25,6 @@ from langchain_core.tools import BaseTool, tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests, ToolsIntegrationTests
 from langchain_tests.unit_tests import ToolsUnitTests
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import Field, ValidationError
 
 from hopgate import AdaptiveMiddleware, AdaptiveRetriever, Context, build_graph
@@ -142,25 +140,6 @@ def test_its_settings_add_to_those_of_the_graph(fake: FakeOpenAI) -> None:
     assert len(AdaptiveRetriever(graph=graph, context=Context(top_k=1)).invoke(QUESTION)) == 1
     assert len(AdaptiveRetriever(graph=graph, k=3).invoke(QUESTION)) == 3
     assert not fake.requests
-
-
-async def test_it_works_in_a_node_of_a_graph_that_stores_its_steps() -> None:
-    retriever = AdaptiveRetriever(graph=build([LIGHT]), context=Context(strategy="single"))
-
-    def look_up(state: MessagesState) -> dict[str, Any]:
-        (found,) = retriever.invoke(state["messages"][-1].text)
-        return {"messages": [AIMessage(found.page_content)]}
-
-    async def alook_up(state: MessagesState) -> dict[str, Any]:
-        (found,) = await retriever.ainvoke(state["messages"][-1].text)
-        return {"messages": [AIMessage(found.page_content)]}
-
-    for node in (look_up, alook_up):
-        builder = StateGraph(MessagesState).add_node("look_up", node).add_edge(START, "look_up")
-        graph = builder.compile(checkpointer=InMemorySaver())
-        result = await graph.ainvoke({"messages": [HumanMessage(QUESTION)]}, THREAD)
-        assert result["messages"][-1].text == LIGHT["text"]
-        assert (await graph.aget_state(THREAD)).next == ()
 
 
 # The middleware
@@ -340,18 +319,6 @@ async def test_a_search_that_fails_is_named_and_the_agent_answers(fake: FakeOpen
     assert "the retriever failed" in result["hopgate"]["decision"]["warnings"][0]
 
 
-async def test_the_agent_s_own_model_can_decide(fake: FakeOpenAI) -> None:
-    model = TalkingModel(say=lambda _, prompt: "[Yes]" if "[Yes]" in prompt else "In 1858 [1].")
-    graph = create_agent(model, middleware=[AdaptiveMiddleware(build([LIGHT], model=model))])
-    result = await graph.ainvoke(asked(QUESTION))
-    assert result["messages"][-1].text == "In 1858 [1]."
-    assert len(model.prompts) == 2
-    assert not fake.requests
-
-
-# Imports
-
-
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
@@ -362,3 +329,6 @@ async def test_the_agent_s_own_model_can_decide(fake: FakeOpenAI) -> None:
 def test_what_is_not_used_is_not_imported(statement: str, absent: tuple[str, ...]) -> None:
     code = f"import sys; {statement}; assert not set({absent!r}) & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Imports

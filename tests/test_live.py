@@ -2,12 +2,12 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran, in_terminal
+from commands import in_terminal
 from doubles import by_task
 from fake_openai import FakeOpenAI
 from rich.console import Console
@@ -81,12 +81,6 @@ def test_every_event_has_its_line() -> None:
     ]
 
 
-def test_the_answer_as_it_was_read_replaces_its_tokens() -> None:
-    assert drawn([token("Lissmere [1]"), {"event": "answer", "text": "Lissmere"}]) == [
-        "answer  Lissmere"
-    ]
-
-
 def test_an_escalation_drops_the_answer_before_it() -> None:
     escalated = {"event": "escalate", "from": "none", "to": "single", "reason": "no answer"}
     told = [token("I don't"), {"event": "answer", "text": "I don't know"}, escalated, token("Yes")]
@@ -146,12 +140,3 @@ def test_ask_shows_a_run_in_a_terminal_and_the_answer_on_stdout(
         assert not set("\x07\x9b\u202e") & set(text)
     assert "\x1b" not in out
     assert out.startswith("╭─ answer")
-
-
-def test_ask_shows_nothing_live_if_stderr_is_not_a_terminal(
-    run: Callable[..., Ran], fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="x"))
-    ran = run("ask", "Why?", "--strategy", "none")
-    assert (ran.code, ran.err) == (0, "")
-    assert "x" in ran.out

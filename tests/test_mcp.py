@@ -1,9 +1,7 @@
 """MCP with its official client: over stdin and stdout, and over HTTP on real servers."""
 
-import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +14,7 @@ import pytest
 from commands import Ran, one_line, run_process
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
-from langgraph_dev import CONFIG, Server, free_port, running, start
+from langgraph_dev import CONFIG, Server, start
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -136,30 +134,6 @@ async def test_a_project_s_own_graph_is_used_and_what_it_prints_does_not_reach_t
     assert (answer["answer"], answer["sources"], route["alpha"]) == ("Tokyo", [], 0.9)
 
 
-async def test_hopgate_serve_has_the_same_tools(fake: FakeOpenAI, tmp_path: Path) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "hopgate", "serve", "--port", str(port), "--alpha", "0.3"]
-    with running(command, tmp_path, port, ready="/hopgate/metrics") as server:
-        async with over_http(server) as client:
-            route = await result_of(client, "route", question=QUESTION)
-            found = await result_of(client, "search", query=QUESTION, k=1)
-    assert route["alpha"] == 0.3
-    assert found["passages"][0]["title"] == "Skerrane Light"
-
-
-def test_only_messages_reach_stdout_and_the_end_of_stdin_ends_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "hopgate", "mcp"],
-        input="nonsense\n",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(json.loads(line)["jsonrpc"] == "2.0" for line in done.stdout.splitlines())
-
-
 def test_settings_that_cannot_be_used_are_refused_before_a_client_waits() -> None:
     one_line(run_process("mcp", "--index", "nowhere"), 2, "nowhere")
     one_line(run_process("mcp", "--alpha", "3"), 2)
@@ -208,18 +182,6 @@ async def test_an_unexpected_error_shows_nothing_of_itself(
     assert "/secret/path" in caplog.text
 
 
-async def test_a_client_that_gives_up_cancels_the_run(
-    fake: FakeOpenAI, graph: AdaptiveGraph
-) -> None:
-    fake.answers(by_task(gate=Reply("[No]", delay=1), direct="Tokyo"))
-    async with Client(build_server(lambda: graph), mode="legacy") as client:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await client.call_tool("ask", {"question": QUESTION})
-        await asyncio.sleep(1.5)
-    assert len(fake.requests) <= 1
-
-
 # Over HTTP
 
 
@@ -239,24 +201,6 @@ async def test_a_client_asks_searches_and_routes_over_http(
     assert route["alpha"] == 0  # gpt-4o-mini's own
     log = dev_server.log.read_text()
     assert "locking call" not in log and "BlockingError" not in log
-
-
-async def test_runs_over_mcp_are_counted_and_the_server_s_own_mcp_stays(
-    dev_server: Server, fake: FakeOpenAI
-) -> None:
-    def turns() -> float:
-        text = httpx.get(f"{dev_server.url}/hopgate/metrics").text
-        lines = [line for line in text.splitlines() if line.startswith("hopgate_turns_total{")]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-    fake.answers(by_task(gate="[No]", direct="Tokyo"))
-    before = turns()
-    async with over_http(dev_server) as client:
-        await result_of(client, "ask", question="How many legs has a spider?")
-    assert turns() == before + 1
-    own = httpx.post(f"{dev_server.url}/mcp", json=LIST, headers=ACCEPT).json()
-    names = {each["name"] for each in own["result"]["tools"]}
-    assert "hopgate" in names and "ask" not in names
 
 
 def test_pages_of_other_sites_and_other_methods_are_refused(dev_server: Server) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from doubles import by_task
-from fake_openai import FakeOpenAI, Reply
+from fake_openai import FakeOpenAI
 from langgraph_dev import CONFIG, Server, free_port, start, stop
 from pydantic import TypeAdapter
 
@@ -154,30 +154,6 @@ def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
         assert control["value"] == shown_as
     shown.page.locator("[name=gate]").focus()
     expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])
-
-
-def test_a_filter_is_written_as_json(shown: Shown) -> None:
-    where = shown.page.locator("[name=where]")
-    changes = shown.page.locator("#settings .chosen")
-    shown.page.locator("#settings .more summary").click()
-    where.fill('{"source": "nowhere/*"}')
-    expect(changes).to_have_text("1 change")
-    shown.page.get_by_role("button", name="Back to defaults").click()
-    expect(where).to_have_value("")
-    expect(changes).to_have_text("defaults")
-
-
-def test_a_preset_sets_its_settings(shown: Shown) -> None:
-    shown.page.get_by_label("Preset").select_option("most-reliable")
-    expect(shown.page.locator("[name=alpha]")).to_have_value("1")
-    expect(shown.page.locator("#settings .chosen")).to_have_text("1 change")
-    shown.page.get_by_role("button", name="Back to defaults").click()
-    expect(shown.page.locator(".dial output")).to_have_text("the profile’s own")
-
-
-def test_an_empty_setting_has_its_default(shown: Shown) -> None:
-    shown.set(top_k="", model="")
-    expect(shown.page.locator("#settings .chosen")).to_have_text("defaults")
 
 
 def test_the_settings_stay_open_while_the_page_loads(shown: Shown, server: Server) -> None:
@@ -498,34 +474,6 @@ def test_five_values_of_alpha_are_compared_side_by_side(shown: Shown, fake: Fake
     assert shown.overflow() == 0
 
 
-def test_a_comparison_can_be_cancelled_and_a_column_asked_again(
-    shown: Shown, fake: FakeOpenAI
-) -> None:
-    go_on = threading.Event()
-    fake.answers(by_task(direct=lambda _: str(go_on.wait(SECONDS))))
-    shown.set(model="openai:fake", strategy="none")
-    shown.page.get_by_role("link", name="Compare α").click()
-    expect(shown.page.locator("#compare-note")).to_contain_text("strategy is none")
-    shown.page.get_by_label("Question to compare").fill("Who?")
-    shown.page.keyboard.press("Enter")
-    columns = shown.page.locator(".column")
-    expect(columns.locator('.busy[data-node="generate"]')).to_have_count(2)
-    shown.page.get_by_role("button", name="Cancel").click()
-    go_on.set()
-    expect(columns.locator(".problem b")).to_have_text(["Cancelled"] * 5)
-    compare = shown.page.get_by_role("button", name="Compare")
-    expect(compare).to_be_visible()
-    go_on.clear()
-    columns.first.get_by_role("button", name="Ask again").click()
-    expect(columns.first.locator(".busy")).to_have_attribute("data-node", "generate")
-    expect(compare).to_be_hidden()
-    expect(shown.page.get_by_role("button", name="Cancel")).to_be_visible()
-    go_on.set()
-    expect(columns.first.locator(".answer")).to_have_text("True")
-    expect(columns.first.locator(".path")).to_have_text("start → gate → route → generate")
-    expect(columns.locator(".problem")).to_have_count(4)
-
-
 def test_a_thumb_and_the_right_answer_are_kept_with_the_answer(shown: Shown) -> None:
     turn = shown.ask(model="openai:fake", strategy="single")
     box = turn.get_by_role("group", name="Feedback")
@@ -666,52 +614,6 @@ def test_a_refused_setting_is_named_and_marked(shown: Shown) -> None:
     expect(shown.page.locator(".turn").nth(2).locator(".answer")).to_have_text("Nobody knows")
 
 
-def test_a_verdict_against_the_reply_says_that_the_probability_decides(
-    shown: Shown, fake: FakeOpenAI
-) -> None:
-    verdict = Reply("[No]", logprobs=[{"[": -0.01}, {"No": -0.9, "Yes": -1.0}])
-    fake.answers(by_task(**REPLIES | {"gate": verdict}))
-    turn = shown.ask(model="openai:fake", gate="confidence", gate_threshold=0.3)
-    expect(turn.locator(".step.gate .verdict")).to_have_text("yes, retrieve")
-    expect(turn.locator(".step.gate")).to_contain_text(
-        "The probability decides, not the reply:[No]"
-    )
-
-
-def test_a_column_says_why_the_likeliest_path_was_not_taken(shown: Shown, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(**REPLIES | {"reason": lambda _: "So the answer is: Lissmere."}))
-    shown.set(model="openai:fake", gate="always", profile="flan-t5-xl")
-    shown.page.get_by_role("link", name="Compare α").click()
-    shown.page.get_by_label("Question to compare").fill(QUESTION)
-    shown.page.keyboard.press("Enter")
-    columns = shown.page.locator(".column")
-    expect(columns.locator("details")).to_have_count(5)
-    why = columns.locator("> div > .hint")
-    expect(why).to_have_text(["A is the likeliest, but the gate decided to retrieve"] * 2)
-    expect(columns.first.locator("> div > .hint")).to_have_count(1)
-
-
-def test_the_embedded_model_answers_word_by_word(shown: Shown) -> None:
-    shown.set(model="local:smollm2")
-    shown.page.evaluate(GROWTH)
-    shown.page.get_by_role("button", name="How many legs does a spider have?").click()
-    turn = shown.page.locator(".turn.finished")
-    expect(turn.locator(".answer")).to_contain_text("legs")
-    expect(turn.locator(".step.gate .verdict")).to_have_text("no, answer directly")
-    expect(turn.locator(".step.gate")).to_contain_text("the collection does not cover it")
-    expect(turn.locator(".warning")).to_contain_text("tiny model")
-    assert set(shown.lit()) == {"__start__", "start", "gate", "generate", "__end__"}
-    assert int(shown.page.evaluate("window.grown")) > 1
-
-
-GROWTH = """
-    window.grown = 0;
-    const count = (changes) => changes.forEach(({ target, addedNodes }) => {
-        if (target.className === "answer" && addedNodes.length) window.grown += 1;
-    });
-    new MutationObserver(count).observe(document.body, { childList: true, subtree: true });
-"""
-
 SAFE = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -822,35 +724,10 @@ def test_only_the_server_gets_the_token(signed_in: Shown) -> None:
     expect(field).to_be_hidden()
 
 
-def test_concurrent_requests_ask_for_a_new_token_once(signed_in: Shown) -> None:
-    def answer(route: Route) -> None:
-        if route.request.headers["authorization"] == "Bearer new":
-            route.fulfill(body='event: error\ndata: {"error": "ModelError", "message": "down"}\n\n')
-        else:
-            route.fulfill(status=401, json={"detail": "no longer"})
-
-    page = signed_in.page
-    page.get_by_role("link", name="Compare α").click()
-    with routed(page, "**/runs/stream", answer):
-        page.get_by_label("Question to compare").fill("Who?")
-        page.keyboard.press("Enter")
-        page.get_by_label("Token", exact=True).fill("new")
-        page.keyboard.press("Enter")
-        expect(page.locator(".column .problem b")).to_have_text(["The model did not answer"] * 5)
-
-
 def test_a_setting_above_the_operator_s_limits_is_marked(signed_in: Shown) -> None:
     turn = signed_in.ask(alpha=0.9)
     expect(turn.locator(".problem")).to_contain_text("alpha is 0.9: this server allows at most 0.5")
     expect(signed_in.page.locator("[name=alpha]")).to_have_attribute("aria-invalid", "true")
-
-
-def test_a_model_that_is_down_is_named_with_its_endpoint(signed_in: Shown, guarded: Server) -> None:
-    turn = signed_in.ask(model="openai:far", strategy="none")
-    problem = turn.locator(".problem")
-    expect(problem).to_contain_text("The model did not answer")
-    expect(problem).to_contain_text(re.compile(r"openai:far at http://127\.0\.0\.1:\d+/v1"))
-    expect(signed_in.page.locator("#drawing .failed")).to_have_attribute("data-node", "generate")
 
 
 def test_a_server_that_is_down_is_reported(signed_in: Shown, guarded: Server) -> None:

@@ -44,16 +44,6 @@ def project(run: Callable[..., Ran], tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_says_what_it_wrote_and_what_to_do_next(
-    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = run("new", "my notes")
-    assert ran.out.startswith("my notes: 10 files, and an index of 4 passages.")
-    for command in ("cd 'my notes'", "--index index", "langgraph dev", "python -m pytest"):
-        assert command in ran.out
-
-
 def test_the_project_has_the_folder_s_name(project: Path) -> None:
     assert 'name = "staff-handbook"' in (project / "pyproject.toml").read_text()
     assert (project / "README.md").read_text().startswith("# staff-handbook\n")
@@ -118,6 +108,7 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
         question: Any = {"question": "When does the canteen close?"}
         result: Any = await get_client(url=server.url).runs.wait(None, "hopgate", input=question)
         page = httpx.get(f"{server.url}/hopgate/")
+        models = httpx.get(f"{server.url}/v1/models").json()["data"]
         assert "Traceback" not in server.log.read_text()
     assert result["answer"] == "It closes at 14:30 [1]."
     assert [each["source"] for each in result["citations"]] == ["canteen.md"]
@@ -126,3 +117,4 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     (answer,) = fake.prompts
     assert prompts.FULL_GROUNDED in answer
     assert page.status_code == 200
+    assert models[0]["id"] == "staff-handbook"

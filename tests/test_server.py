@@ -15,11 +15,8 @@ from otlp import Collector
 from pydantic import TypeAdapter
 
 from hopgate import Context
-from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.nodes.run.events import Event
-from hopgate.server.presets import PRESETS, Preset
 
-ORIGINAL_QUESTION = "original_question"  # the state's key
 QUESTION = "Where was the designer of Skerrane Light born?"
 
 
@@ -109,47 +106,6 @@ async def test_the_presets_exist_from_the_start(client: LangGraphClient) -> None
     assert (made["name"], made["context"]) == ("hopgate", {})
 
 
-async def test_runs_use_a_preset_s_alpha_unless_they_bring_their_own(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="x"))
-
-    async def alpha(preset: Preset, **settings: Any) -> float:
-        context = {"strategy": "none", "model": "openai:fake", **settings}
-        result: Any = await client.runs.wait(
-            None, preset.assistant_id, input={"question": QUESTION}, context=context
-        )
-        return float(result["decision"]["alpha"])
-
-    without = await asyncio.gather(*(alpha(preset) for preset in PRESETS))
-    own = await asyncio.gather(*(alpha(preset, alpha=0.25) for preset in PRESETS))
-    assert without == [0, 1, DEFAULT_ALPHA]  # with a forced strategy, no profile is asked for
-    assert own == [0.25] * 3
-
-
-async def test_settings_are_saved_as_an_assistant_in_versions(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="x"))
-    saved = {"strategy": "none", "model": "openai:fake", "alpha": 0.1}
-    made = await client.assistants.create("hopgate", context=saved, name="mine")
-    assistant = made["assistant_id"]
-    changed = await client.assistants.update(assistant, context=saved | {"alpha": 0.9})
-    assert (made["version"], changed["version"]) == (1, 2)
-
-    async def alpha() -> float:
-        result: Any = await client.runs.wait(None, assistant, input={"question": QUESTION})
-        return float(result["decision"]["alpha"])
-
-    assert await alpha() == 0.9
-    versions = await client.assistants.get_versions(assistant)
-    assert [each["context"]["alpha"] for each in versions] == [0.9, 0.1]
-    back = await client.assistants.set_latest(assistant, 1)
-    assert back["version"] == 1  # its context stays the newer one's: a bug of langgraph dev
-    await client.assistants.delete(assistant)
-    assert assistant not in [each["assistant_id"] for each in await client.assistants.search()]
-
-
 # Runs
 
 
@@ -203,43 +159,6 @@ async def test_a_threaded_run_streams_events_from_inside_the_loop(client: LangGr
         *([node] for node in ("start", "gate", "route", "multihop", "generate")),
         [],
     ]
-
-
-async def test_a_strategy_edited_at_route_is_followed_on_resume(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="Nobody knows"))
-    thread = (await client.threads.create())["thread_id"]
-    context = {"strategy": "multi", "model": "openai:fake"}
-    await client.runs.wait(
-        thread,
-        "hopgate",
-        input={"question": QUESTION},
-        context=context,
-        interrupt_after=["route"],
-    )
-    assert (await client.threads.get_state(thread))["next"] == ["multihop"]
-    await client.threads.update_state(thread, {"decision": {"strategy": "none"}})
-    assert (await client.threads.get_state(thread))["next"] == ["generate"]
-    result: Any = await client.runs.wait(thread, "hopgate", input=None, context=context)
-    assert result["answer"] == "Nobody knows"
-    assert result["hops"] == []
-    assert result["decision"]["strategy"] == "none"
-    assert result["decision"]["route"]["label"] == "C"  # the router's label stays
-    assert len(fake.requests) == 1
-
-
-async def test_a_finished_conversation_can_be_edited(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="x"))
-    thread = (await client.threads.create())["thread_id"]
-    context = {"model": "openai:fake", "strategy": "none"}
-    asked = {"question": QUESTION}
-    await client.runs.wait(thread, "hopgate", input=asked, context=context)
-    await client.threads.update_state(thread, {"answer": "Lissmere"})
-    state = await client.threads.get_state(thread)
-    assert (state["values"]["answer"], state["next"]) == ("Lissmere", [])
 
 
 async def test_a_fork_of_an_old_step_takes_another_path_and_leaves_the_run_unchanged(
@@ -305,32 +224,6 @@ async def test_a_run_pauses_before_a_node_and_resumes_with_its_full_usage(
         assert set(usage["ms"]) == nodes
 
 
-async def test_updates_stream_from_the_loop_s_own_nodes(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(reason="So it is: x", answer="x [1]"))
-    parts = client.runs.stream(
-        None,
-        "hopgate",
-        input={"question": QUESTION},
-        context={"strategy": "multi", "model": "openai:fake"},
-        stream_mode=["updates", "values"],
-        stream_subgraphs=True,
-    )
-    seen = [(part.event, part.data) async for part in parts]
-    updates = [
-        (event.partition("|")[2].partition(":")[0], *data)
-        for event, data in seen
-        if event.startswith("updates")
-    ]
-    assert updates == [
-        *[("", node) for node in ("start", "gate", "route")],
-        *[("multihop", "retrieve"), ("multihop", "reason")],
-        *[("", "multihop"), ("", "generate")],
-    ]
-    assert [data for event, data in seen if event == "values"][-1]["answer"] == "x [1]"
-
-
 async def test_a_run_is_cancelled_during_a_model_call_and_the_thread_can_resume(
     client: LangGraphClient, fake: FakeOpenAI, dev_server: Server
 ) -> None:
@@ -347,37 +240,6 @@ async def test_a_run_is_cancelled_during_a_model_call_and_the_thread_can_resume(
     fake.answers(by_task(direct="in time"))
     result: Any = await client.runs.wait(thread, "hopgate", input=None, context=context)
     assert result["answer"] == "in time"
-
-
-async def test_settings_belong_to_the_run_not_to_the_thread(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="x", condense="What?", gate="[No]"))
-    thread = (await client.threads.create())["thread_id"]
-    contexts: list[Any] = [{"model": "openai:fake", "alpha": 0.9, "gate": "never"}, None]
-    alphas = []
-    for context in contexts:
-        result: Any = await client.runs.wait(
-            thread, "hopgate", input={"question": QUESTION}, context=context
-        )
-        alphas.append((result["decision"]["alpha"], result["decision"]["gate"]["mode"]))
-    assert alphas == [(0.9, "never"), (0.0, "coverage")]
-
-
-async def test_threads_are_found_by_metadata_and_values(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="Quetzalmoor"))
-    thread = (await client.threads.create(metadata={"topic": "lights"}))["thread_id"]
-    context = {"strategy": "none", "model": "openai:fake"}
-    await client.runs.wait(thread, "hopgate", input={"question": QUESTION}, context=context)
-    for found in (
-        await client.threads.search(metadata={"topic": "lights"}),
-        await client.threads.search(values={"answer": "Quetzalmoor"}, status="idle"),
-    ):
-        assert [each["thread_id"] for each in found] == [thread]
-    await client.threads.delete(thread)
-    assert await client.threads.search(metadata={"topic": "lights"}) == []
 
 
 # A chat client
@@ -416,105 +278,6 @@ async def test_a_chat_client_sends_messages_and_gets_the_answer_appended(
     assert [each["type"] for each in result["messages"]] == ["human", "ai", "human", "ai"]
 
 
-async def test_a_follow_up_on_a_thread_is_condensed(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="Ilsabet Corrane", condense="When was Skerrane Light lit?"))
-    thread = (await client.threads.create())["thread_id"]
-    context = {"strategy": "none", "model": "openai:fake"}
-    for question in ("Who designed Skerrane Light?", "And when was it lit?"):
-        message = {"role": "user", "content": question}
-        await client.runs.wait(thread, "hopgate", input={"messages": [message]}, context=context)
-    values: Any = (await client.threads.get_state(thread))["values"]
-    assert values[ORIGINAL_QUESTION] == "And when was it lit?"
-    assert values["standalone"] == "When was Skerrane Light lit?"
-    assert len(values["messages"]) == 4
-    assert len(fake.requests) == 3
-
-
-async def test_each_run_sets_the_gate_s_pool_and_time_zone(
-    client: LangGraphClient, fake: FakeOpenAI, tmp_path: Path
-) -> None:
-    pool = tmp_path / "pool.jsonl"
-    pool.write_text('{"question": "Who designed Farrick Head Lighthouse?", "answer": "Yes"}\n')
-    fake.answers(by_task(gate="[No]", direct="x"))
-    settings = {"gate": "ta-are", "demos": str(pool), "timezone": "Asia/Kolkata"}
-    result: Any = await client.runs.wait(
-        None,
-        "hopgate",
-        input={"question": QUESTION},
-        context={"model": "openai:fake", **settings},
-    )
-    assert result["answer"] == "x"
-    assert fake.prompts[0].startswith("Today is ")
-    assert "Question: Who designed Farrick Head Lighthouse?\nAnswer: [Yes]" in fake.prompts[0]
-
-
-async def test_concurrent_runs_do_not_mix(client: LangGraphClient, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct=lambda asked: asked))
-
-    async def ask(number: int) -> Any:
-        return await client.runs.wait(
-            None,
-            "hopgate",
-            input={"question": f"Number {number}?"},
-            context={"strategy": "none", "model": "openai:fake"},
-        )
-
-    results = await asyncio.gather(*map(ask, range(6)))
-    assert [f"Number {number}?" in each["answer"] for number, each in enumerate(results)] == [
-        True
-    ] * 6
-
-
-BAD: dict[str, Any] = {
-    **dict.fromkeys(("alpha", "gate_threshold"), 1.5),
-    **dict.fromkeys(("gate", "gate_invalid", "strategy", "layout", "mode", "multihop"), "maybe"),
-    **dict.fromkeys(("top_k", "hop_k", "max_hops", "max_passages", "max_sub_questions"), 0),
-    **dict.fromkeys(
-        ("escalate", "max_seconds", "max_calls", "max_retrievals", "max_total_tokens"), -1
-    ),
-    **dict.fromkeys(("model", "demos", "index", "router", "profile"), ""),
-    **dict.fromkeys(("temperature", "top_p", "max_answer_tokens"), -1),
-    **dict.fromkeys(("answers", "stop"), "maybe"),
-    "seed": 0.5,
-    "reasoning_effort": "",
-    **dict.fromkeys(("passage_chars", "max_evidence_tokens"), 10),
-    **dict.fromkeys(("today", "gate_date"), "yesterday"),
-    "gate_demos": 3,
-    "rerank": "x" * 1001,
-    "timezone": "Mars/Olympus",
-    "where": {"colour": "red"},
-}
-
-
-def test_there_is_a_bad_value_for_every_setting() -> None:
-    assert set(BAD) == set(Context.model_fields)
-
-
-async def refusal(client: LangGraphClient, context: dict[str, Any]) -> str:
-    """The error of a run with these settings."""
-    result: Any = await client.runs.wait(
-        None, "hopgate", input={"question": QUESTION}, context=context, raise_error=False
-    )
-    return str(result["__error__"]["message"])
-
-
-async def test_a_bad_setting_fails_the_run_and_is_named_with_its_value(
-    client: LangGraphClient,
-) -> None:
-    messages = await asyncio.gather(*(refusal(client, {name: bad}) for name, bad in BAD.items()))
-    for (name, bad), message in zip(BAD.items(), messages, strict=True):
-        assert f"\n{name}\n" in message
-        assert f"input_value={bad!r}"[:35] in message
-
-
-async def test_a_misspelt_setting_fails_the_run_and_is_named(client: LangGraphClient) -> None:
-    assert "alhpa\n  there is no such setting; did you mean alpha?" in await refusal(
-        client, {"alhpa": 0.9, "strategy": "none"}
-    )
-
-
 async def test_settings_in_configurable_count_beside_langgraph_s_own_keys(
     client: LangGraphClient, fake: FakeOpenAI
 ) -> None:
@@ -525,34 +288,6 @@ async def test_settings_in_configurable_count_beside_langgraph_s_own_keys(
     )
     assert result["decision"]["alpha"] == 0.9
     assert result["decision"]["warnings"] == []
-
-
-@pytest.mark.parametrize(
-    ("context", "parts"),
-    [
-        ({"strategy": "none", "model": "nonsense"}, ["nonsense", "openai:NAME"]),
-        ({"strategy": "none", "index": "/nowhere"}, ["/nowhere", "hopgate index build"]),
-        ({"profile": "nobody"}, ["profile is 'nobody'", "gpt-4o-mini"]),
-    ],
-)
-async def test_a_setting_that_cannot_be_used_fails_the_run_and_says_why(
-    client: LangGraphClient, context: dict[str, Any], parts: list[str]
-) -> None:
-    message = await refusal(client, context)
-    assert all(part in message for part in parts), message
-
-
-async def test_a_model_that_refuses_fails_the_run_and_names_its_endpoint(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.says()
-    with pytest.raises(Exception, match=fake.base_url):
-        await client.runs.wait(
-            None,
-            "hopgate",
-            input={"question": QUESTION},
-            context={"strategy": "none", "model": "openai:fake"},
-        )
 
 
 # What operators see

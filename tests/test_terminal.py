@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from indexing import edit_manifest
 
-from hopgate.retrievers import watching
 from hopgate.retrievers.building import build_index
 from hopgate.terminal import pages
 from hopgate.terminal.guard import guarded, harmless, harmless_json
@@ -70,11 +69,6 @@ def test_json_stays_json(document: dict[str, Any]) -> None:
     line = harmless_json(json.dumps(document, ensure_ascii=False))
     assert raw(line) == []
     assert json.loads(line) == document
-
-
-def test_letters_marks_and_emoji_stay() -> None:
-    text = "schön 東京 שלום\u200e 👩\u200d🔬 a\u00a0b\tc\nd"
-    assert harmless(text) == text
 
 
 def test_whatever_prints_is_harmless(capfd: pytest.CaptureFixture[str]) -> None:
@@ -149,13 +143,6 @@ def test_building_and_changing_an_index(
     clean(run("index", "sync", documents, "--index", index, *as_json))
 
 
-@pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_searching_an_index(run: Callable[..., Ran], index: Path, as_json: list[str]) -> None:
-    ran = run("search", "canteen closes", "--mode", "bm25", "--index", index, *as_json)
-    assert "schön" in clean(ran, code=0)
-    assert not as_json or json.loads(ran.out)
-
-
 FIELDS: dict[str, Callable[[dict[str, Any]], object]] = {
     "encoder": lambda manifest: manifest["encoder"].update(name=NAME),
     "mode_reason": lambda manifest: manifest.update(mode_reason=f"{ATTACK}\nfake: line"),
@@ -180,19 +167,6 @@ def test_a_hostile_manifest(run: Callable[..., Ran], index: Path, field: str) ->
         run("index", "add", index.parent, "--index", index),
     ):
         clean(ran, shown=False)
-
-
-def test_a_followed_folder(
-    run: Callable[..., Ran], documents: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def watch(folder: Path, target: Path, update: Callable[[], bool]) -> None:
-        assert update()
-        (index / "manifest.json").write_text(f'"{ATTACK}"')
-        assert not update()
-
-    monkeypatch.setattr(watching, "watch", watch)
-    printed = clean(run("index", "sync", documents, "--index", index, "--watch"), code=0)
-    assert "trying again" in printed
 
 
 def hostile(_: Messages) -> Reply:
@@ -259,12 +233,6 @@ def test_a_bad_argument(
     assert key not in ran.err
 
 
-def test_a_row_that_cannot_be_read(run: Callable[..., Ran], tmp_path: Path) -> None:
-    file = tmp_path / f"{ATTACK}.jsonl"
-    file.write_text(json.dumps({"question": 1, NAME: NAME}))
-    clean(run("route", "--input", file, "--output", tmp_path / "out"), code=2)
-
-
 def test_a_new_project(run: Callable[..., Ran], tmp_path: Path) -> None:
     folder = tmp_path / f"{NAME}\nfake: line"
     assert "\nfake" not in clean(run("new", folder), code=0)
@@ -275,17 +243,6 @@ def test_doctor(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:9/{ATTACK}")
     assert "OPENAI_BASE_URL" in clean(run("doctor"))
     clean(run("doctor", "--json"))
-
-
-def test_labels_of_questions_that_attack(
-    run: Callable[..., Ran], fake: FakeOpenAI, index: Path, tmp_path: Path
-) -> None:
-    fake.answers(by_task(direct="x", reason="x", answer="x"))
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text(json.dumps({"question": NAME, "answer": "x", "id": ATTACK}))
-    out = tmp_path / f"{ATTACK}.jsonl"
-    ran = run("label", "--questions", questions, "--out", out, "--index", index)
-    clean(ran, code=0)
 
 
 def test_a_traceback(tmp_path: Path) -> None:

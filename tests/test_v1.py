@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,11 +14,11 @@ import httpx
 import openai
 import pytest
 from commands import Ran, one_line
-from doubles import TalkingModel, by_task
+from doubles import by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from hypothesis import given
 from hypothesis import strategies as st
-from langgraph_dev import CONFIG, Server, free_port, running, start
+from langgraph_dev import Server, free_port, running
 from openai import AsyncOpenAI, OpenAI
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -276,19 +275,6 @@ def test_a_stream_is_the_answer_piece_by_piece(served: Serving, fake: FakeOpenAI
     assert all(each.usage is None for each in chunks[:-1])
 
 
-def test_the_answer_of_a_model_that_ignores_max_tokens_is_not_streamed_twice(
-    served: Serving, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(answer=streamed(*["It was lit in 1858. "] * 2_000)))
-    chunks = list(
-        served.client().chat.completions.create(
-            model="hopgate", messages=[user(QUESTION)], stream=True, max_tokens=100
-        )
-    )
-    text = "".join(each.choices[0].delta.content or "" for each in chunks)
-    assert ("It was lit in 1858. " * 2_000).startswith(text) and len(text) > 1_600
-
-
 def test_an_answer_that_may_be_withdrawn_is_sent_once_it_stands(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[No]", direct="I don't know", answer=streamed("In", " 1858 [1]")))
     client = in_process(model="openai:fake", gate="ta-are", escalate=3)
@@ -485,21 +471,6 @@ def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvest
     assert row["answers"] == ["Ada Martens"]
 
 
-async def test_without_users_everyone_can_give_feedback_on_a_kept_completion(
-    tmp_path: Path,
-) -> None:
-    graph = build_graph(model=TalkingModel(say=lambda *_: "Nobody knows"))
-    settings = {"gate": "never", "strategy": "none"}
-    endpoint = v1.OpenAIRoutes(lambda: graph, settings, tmp_path / KEPT)
-    transport = httpx.ASGITransport(Starlette(routes=[endpoint.mount()]))
-    async with endpoint.run(), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
-        body = {"model": "hopgate", "messages": [user(QUESTION)]}
-        name = (await web.post("/v1/chat/completions", json=body)).json()["id"]
-        for thumbs in ("up", "down", None):
-            said = await web.post("/v1/feedback", json={"id": name, "thumbs": thumbs})
-            assert (said.json()["feedback"] or {}).get("thumbs") == thumbs
-
-
 def test_a_server_that_keeps_nothing_takes_no_feedback(served: Serving) -> None:
     reply = httpx.post(f"{served.url}/v1/feedback", json={"id": "x", "thumbs": "up"})
     assert reply.status_code == 404
@@ -564,27 +535,6 @@ def write_project(folder: Path, **config: Any) -> None:
     (folder / "langgraph.json").write_text(json.dumps(written))
 
 
-def test_a_langgraph_server_serves_the_project_s_own_graph_to_its_users(
-    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
-) -> None:
-    shipped = json.loads(CONFIG.read_text(encoding="utf-8"))
-    auth = {"path": "hopgate.server.auth:auth", "disable_studio_auth": True}
-    write_project(tmp_path, http=shipped["http"], auth=auth)
-    env = {
-        "HOPGATE_TOKENS": json.dumps({tokens.digest(TOKEN): "ada"}),
-        "OPENAI_BASE_URL": _fake_server.base_url,
-        "OPENAI_API_KEY": "sk-server",
-    }
-    fake.answers(by_task(direct="Tokyo"))
-    with start(tmp_path, config=tmp_path / "langgraph.json", env=env) as server:
-        refused = httpx.get(f"{server.url}/v1/models")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
-        client = OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0)
-        done = client.chat.completions.create(model="mine-0.2", messages=[user(QUESTION)])
-    assert done.choices[0].message.content == "Tokyo"
-    assert fake.requests[0]["model"] == "own"
-
-
 # The command
 
 
@@ -624,16 +574,6 @@ def test_a_port_that_is_taken_is_one_line(served: Serving, run: Callable[..., Ra
     one_line(run("serve", "--port", port), 1, f"127.0.0.1:{port} cannot be used", "--port")
     one_line(run("serve", "--host", "no host"), 1, "no host:8000 cannot be used", "--host")
     one_line(run("serve", "--alpha", "2"), 2, "--alpha is 2")
-
-
-def test_ctrl_c_ends_the_server_with_its_exit_code(
-    _fake_server: FakeOpenAI, tmp_path: Path
-) -> None:
-    with serving(tmp_path, _fake_server, "--model", "openai:fake") as found:
-        found.process.send_signal(signal.SIGINT)
-        assert found.process.wait(30) == 130
-    assert f"{found.url}/v1 is ready" in found.log.read_text()
-    assert "Traceback" not in found.log.read_text()
 
 
 # Parts

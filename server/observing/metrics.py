@@ -4,6 +4,7 @@ They are also in the process's default registry, so the LangGraph server's own `
 them, even in a worker without web routes.
 """
 
+from functools import partial
 from typing import Any, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -18,38 +19,29 @@ OTHER = "other"  # an edited state can hold anything
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 registry = CollectorRegistry()
+counter = partial(Counter, registry=registry)
 
-turns = Counter(
-    "hopgate_turns", "Runs by outcome", ["outcome", "strategy", "alpha"], registry=registry
-)
+turns = counter("hopgate_turns", "Runs by outcome", ["outcome", "strategy", "alpha"])
 seconds = Histogram(
     "hopgate_turn_seconds", "Duration of runs", ["strategy"], buckets=SECONDS, registry=registry
 )
-node_seconds = Counter("hopgate_node_seconds", "Time in each node", ["node"], registry=registry)
-gates = Counter("hopgate_gates", "Decisions of the gate", ["verdict", "alpha"], registry=registry)
-routes = Counter("hopgate_routes", "Decisions of the router", ["label", "alpha"], registry=registry)
-stops = Counter("hopgate_loop_stops", "Stop reasons of the loop", ["reason"], registry=registry)
-escalations = Counter(
-    "hopgate_escalations", "Answers in doubt, repeated with a deeper strategy", registry=registry
-)
-retrievals = Counter("hopgate_retrievals", "Retrieval steps", ["alpha"], registry=registry)
-calls = Counter("hopgate_model_calls", "Model calls", ["alpha"], registry=registry)
-tokens = Counter("hopgate_tokens", "Model tokens", ["kind", "alpha"], registry=registry)
-errors = Counter(
-    "hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"], registry=registry
-)
+node_seconds = counter("hopgate_node_seconds", "Time in each node", ["node"])
+gates = counter("hopgate_gates", "Decisions of the gate", ["verdict", "alpha"])
+routes = counter("hopgate_routes", "Decisions of the router", ["label", "alpha"])
+stops = counter("hopgate_loop_stops", "Stop reasons of the loop", ["reason"])
+escalations = counter("hopgate_escalations", "Answers in doubt, repeated with a deeper strategy")
+retrievals = counter("hopgate_retrievals", "Retrieval steps", ["alpha"])
+calls = counter("hopgate_model_calls", "Model calls", ["alpha"])
+tokens = counter("hopgate_tokens", "Model tokens", ["kind", "alpha"])
+errors = counter("hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"])
 
-for each in (
-    *(turns, seconds, node_seconds, gates, routes, stops),
-    *(escalations, retrievals, calls, tokens, errors),
-):
-    REGISTRY.register(each)
+REGISTRY.register(registry)
 
 
 def count(turn: Turn) -> None:
     """Count the decisions that a run made itself, and its cost."""
     decision, usage = turn.decision, turn.usage
-    visited = [step.name for step in turn.steps if step.kind == "node"]
+    visited = turn.visited
     alpha = _tenth(turn.alpha)
     strategy = _known(decision.get("strategy"), Strategy)
     turns.labels(turn.outcome, strategy, alpha).inc()

@@ -13,6 +13,7 @@ from hopgate.nodes.run.state import NO_USAGE, Decision, Usage
 
 Outcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
 Cause = Literal["input", "model", "other"]
+Kind = Literal["node", "model"]
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Step:
 
     id: UUID
     parent: UUID | None
-    kind: Literal["node", "model"]
+    kind: Kind
     name: str
     started_at: int
     ended_at: int | None = None
@@ -58,7 +59,6 @@ class Turn:
         thread_id: Id of the conversation, if there is one.
         started_at: Nanoseconds since 1970.
         ended_at: Nanoseconds since 1970.
-        ms: Duration in milliseconds.
         outcome: `answered`, `unknown` ("I don't know"), `paused` (before or after a node, as
             requested), `error` or `cancelled`.
         error: Class of the error, such as ModelError.
@@ -69,13 +69,13 @@ class Turn:
         steps: Node visits and model calls in the order in which they started.
         question: For observers that may record texts.
         answer: For observers that may record texts.
+        is_edit: Whether its name is that of LangGraph's edits of the state.
     """
 
     run_id: UUID
     thread_id: str | None
     started_at: int
     ended_at: int = 0
-    ms: float = 0.0
     outcome: Outcome = "paused"
     error: str | None = None
     cause: Cause | None = None
@@ -85,6 +85,17 @@ class Turn:
     steps: list[Step] = field(default_factory=list)
     question: str = ""
     answer: str = ""
+    is_edit: bool = False
+
+    @property
+    def ms(self) -> float:
+        """The duration in milliseconds."""
+        return round((self.ended_at - self.started_at) / 1e6, 1)
+
+    @property
+    def visited(self) -> list[str]:
+        """The names of the nodes, in the order in which they started."""
+        return [step.name for step in self.steps if step.kind == "node"]
 
     @property
     def alpha(self) -> float | None:
