@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from hopgate.common.errors import reason
 from hopgate.common.words import sentences, spaced
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.hybrid import Mode, fuse
@@ -59,6 +60,16 @@ class SampleEncoder(Protocol):
 
 
 def default_mode(
+    passages: Sequence[Passage], encoder: SampleEncoder, language: str
+) -> tuple[Mode, str]:
+    """Choose the default mode of a collection, see `measured_mode`; hybrid if that fails."""
+    try:
+        return measured_mode(passages, encoder, language)
+    except Exception as error:  # whatever an app's own encoder raises: all else is done
+        return "hybrid", f"the encoder could not be measured: {reason(error, 300)}"
+
+
+def measured_mode(
     passages: Sequence[Passage], encoder: SampleEncoder, language: str
 ) -> tuple[Mode, str]:
     """Choose between hybrid search and BM25 alone for a collection.

@@ -10,6 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from typing import Unpack
+
+from typing_extensions import TypedDict
 
 from hopgate.common.workers import Workers
 from hopgate.retrievers.base import Passage, encodable
@@ -27,7 +30,14 @@ from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from hopgate.retrievers.filters import is_pattern
 from hopgate.retrievers.index.change import BuildProgress, Change
 from hopgate.retrievers.index.change import BuildReport as BuildReport
-from hopgate.retrievers.index.manifest import Manifest, changed_files, checked_info, describe, info
+from hopgate.retrievers.index.manifest import (
+    Built,
+    Manifest,
+    changed_files,
+    checked_info,
+    describe,
+    info,
+)
 from hopgate.retrievers.index.reader import Parts, matching_encoder
 from hopgate.retrievers.index.vectors import Announce, check_factory, load_faiss
 from hopgate.retrievers.index.writing import writing
@@ -46,17 +56,32 @@ _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 """A byte of a file's name that is not UTF-8, as `readable` writes it."""
 
 
+class BuildOptions(TypedDict, total=False):
+    """Further options of a build.
+
+    Attributes:
+        factory: FAISS's factory string; by default what suits the collection.
+        announce: Told, before the vectors are indexed, what is built, why, and the memory it
+            will take.
+        language: One of `LANGUAGES`; by default what is detected when the index is made.
+        replace: Allow a build that changes the encoder of the index, or removes most of its
+            passages.
+    """
+
+    factory: str | None
+    announce: Announce | None
+    language: str
+    replace: bool
+
+
 def build_index(
     paths: Sequence[Path | str],
     out: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
-    factory: str | None = None,
-    announce: Announce | None = None,
     *,
-    language: str = "",
-    replace: bool = False,
     workers: Workers | None = None,
+    **options: Unpack[BuildOptions],
 ) -> BuildReport:
     """Build an index from files and folders; an index already at `out` is brought up to date.
 
@@ -69,14 +94,9 @@ def build_index(
         encoder: See `load_encoder`, or one that is loaded; None for that of the index at `out`,
             else `minilm`.
         progress: Called as the work goes on.
-        factory: FAISS's factory string; by default what suits the collection.
-        announce: Told, before the vectors are indexed, what is built, why, and the memory it
-            will take.
-        language: One of `LANGUAGES`; by default what is detected when the index is made.
-        replace: Allow a build that changes the encoder of the index at `out`, or removes most of
-            its passages.
         workers: Who reads and encodes, see `LocalWorkers`; None for this process. The index is the
             same.
+        options: See `BuildOptions`.
 
     Returns:
         Counts, and the files that could not be read.
@@ -88,8 +108,9 @@ def build_index(
         RuntimeError: An extra or the encoder is missing, the disk is full, or another process is
             changing the index.
     """
-    folder, found = _target(out, paths), find_files(paths)
-    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+    check_apart(out, paths)
+    found = find_files(paths)
+    with building(out, encoder, progress, **options) as change:
         change.roots, change.workers = _roots(paths), workers
         _read(change, _named(found, change.roots))
         change.reading.check()
@@ -101,11 +122,7 @@ def build_from_passages(
     out: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
-    factory: str | None = None,
-    announce: Announce | None = None,
-    *,
-    language: str = "",
-    replace: bool = False,
+    **options: Unpack[BuildOptions],
 ) -> BuildReport:
     """Build an index from passages as they are, see `build_index`.
 
@@ -114,18 +131,14 @@ def build_from_passages(
         out: The folder of the index.
         encoder: See `build_index`.
         progress: Called as the work goes on.
-        factory: FAISS's factory string; by default what suits the collection.
-        announce: Told what is built.
-        language: See `build_index`.
-        replace: See `build_index`.
+        options: See `BuildOptions`.
 
     Raises:
         ValueError: There is no passage, `replace` is needed, or `out` cannot be written or
             contains something else.
         RuntimeError: See `build_index`.
     """
-    folder = _target(out)
-    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+    with building(out, encoder, progress, **options) as change:
         change.incoming.put(passages)
         if not len(change.incoming):
             raise ValueError(f"no passages given: nothing to index in {out}")
@@ -137,11 +150,7 @@ def build_from_vectors(
     out: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
-    factory: str | None = None,
-    announce: Announce | None = None,
-    *,
-    language: str = "",
-    replace: bool = False,
+    **options: Unpack[BuildOptions],
 ) -> BuildReport:
     """Build an index from files of passages with their vectors, see `VectorFile`.
 
@@ -152,10 +161,7 @@ def build_from_vectors(
         out: The folder of the index.
         encoder: What the vectors come from, see `build_index`.
         progress: Called as the work goes on.
-        factory: FAISS's factory string; by default what suits the collection.
-        announce: Told what is built.
-        language: See `build_index`.
-        replace: See `build_index`.
+        options: See `BuildOptions`.
 
     Raises:
         ValueError: A file cannot be used, or its vectors are not those of the encoder.
@@ -165,10 +171,10 @@ def build_from_vectors(
         raise ValueError(
             f"--vectors fills a folder: build one, then run `hopgate index push FOLDER {out}`"
         )
-    folder, opened = _target(out), [VectorFile(Path(file)) for file in files]
+    opened = [VectorFile(Path(file)) for file in files]
     if not sum(file.rows for file in opened):
         raise ValueError(f"no passages given: nothing to index in {out}")
-    with _building(folder, encoder, progress, factory, announce, language, replace) as change:
+    with building(out, encoder, progress, **options) as change:
         assert isinstance(change, Change)
         change.put_encoded(checked_vectors(opened, change.encoder, change.stage("reading vectors")))
         return change.run()
@@ -286,7 +292,7 @@ def check_followed(folder: Path | str, index: Path | str) -> tuple[Path, Path]:
     top, target = Path(folder), _existing(index)
     if not top.is_dir():
         raise ValueError(f"{folder} is not a folder: give the folder that the index follows")
-    _check_apart(target, [top])
+    check_apart(target, [top])
     return top.resolve(), target
 
 
@@ -346,20 +352,26 @@ def compact(
 
 
 @contextmanager
-def _building(
-    folder: Path,
+def building(
+    out: Path | str,
     encoder: str | Encoder | None,
     progress: BuildProgress | None,
-    factory: str | None,
-    announce: Announce | None,
-    language: str,
-    replace: bool,
+    factory: str | None = None,
+    announce: Announce | None = None,
+    *,
+    language: str = "",
+    replace: bool = False,
 ) -> Iterator[AnyChange]:
-    """Prepare a change that replaces all passages of an index, if there is one that is whole."""
-    if is_store(folder):
-        with _building_store(str(folder), encoder, progress, factory, language, replace) as change:
+    """Prepare a change that replaces all passages of an index; see `build_index`."""
+    if is_store(out):
+        with _building_store(str(out), encoder, progress, factory, language, replace) as change:
             yield change
         return
+    folder = Path(out).expanduser().resolve()
+    if readable(folder) != str(folder):
+        raise ValueError(
+            f"the name of {out} is not UTF-8, so FAISS cannot open it: use another folder"
+        )
     with writing(folder, "index build") as writer:
         current = None
         with suppress(ValueError):  # it is missing or damaged
@@ -369,36 +381,31 @@ def _building(
         loaded = _encoder_of(folder, encoder, current.manifest if current else None)
         if factory:
             check_factory(factory, loaded.dimension)  # before anything is encoded
-        described = describe(loaded)
-        if current and current.manifest["encoder"] | {"name": ""} != described | {"name": ""}:
-            if not replace:
-                raise ValueError(
-                    f"the index at {folder} was built with encoder "
-                    f"{current.manifest['encoder']['name']}, and this build uses {loaded.name} "
-                    "with other weights or prefixes: leave out --encoder and the prefixes, or add "
-                    "--replace to encode everything again"
-                )
+        if current and not _same_encoder(
+            f"the index at {folder}", current.manifest, loaded, replace
+        ):
             current = None
-        own = Change(writer, current, described, lambda: loaded, progress, announce)
+        own = Change(writer, current, describe(loaded), lambda: loaded, progress, announce)
         with closing(own):
             own.replace_all(may_shrink=replace)
             own.factory, own.language, own.roots = factory or "", language, []
             yield own
 
 
-@contextmanager
-def building(
-    out: Path | str,
-    encoder: Encoder,
-    progress: BuildProgress,
-    *,
-    language: str,
-    replace: bool,
-) -> Iterator[AnyChange]:
-    """Prepare a change that replaces all passages of an index; see `build_from_passages`."""
-    folder = _target(out)
-    with _building(folder, encoder, progress, None, None, language, replace) as change:
-        yield change
+def _same_encoder(index: str, current: Built, loaded: Encoder, replace: bool) -> bool:
+    """Return whether a build can keep the vectors of an index.
+
+    Raises:
+        ValueError: It cannot, and was not told to `replace` them.
+    """
+    same = current["encoder"] | {"name": ""} == describe(loaded) | {"name": ""}
+    if not same and not replace:
+        raise ValueError(
+            f"{index} was built with encoder {current['encoder']['name']}, and this build uses "
+            f"{loaded.name} with other weights or prefixes: leave out --encoder and the prefixes, "
+            "or add --replace to encode everything again"
+        )
+    return same
 
 
 @contextmanager
@@ -439,17 +446,10 @@ def _building_store(
         raise ValueError(f"--factory is for folders: leave it out, {store} indexes its own vectors")
     current = read_info(store, collection)
     loaded = _encoder_of(Path(str(store)), encoder or store.encoder or None, current)
-    described = describe(loaded)
-    other = current and current["encoder"] | {"name": ""} != described | {"name": ""}
-    renew = bool(replace and current and (other or language not in ("", current["language"])))
-    if current and other and not renew:
-        raise ValueError(
-            f"{store} was built with encoder {current['encoder']['name']}, and this build uses "
-            f"{loaded.name} with other weights or prefixes: leave out --encoder and the prefixes, "
-            "or add --replace to encode everything again"
-        )
+    same = not current or _same_encoder(str(store), current, loaded, replace)
+    renew = bool(replace and current and not (same and language in ("", current["language"])))
     kept = None if renew else current
-    change = StoreChange(store, collection, kept, described, lambda: loaded, progress)
+    change = StoreChange(store, collection, kept, describe(loaded), lambda: loaded, progress)
     with closing(change):
         change.replace_all(may_shrink=replace)
         change.language, change.roots, change.renew = language, [], renew
@@ -541,23 +541,11 @@ def _stamp(stamp: Stamp | None) -> str:
     return "-".join(map(str, stamp or ()))
 
 
-def _target(out: Path | str, paths: Sequence[Path | str] = ()) -> Path:
-    """Resolve the folder to write to and check that it may be changed."""
-    if is_store(out):
-        return Path(out)
+def check_apart(out: Path | str, paths: Sequence[Path | str]) -> None:
+    """Raise ValueError if an index is or contains what is indexed."""
     target = Path(out).expanduser().resolve()
-    if readable(target) != str(target):
-        raise ValueError(
-            f"the name of {out} is not UTF-8, so FAISS cannot open it: use another folder"
-        )
-    _check_apart(target, [Path(path) for path in paths])
-    return target
-
-
-def _check_apart(target: Path, paths: Sequence[Path]) -> None:
     for path in paths:
-        source = path.resolve()
-        if target == source or target in source.parents:
+        if Path(path).resolve().is_relative_to(target) and not is_store(out):
             raise ValueError(
                 f"{target} is or contains {path}, which is being indexed: use another folder for "
                 "the index"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -19,56 +20,7 @@ if TYPE_CHECKING:
 
     Vectors: TypeAlias = NDArray[np.float32]
 
-BACKGROUND = (
-    "What is the capital of Norway?",
-    "How many legs does an ant have?",
-    "Who painted the Mona Lisa?",
-    "What is the square root of 81?",
-    "In which year did the First World War begin?",
-    "What is the chemical symbol of silver?",
-    "How many seconds are in a minute?",
-    "Who wrote Don Quixote?",
-    "Which planet has rings?",
-    "What language is spoken in Argentina?",
-    "What colour is a ripe banana?",
-    "How many months have 31 days?",
-    "At what temperature does water boil?",
-    "Who sang Imagine?",
-    "What is the opposite of cold?",
-    "Which ocean is the largest?",
-    "How many corners does a square have?",
-    "Who developed the theory of relativity?",
-    "What is the currency of India?",
-    "Which animal says moo?",
-    "How many rings are on the Olympic flag?",
-    "What do plants need to grow?",
-    "In which country are the pyramids?",
-    "What is the highest waterfall in the world?",
-    "Hello, how are you doing?",
-    "Thank you very much!",
-    "Tell me something funny.",
-    "Write a poem about the sea.",
-    "What is 12 plus 30?",
-    "Can I ask you a question?",
-    "What is your name?",
-    "Write a short story about a lost dog.",
-    "I am tired.",
-    "Translate 'thank you' into French.",
-    "That was a good answer.",
-    "Goodbye and have a nice day.",
-    "Give me a name for a cat.",
-    "Do you have feelings?",
-    "Which film should I watch tonight?",
-    "Make this sentence more polite: open the window.",
-    "Write a function that reverses a string.",
-    "Tell me a fairy tale.",
-    "Are you a robot?",
-    "Congratulate my brother on his exam.",
-    "What rhymes with house?",
-    "How can I fall asleep more easily?",
-    "Is this sentence correct: she don't know?",
-    "Who would win, a lion or a tiger?",
-)
+BACKGROUND = Path(__file__).with_name("background.txt")
 """General knowledge and chatter. A collection that answers such questions scores high on them, so
 that little is plainly covered by it: the router and the model decide there."""
 
@@ -108,13 +60,17 @@ def background_of(known: Mapping[str, Any]) -> Sequence[float]:
 def measure(
     best: Callable[[Vectors], Sequence[float]], encode: Callable[..., Vectors]
 ) -> list[float]:
-    """Return what the questions of `BACKGROUND` score in a collection, ascending.
+    """Return what the questions of `BACKGROUND` score in a collection, ascending; empty on failure.
 
     Args:
         best: Returns the highest inner product of each query's vector with a passage.
         encode: Encodes queries.
     """
-    return sorted(round(float(score), 4) for score in best(encode(BACKGROUND)))
+    questions = BACKGROUND.read_text(encoding="utf-8").splitlines()
+    try:
+        return sorted(round(float(score), 4) for score in best(encode(questions)))
+    except Exception:  # whatever an app's own encoder or an engine raises: all else is done
+        return []
 
 
 def look_at(retriever: Any, queries: Sequence[str], k: int, **options: Any) -> list[Look]:

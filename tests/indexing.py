@@ -29,10 +29,7 @@ from hopgate.retrievers.building import (
     sync,
 )
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
-from hopgate.retrievers.index import change, incoming, writing
-from hopgate.retrievers.index.incoming import Incoming
 from hopgate.retrievers.index.reader import Index
-from hopgate.retrievers.index.texts import WordsWriter
 
 
 class HashEncoder(Encoder):
@@ -108,17 +105,6 @@ def one_of(index: Path, pattern: str) -> Path:
 
 # Writers that are killed
 
-MOMENTS = {
-    "when passages come in": (Incoming, "put"),
-    "when words are written": (WordsWriter, "put"),
-    "when words are committed": (WordsWriter, "commit"),
-    "when a batch is encoded": (incoming.Encoded, "keep"),
-    "when vectors are indexed": (change, "write_segment"),
-    "before files are moved": (writing.Writer, "publish"),
-    "when files are synced": (writing, "_sync"),
-    "when files are moved": (writing.os, "replace"),
-    "before the manifest is written": (writing, "to_bytes"),
-}
 CALLS = ((os, "fsync"), (os, "replace"), (Path, "replace"), (Path, "unlink"), (shutil, "rmtree"))
 """What a change does to the disk; a writer can be killed before any of these calls."""
 
@@ -141,17 +127,6 @@ def die_at_call(number: int) -> None:
 
     for where, name in CALLS:
         setattr(where, name, counted(getattr(where, name)))
-
-
-def keep_writing(index: Path, moment: str, stamps: Connection) -> None:
-    """Change an index for ever, or until a moment at which the process dies."""
-    if moment in MOMENTS:
-        setattr(*MOMENTS[moment], die)
-    encoder, stamp = HashEncoder(), 1
-    while True:
-        stamps.send(stamp)
-        add_passages(stamped(stamp), index, encoder)
-        stamp += 1
 
 
 STEPS = ("build", "add", "delete", "sync", "compact")

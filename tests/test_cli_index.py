@@ -69,37 +69,6 @@ def test_own_documents_are_indexed_and_asked_about_in_two_commands(
     assert manifest["encoder"]["name"] == "minilm"
 
 
-def test_index_build_names_the_broken_file_to_people_too(
-    run: Callable[..., Ran], documents: Path, tmp_path: Path
-) -> None:
-    ran = run("index", "build", documents, "--out", tmp_path / "index")
-    assert ran.code == 0
-    assert "broken.pdf" in ran.err
-    assert shown(ran)["passages"] == shown(ran)["files"] == "2"
-    assert "minilm" in run("index", "info", tmp_path / "index").out
-
-
-def test_prefixes_are_kept_with_the_index(
-    run: Callable[..., Ran], documents: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "index"
-    assert run("index", "build", documents, "--out", out, "--query-prefix", "query: ").code == 0
-    encoder = json.loads(run("index", "info", out, "--json").out)["encoder"]
-    assert (encoder["query_prefix"], encoder["passage_prefix"]) == ("query: ", "")
-    assert run("search", "barley", "--index", out).code == 0
-    assert run("index", "verify", out).code == 0
-
-
-def test_a_folder_of_broken_files_leaves_no_index(
-    run: Callable[..., Ran], documents: Path, tmp_path: Path
-) -> None:
-    ran = run("index", "build", documents / "broken.pdf", "--out", tmp_path / "index")
-    assert ran.code == 2
-    assert ran.out == ""
-    assert "broken.pdf" in ran.err
-    assert not (tmp_path / "index").exists()
-
-
 def test_an_index_is_changed_and_verified_from_the_command_line(
     run: Callable[..., Ran], tmp_path: Path
 ) -> None:

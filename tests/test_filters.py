@@ -272,17 +272,6 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> str:
     return "backwards"
 
 
-@slow
-@given(where=wheres(), mode=MODE)
-def test_reranking_keeps_to_the_filter(
-    index: str, backwards: str, where: dict[str, Any], mode: str
-) -> None:
-    wanted = parse_where(where)
-    (hits,) = open_source(index, mode, backwards, where).search(["A note about the"], 40)
-    possible = ids([each for each in PASSAGES if matches(each, wanted)])
-    assert ids(hits) == possible if len(possible) <= 40 else ids(hits) <= possible
-
-
 @pytest.fixture(scope="module", params=["milvus", "qdrant", "pgvector"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A filled collection of an outside engine."""

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from documents import paragraph, write_docx, write_pdf
-from indexing import HashEncoder, edit_manifest, files, flip, one_of, stamped
+from indexing import HashEncoder, edit_manifest, files, flip, one_of
 
 from hopgate.common.files import sha256
-from hopgate.retrievers import encoders
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import build_from_passages, build_index, delete
 from hopgate.retrievers.documents.cutting import CHUNK_CHARACTERS
@@ -25,7 +23,6 @@ from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import Index, check_index, load_index
 from hopgate.retrievers.index.texts import Place, Stored, UnreadableError, WordsWriter, key_of
-from hopgate.retrievers.index.vectors import free_memory
 from hopgate.retrievers.index.verifying import verify
 from hopgate.retrievers.sources import sample_path
 
@@ -115,40 +112,11 @@ def test_a_broken_pdf_is_named_and_the_rest_goes_on(documents: Path, tmp_path: P
     ]
 
 
-def test_passages_know_their_file_and_page(documents: Path) -> None:
-    passages = {p["text"]: p for p in load_documents([documents]).passages}
-    captain = passages["Its captain is Oona Marr."]
-    assert (captain["source"], captain["page"]) == ("ferry.pdf", 2)
-    mill = next(p for p in passages.values() if p["title"] == "Tidal mill")
-    assert mill["source"] == "deep/er/mill.html"
-    assert "page" not in mill
-
-
 def test_html_gives_no_script_and_no_style(documents: Path) -> None:
     text = " ".join(p["text"] for p in load_documents([documents / "deep"]).passages)
     assert "wheel turns" in text
     assert "secret" not in text
     assert "teal" not in text
-
-
-def test_building_again_changes_no_id(documents: Path, tmp_path: Path) -> None:
-    def ids() -> list[str]:
-        build_index([documents], tmp_path / "index")
-        (hits,) = Index.open(tmp_path / "index").search(["mill"], k=99, mode="dense")
-        return [hit["id"] for hit in hits]
-
-    first = ids()
-    assert len(first) == 8
-    assert ids() == first
-
-
-def test_duplicates_are_dropped_and_counted(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "same.txt").write_text("The same words.")
-    report = build_index([tmp_path / "a", tmp_path / "b"], tmp_path / "index")
-    assert (report.files, report.passages, report.duplicates) == (2, 1, 1)
-    assert len(load_index(tmp_path / "index")) == 1
 
 
 def test_a_long_text_is_split_with_nothing_lost(tmp_path: Path) -> None:
@@ -158,19 +126,6 @@ def test_a_long_text_is_split_with_nothing_lost(tmp_path: Path) -> None:
     assert all(len(text) <= CHUNK_CHARACTERS for text in texts)
     assert all(any(sentence in text for text in texts) for sentence in sentences)
     assert 12 <= len(texts) <= 20
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
-def test_other_encodings_are_read(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "cafe.txt").write_bytes("Le café – fermé à midi".encode(encoding))
-    (passage,) = load_documents([tmp_path]).passages
-    assert passage["text"] == "Le café – fermé à midi"
-
-
-def test_html_of_another_encoding_is_read(tmp_path: Path) -> None:
-    (tmp_path / "cafe.html").write_bytes("<title></title><p>café</p>".encode("cp1252"))
-    (passage,) = load_documents([tmp_path]).passages
-    assert (passage["title"], passage["text"]) == ("cafe", "café")
 
 
 def test_hidden_files_other_kinds_and_link_loops_are_passed_over(tmp_path: Path) -> None:
@@ -209,33 +164,11 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, content: str, reason: st
         assert f"{skipped.path}: {skipped.reason}".startswith(f"{tmp_path / 'rows.jsonl'}{reason}")
 
 
-def test_a_blank_row_is_passed_over(tmp_path: Path) -> None:
-    rows = [{"title": "", "text": ""}, {"title": "Ferry", "text": "It sails."}, {"text": None}]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    documents = load_documents([tmp_path])
-    assert [p["text"] for p in documents.passages] == ["It sails."]
-    assert documents.skipped == []
-
-
 def test_many_unreadable_files_still_make_one_short_line(tmp_path: Path) -> None:
     for i in range(9):
         (tmp_path / f"{i}.txt").write_text(" ")
     with pytest.raises(ValueError, match=r"2\.txt: it contains no text; and 6 more\)$"):
         load_documents([tmp_path])
-
-
-def test_bad_paths_are_named(tmp_path: Path) -> None:
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    for path, message in (
-        (tmp_path / "gone.txt", r"gone\.txt does not exist"),
-        (tmp_path / "picture.png", r"picture\.png is of an unknown kind: use \.txt"),
-        (tmp_path, "contains no file of a known kind"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build_index([path], tmp_path / "index")
-    with pytest.raises(ValueError, match="no paths given"):
-        build_index([], tmp_path / "index")
-    assert not (tmp_path / "index").exists()
 
 
 def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,22 +177,6 @@ def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         build_from_passages(PASSAGES, tmp_path / "index")
     with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
         check_index(sample_path())
-
-
-def test_an_index_is_built_where_the_system_cannot_count_free_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.sysconf
-
-    def as_on_macos(name: str | int) -> int:
-        if name == "SC_AVPHYS_PAGES":
-            raise ValueError("unrecognized configuration name")
-        return real(name)
-
-    monkeypatch.setattr(os, "sysconf", as_on_macos)
-    report = build_from_passages(stamped(0), tmp_path / "index", HashEncoder())
-    assert (report.passages, report.factory) == (5, "Flat")
-    assert 0 < free_memory() <= psutil.virtual_memory().total
 
 
 def test_what_a_build_needs_is_tried_before_a_file_is_read(
@@ -403,15 +320,6 @@ def test_vectors_that_are_no_numbers_are_refused(
         build_from_passages(PASSAGES, tmp_path / "index")
 
 
-def test_a_folder_of_other_files_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="contains other files and no index"):
-        build_from_passages(PASSAGES, tmp_path)
-    with pytest.raises(ValueError, match="is a file or lies under one"):
-        build_from_passages(PASSAGES, tmp_path / "thesis.txt")
-    assert os.listdir(tmp_path) == ["thesis.txt"]
-
-
 @pytest.mark.parametrize(
     "manifest",
     ['{"name": "web app", "icons": []}', '{"format_version": 1, "encoder": "x"}', "[]", "{"],
@@ -463,20 +371,6 @@ def test_nothing_to_index_is_refused(tmp_path: Path) -> None:
         build_from_passages([], tmp_path / "index")
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "index").mkdir()
-    build_from_passages(PASSAGES, tmp_path / "index")
-    assert len(load_index(tmp_path / "index")) == 3
-
-
-def test_a_missing_index_and_a_folder_that_is_none_are_told_apart(tmp_path: Path) -> None:
-    for read in (info, Index.open, load_index):
-        with pytest.raises(ValueError, match=r"there is no index at .*gone"):
-            read(tmp_path / "gone")
-        with pytest.raises(ValueError, match=r"is not an index: it has no manifest\.json"):
-            read(tmp_path)
-
-
 HALF_WRITTEN = (
     "vectors/*.faiss",
     "vectors/*.keys",
@@ -515,15 +409,6 @@ def test_a_large_damaged_file_of_the_right_size_is_refused(
     with pytest.raises(ValueError, match="damaged or incomplete"):
         for mode in ("dense", "bm25"):
             Index.open(index).search(["lighthouse"], 3, mode)
-
-
-def test_a_broken_manifest_is_refused(index: Path) -> None:
-    edit_manifest(index, lambda manifest: manifest.pop("files"))
-    with pytest.raises(ValueError, match=r"files of manifest\.json: Field required"):
-        Index.open(index)
-    (index / "manifest.json").write_text('{"format_ver')
-    with pytest.raises(ValueError, match=r"manifest\.json cannot be read"):
-        info(index)
 
 
 @pytest.mark.parametrize(
@@ -595,17 +480,6 @@ def test_an_index_of_another_encoder_does_not_pass_the_check(index: Path) -> Non
         check_index(index)
 
 
-def test_the_check_downloads_nothing(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(repo: str) -> Path:
-        raise AssertionError(f"{repo} was downloaded")
-
-    monkeypatch.setattr(encoders, "_download", download)
-    edit_manifest(index, lambda manifest: manifest["encoder"].update(name="nobody/here"))
-    for read in (check_index, Index.open):
-        with pytest.raises(RuntimeError, match="needs the encoder nobody/here, which is not on"):
-            read(index)
-
-
 def test_parts_that_do_not_belong_together_are_refused(index: Path) -> None:
     edit_manifest(index, lambda manifest: manifest.update(passages=4))
     with pytest.raises(ValueError, match="its vectors and its passages are not equally many"):
@@ -623,14 +497,6 @@ def test_a_newer_format_is_refused(index: Path) -> None:
             match=rf"old format version 2, .* `hopgate index build 'my docs' --out .*{index}",
         ):
             read(index)
-
-
-def test_an_index_of_a_newer_format_is_not_built_over(index: Path) -> None:
-    edit_manifest(index, lambda manifest: manifest.update(format_version=4))
-    before = files(index)
-    with pytest.raises(ValueError, match="format version 4, and this hopgate reads version 3"):
-        build_from_passages(PASSAGES[:1], index)
-    assert files(index) == before
 
 
 def test_a_query_is_encoded_with_the_prefix_that_the_index_was_built_with(tmp_path: Path) -> None:
@@ -693,7 +559,3 @@ def test_passages_are_read_in_the_order_asked(tmp_path: Path) -> None:
     assert words.keys().tolist() == sorted(keys)
     with pytest.raises(UnreadableError, match="passage 00000000000005dc is missing"):
         list(words.read([1500]))
-
-
-def test_the_sample_index_has_a_place_in_the_package() -> None:
-    assert sample_path().parts[-2:] == ("sample", "index")

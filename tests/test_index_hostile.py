@@ -4,6 +4,7 @@ HOPGATE_WIDE=300 crafts three hundred files of each kind in place of a few.
 """
 
 import copy
+import itertools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran, one_line
+from commands import Ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from indexing import (
@@ -193,8 +194,9 @@ PLACES = (
 CHANGES = ("sync", "add", "delete", "compact", "build")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("kind", "place"), list(itertools.product(KINDS, PLACES))[:: 1 if WIDE else 4]
+)
 def test_nothing_outside_is_touched_and_nothing_hangs(
     index: Path, victim: Path, kind: Callable[[Path, Path], None], place: str
 ) -> None:
@@ -274,7 +276,9 @@ def try_manifest(built: Path, where: Path, path: tuple[Any, ...], value: Any) ->
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=WIDE or 20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
 def test_any_value_of_the_manifest_is_used_or_refused(
@@ -284,19 +288,6 @@ def test_any_value_of_the_manifest_is_used_or_refused(
     path = data.draw(st.sampled_from(list(leaves(manifest))))
     value = data.draw(st.sampled_from([*ODD, GONE] if path else ODD))
     try_manifest(built, tmp_path / "tried", path, value)
-
-
-@pytest.mark.skipif(not WIDE, reason="takes minutes: set HOPGATE_WIDE")
-def test_every_odd_value_anywhere_in_the_manifest_is_used_or_refused(
-    built: Path, tmp_path: Path
-) -> None:
-    manifest = json.loads((built / "manifest.json").read_text())
-    for path in leaves(manifest):
-        for value in [*ODD, GONE] if path else ODD:
-            try:
-                try_manifest(built, tmp_path / "tried", path, value)
-            except BaseException as error:
-                raise AssertionError(f"{path} = {value!r}") from error
 
 
 @pytest.mark.parametrize(
@@ -407,7 +398,7 @@ def test_crafted_files_are_damage_or_do_no_harm(tmp_path: Path, factory: str, pa
         for n in range(100)
     ]
     build_from_passages(passages, tmp_path / "index", HashEncoder(), factory=factory)
-    outcomes = attack(tmp_path / "index", pattern, WIDE or 25)
+    outcomes = attack(tmp_path / "index", pattern, WIDE or 15)
     bad = [
         each
         for each in outcomes
@@ -416,7 +407,7 @@ def test_crafted_files_are_damage_or_do_no_harm(tmp_path: Path, factory: str, pa
         and "has no source" not in each
     ]
     assert bad == []
-    assert outcomes["damaged"] > 5
+    assert outcomes["damaged"] > 2
 
 
 def test_a_file_that_ends_within_its_header_is_refused(tmp_path: Path) -> None:
@@ -502,22 +493,6 @@ def test_an_index_on_a_read_only_file_system_is_read_and_not_changed(
         add_passages(stamped(1), read_only, encoder)
 
 
-def test_an_index_of_another_user_is_read_and_not_changed(
-    index: Path, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    for path in [index, *index.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        assert len(texts(index, encoder)) == 45
-        with pytest.raises(ValueError, match=r"cannot be written to .* \(Permission denied\)"):
-            add_passages(stamped(1), index, encoder)
-    finally:
-        for path in [index, *index.rglob("*")]:
-            path.chmod(0o755)
-
-
 def test_without_a_temporary_folder_the_error_says_what_to_set(
     index: Path, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,85 +510,3 @@ def test_a_document_named_like_an_error_is_no_full_disk(index: Path) -> None:
     for name in ("quota.txt", "disk full.txt", "No space left.txt"):
         with pytest.raises(ValueError, match=f"has no source '{name}'"):
             delete(index, [name])
-
-
-# Commands
-
-
-@pytest.fixture(scope="module")
-def with_minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    index = tmp_path_factory.mktemp("minilm") / "index"
-    build_from_passages(stamped(0), index)
-    return index
-
-
-def harmed(index: Path, how: str) -> None:
-    """Damage an index."""
-    manifest = index / "manifest.json"
-    if how == "fifo":
-        manifest.unlink()
-        os.mkfifo(manifest)
-    elif how == "deep":
-        manifest.write_text("[" * 100_000)
-    elif how == "types":
-        edit_manifest(index, lambda manifest: manifest.update(segments=5))
-    elif how == "settings":
-        search = {"nprobe": 10**30}
-        edit_manifest(index, lambda manifest: manifest["segments"][0].update(search=search))
-    elif how == "format 2":
-        edit_manifest(index, lambda manifest: manifest.update(format_version=2))
-    elif how == "flipped":
-        flip(one_of(index, "words/*.store"))
-    elif how == "cut":
-        file = one_of(index, "vectors/*.faiss")
-        file.write_bytes(file.read_bytes()[:30])
-        declare(index, "vectors/1.faiss")
-    elif how == "words":
-        edit_manifest(index, lambda manifest: manifest["words"].update(segments=[{}]))
-
-
-HARMS = ("fifo", "deep", "types", "settings", "format 2", "flipped", "cut", "words")
-
-
-@pytest.mark.parametrize("how", HARMS)
-def test_every_command_refuses_a_harmed_index_in_one_line(
-    with_minilm: Path, tmp_path: Path, run: Callable[..., Ran], how: str
-) -> None:
-    index = Path(shutil.copytree(with_minilm, tmp_path / "index"))
-    (tmp_path / "new.txt").write_text("Something new.")
-    harmed(index, how)
-    for command in (
-        ("index", "add", tmp_path / "new.txt", "--index", index),
-        ("index", "delete", "1.txt", "--index", index),
-        ("search", "stamp", "--index", index),
-        ("index", "info", index),
-        ("index", "verify", index),
-    ):
-        with at_most(60):
-            ran = run(*command)
-        if command[1] == "info" and how in ("settings", "flipped", "cut"):
-            assert ran.code == 0  # it reads the manifest alone
-        elif command[1] == "verify":
-            assert ran.code in (1, 2)
-            assert "Traceback" not in ran.out + ran.err
-        else:
-            one_line(ran, ran.code, str(index))
-            assert ran.code in (1, 2)
-
-
-def test_a_build_over_a_link_is_refused_in_one_line(
-    with_minilm: Path, tmp_path: Path, victim: Path, run: Callable[..., Ran]
-) -> None:
-    index = Path(shutil.copytree(with_minilm, tmp_path / "index"))
-    (tmp_path / "new.txt").write_text("Something new.")
-    (index / ".work").symlink_to(victim)
-    before = files(victim)
-    for command in (
-        ("index", "build", tmp_path / "new.txt", "--out", index),
-        ("index", "add", tmp_path / "new.txt", "--index", index),
-        ("index", "delete", "1.txt", "--index", index),
-    ):
-        ran = run(*command)
-        one_line(ran, ran.code, ".work is a link or of another kind than in an index: remove it")
-        assert ran.code in (1, 2)
-    assert files(victim) == before

@@ -1,14 +1,9 @@
 """Changing an index: what is kept, what goes, and what a fault at any moment leaves."""
 
-import json
 import os
-import random
 import shutil
-import signal
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +11,11 @@ import faiss
 import numpy as np
 import pytest
 from indexing import (
-    MOMENTS,
     HashEncoder,
     files,
     flip,
-    keep_writing,
     one_of,
     stamped,
-    start,
     texts,
 )
 
@@ -35,7 +27,6 @@ from hopgate.retrievers.building import (
     build_index,
     compact,
     delete,
-    sync,
 )
 from hopgate.retrievers.index import verifying
 from hopgate.retrievers.index.manifest import info
@@ -108,17 +99,6 @@ def test_names_that_are_not_utf_8_name_documents_too(tmp_path: Path, encoder: Ha
         build_from_passages(stamped(0), docs / "index", encoder)
 
 
-def test_a_build_of_other_documents_takes_over_the_vectors_it_can(
-    index: Path, encoder: HashEncoder
-) -> None:
-    passages = [*stamped(0)[2:], make_passage("New", "entirely new", "new.txt")]
-    report = build_from_passages(passages, index, encoder)
-    assert (report.added, report.removed, report.encoded) == (1, 2, 1)
-    ((best,),) = Index.open(index, encoder).search(["Doc 3 stamp 0 of document 3"], 1, "dense")
-    assert best["source"] == "3.txt"
-    assert verify(index, encoder).problems == []
-
-
 def test_an_index_of_another_encoder_is_encoded_anew(index: Path) -> None:
     with pytest.raises(ValueError, match=r"was built with encoder hash, .* or add --replace"):
         build_from_passages(stamped(0), index, HashEncoder(dimension=8))
@@ -126,14 +106,6 @@ def test_an_index_of_another_encoder_is_encoded_anew(index: Path) -> None:
     assert (report.changed, report.encoded) == (True, 5)
     with pytest.raises(ValueError, match="built with dimension 8, and encoder hash has 16"):
         Index.open(index, HashEncoder())
-
-
-def test_documents_are_deleted_by_name_and_by_pattern(index: Path, encoder: HashEncoder) -> None:
-    report = delete(index, ["0.txt", "[12].txt"])
-    assert (report.removed, report.passages) == (3, 2)
-    assert texts(index, encoder) == ["stamp 0 of document 3", "stamp 0 of document 4"]
-    assert delete(index, ids=[stamped(0)[4]["id"]]).passages == 1
-    assert verify(index, encoder).problems == []
 
 
 def test_compacting_removes_from_the_disk_what_was_deleted(
@@ -157,55 +129,12 @@ def test_compacting_removes_from_the_disk_what_was_deleted(
     assert verify(index, encoder).problems == []
 
 
-def test_content_of_two_documents_goes_with_the_last_of_them(
-    index: Path, encoder: HashEncoder
-) -> None:
-    shared = [make_passage("Same", "the same words", name) for name in ("a.txt", "b.txt")]
-    assert add_passages(shared, index, encoder).duplicates == 1
-    for name in ("a.txt", "b.txt"):
-        (hits,) = Index.open(index, encoder).search(["words"], 9, "dense", {"source": name})
-        assert [hit["text"] for hit in hits] == ["the same words"]
-    assert delete(index, ["a.txt"]).removed == 0
-    (hits,) = Index.open(index, encoder).search(["words"], 9, "dense", {"title": "Same"})
-    assert [hit["source"] for hit in hits] == ["b.txt"]
-    assert delete(index, ["b.txt"]).removed == 1
-
-
-def test_what_cannot_be_deleted_is_named_and_nothing_changes(index: Path) -> None:
-    before = files(index)
-    for sources, ids, message in (
-        (["gone.txt"], [], "has no source 'gone.txt'"),
-        ([], ["0123456789abcdef"], "has no passage with the id '0123456789abcdef'"),
-        (["*"], [], "would delete every passage"),
-        ([], [], "nothing to delete"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            delete(index, sources, ids)
-    assert files(index) == before
-
-
-def test_a_change_of_no_index_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no index at"):
-        add_passages(stamped(0), tmp_path / "gone")
-    with pytest.raises(ValueError, match="there is no index at"):
-        delete(tmp_path / "gone", ["a"])
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_damaged_index_is_not_built_upon(index: Path, encoder: HashEncoder) -> None:
     flip(one_of(index, "vectors/*.faiss"))
     with pytest.raises(ValueError, match=r"1\.faiss has changed since it was written"):
         add_passages(stamped(1), index, encoder)
     assert build_from_passages(stamped(0), index, encoder).encoded == 5
     assert verify(index, encoder).problems == []
-
-
-def test_the_folder_has_the_files_of_the_manifest_and_no_others(
-    index: Path, encoder: HashEncoder
-) -> None:
-    for stamp in range(1, 5):
-        add_passages(stamped(stamp), index, encoder)
-        assert files(index).keys() == info(index)["files"].keys() | {"manifest.json"}
 
 
 def test_halves_of_characters_and_overlong_sources_are_no_damage(
@@ -220,63 +149,7 @@ def test_halves_of_characters_and_overlong_sources_are_no_damage(
     assert verify(index, encoder).problems == []
 
 
-def test_sync_follows_a_folder(tmp_path: Path, encoder: HashEncoder) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "index"
-    docs.mkdir()
-    for name in ("a", "b", "c"):
-        (docs / f"{name}.txt").write_text(f"stamp of {name}")
-    build_index([docs], out, encoder)
-    add_passages([make_passage("T", "stamp of elsewhere", "other.txt")], out, encoder)
-    assert not sync(docs, out, encoder).changed
-    (docs / "a.txt").unlink()
-    (docs / "b.txt").write_text("stamp of b, changed")
-    (docs / "d.txt").write_text("stamp of d")
-    report = sync(docs, out, encoder)
-    assert (report.added, report.removed, report.encoded, report.unchanged) == (2, 2, 2, 1)
-    assert texts(out, encoder) == [
-        "stamp of b, changed",
-        "stamp of c",
-        "stamp of d",
-        "stamp of elsewhere",
-    ]
-    assert not sync(docs, out, encoder).changed
-
-
-def test_sync_removes_nothing_while_another_folder_is_missing(
-    tmp_path: Path, encoder: HashEncoder
-) -> None:
-    one, two, out = tmp_path / "one", tmp_path / "two", tmp_path / "index"
-    for docs in (one, two):
-        docs.mkdir()
-        (docs / f"{docs.name}.txt").write_text(f"stamp of {docs.name}")
-    build_index([one, two], out, encoder)
-    one.rename(tmp_path / "unmounted")
-    assert not sync(two, out, encoder).changed
-    (tmp_path / "unmounted").rename(one)
-    (one / "one.txt").unlink()
-    assert sync(two, out, encoder).removed == 1
-
-
 # Verifying
-
-
-@pytest.mark.parametrize("factory", ["Flat", "IVF2,SQ8"])
-def test_verify_finds_a_flipped_byte_in_every_file(
-    tmp_path: Path, encoder: HashEncoder, factory: str
-) -> None:
-    index = tmp_path / "index"
-    passages = [make_passage("T", f"text {number}") for number in range(100)]
-    build_from_passages(passages, index, encoder, factory=factory)
-    assert verify(index, encoder).problems == []
-    paths = sorted(file for file in index.rglob("*") if file.is_file() and file.name != ".lock")
-    assert len(paths) == len(info(index)["files"]) + 1
-    for file in paths:
-        for at in (0, file.stat().st_size // 2, -1):
-            flip(file, at)
-            problems = verify(index, encoder).problems
-            assert any(file.name in problem for problem in problems), (file, at)
-            flip(file, at)
-    assert verify(index, encoder).problems == []
 
 
 def test_verify_finds_vectors_of_other_passages(index: Path, encoder: HashEncoder) -> None:
@@ -306,42 +179,6 @@ def test_verify_begins_anew_when_the_index_changes_meanwhile(
 
 
 # Faults
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_writer_killed_at_a_moment_leaves_the_old_index(
-    index: Path, encoder: HashEncoder, moment: str
-) -> None:
-    before = texts(index, encoder)
-    writer, _ = start(keep_writing, index, moment)
-    writer.join(timeout=60)
-    assert writer.exitcode == -signal.SIGKILL
-    assert texts(index, encoder) == before
-    assert verify(index, encoder).problems == []
-    report = add_passages(stamped(1), index, encoder)
-    assert (report.version, report.added, report.removed) == (2, 5, 5)
-    assert files(index).keys() == info(index)["files"].keys() | {"manifest.json"}
-
-
-def test_a_writer_killed_at_any_time_leaves_the_old_or_the_new(
-    index: Path, encoder: HashEncoder
-) -> None:
-    chance = random.Random(6)
-    seen = set()
-    for _ in range(6):
-        writer, stamps = start(keep_writing, index, "never")
-        for _ in range(chance.randint(1, 4)):
-            stamps.recv()
-        time.sleep(chance.uniform(0, 0.1))
-        writer.kill()
-        writer.join(timeout=60)
-        found = texts(index, encoder)
-        stamps_found = {text.split()[1] for text in found}
-        assert len(stamps_found) == 1
-        assert len(found) == 5
-        assert verify(index, encoder).problems == []
-        seen |= stamps_found
-    assert len(seen) > 1
 
 
 def test_a_killed_build_goes_on_where_it_was(tmp_path: Path, encoder: HashEncoder) -> None:
@@ -408,37 +245,6 @@ def test_a_second_writer_is_told_who_is_first(index: Path, encoder: HashEncoder)
     assert add_passages(stamped(1), index, encoder).version == 2
 
 
-def test_readers_go_on_during_changes_and_see_one_version_each(
-    index: Path, encoder: HashEncoder
-) -> None:
-    faults: list[BaseException] = []
-    seen: list[set[str]] = []
-    done = threading.Event()
-
-    def read() -> None:
-        try:
-            while not done.is_set():
-                opened = Index.open(index, encoder)
-                for mode in ("dense", "bm25", "hybrid"):
-                    (hits,) = opened.search(["stamp document"], k=9, mode=mode)
-                    assert len(hits) == 5
-                    seen.append({hit["text"].split()[1] for hit in hits})
-        except BaseException as error:
-            faults.append(error)
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for stamp in range(1, 9):
-        add_passages(stamped(stamp), index, encoder)
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert faults == []
-    assert all(len(stamps) == 1 for stamps in seen)
-    assert len(set().union(*seen)) > 2
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of one MiB."""
@@ -470,17 +276,6 @@ def filled_index() -> faiss.Index:
     return index
 
 
-def test_a_full_disk_is_known_by_every_sign(small_disk: Path) -> None:
-    writers: list[Callable[[Path], object]] = [
-        lambda file: np.save(file, np.zeros(1 << 20)),
-        lambda file: file.write_bytes(bytes(1 << 21)),
-    ]
-    for number, write in enumerate(writers):
-        with pytest.raises(RuntimeError, match="the disk is full"), explained(small_disk):
-            write(small_disk / f"{number}.npy")
-        (small_disk / f"{number}.npy").unlink()
-
-
 @pytest.mark.parametrize("pages", [0, 1, 100])
 def test_a_disk_that_is_full_at_the_last_byte_of_an_index_is_noticed(
     small_disk: Path, pages: int
@@ -501,18 +296,6 @@ def test_a_disk_that_is_full_at_the_last_byte_of_an_index_is_noticed(
 
 def of(hits: list[Hit]) -> list[str]:
     return [hit["text"] for hit in hits]
-
-
-@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
-def test_a_filter_lets_through_only_what_it_names(
-    index: Path, encoder: HashEncoder, mode: str
-) -> None:
-    opened = Index.open(index, encoder)
-    (hits,) = opened.search(["stamp document"], 9, mode, {"source": "3.txt"})
-    assert of(hits) == ["stamp 0 of document 3"]
-    assert opened.search(["stamp"], 9, mode, {"source": "3.txt", "title": "Doc 4"}) == [[]]
-    with pytest.raises(ValueError, match="unknown field 'colour' in where: use id, "):
-        opened.search(["stamp"], 9, mode, {"colour": "red"})
 
 
 def test_an_unknown_mode_is_refused(index: Path, encoder: HashEncoder) -> None:
@@ -609,13 +392,6 @@ def test_what_is_built_is_announced_before_it_starts(index: Path, encoder: HashE
     said: list[str] = []
     add_passages(stamped(1), index, encoder, announce=said.append)
     assert said == ["Flat: 5 vectors, few enough for exact search; about 0 MiB of memory"]
-
-
-def test_the_manifest_tells_the_whole_story(index: Path) -> None:
-    manifest = json.loads((index / "manifest.json").read_text())
-    assert manifest["format_version"] == 3
-    assert (manifest["sources"], manifest["passages"], manifest["auto"]) == (5, 5, True)
-    assert len(manifest["checksum"]) == 64
 
 
 def test_an_index_follows_its_folders_when_only_their_names_change(tmp_path: Path) -> None:

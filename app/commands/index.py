@@ -83,7 +83,13 @@ def build(
         if paths:
             build = partial(build_index, paths, workers=hands)
         report = build(
-            out, chosen, progress, factory, note, language=language or "", replace=replace
+            out,
+            chosen,
+            progress,
+            factory=factory,
+            announce=note,
+            language=language or "",
+            replace=replace,
         )
     output(report, _show_built)
 

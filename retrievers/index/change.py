@@ -8,9 +8,10 @@ ones; then the new manifest is published. If nothing changed, nothing is written
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import count
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from msgspec import structs
 
-from hopgate.common.errors import reason
 from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.base import Passage
@@ -27,7 +27,7 @@ from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
-from hopgate.retrievers.encoders import Encoder, differ
+from hopgate.retrievers.encoders import EncodeProgress, Encoder, differ
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
@@ -45,6 +45,7 @@ from hopgate.retrievers.index.segments import (
     DEAD_SHARE,
     Segment,
     file_names,
+    is_in,
     merged_keys,
     to_merge,
     without,
@@ -56,7 +57,6 @@ from hopgate.retrievers.index.vectors import (
     FLAT,
     FLAT_UP_TO,
     Announce,
-    check_factory,
     choose,
     expected_memory,
 )
@@ -99,7 +99,7 @@ class Repeat:
     passages: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class BuildReport:
     """The result of a change.
 
@@ -128,26 +128,26 @@ class BuildReport:
     """
 
     path: str
-    version: int
-    changed: bool
-    encoder: str
-    factory: str
-    language: str
-    mode: str
-    mode_reason: str
-    files: int
-    new: int
-    updated: int
-    gone: int
-    unchanged: int
-    passages: int
-    added: int
-    removed: int
-    encoded: int
-    duplicates: int
-    repeats: list[Repeat]
-    skipped: list[SkippedFile]
-    ignored: list[IgnoredFiles]
+    version: int = 0
+    changed: bool = False
+    encoder: str = ""
+    factory: str = ""
+    language: str = ""
+    mode: str = ""
+    mode_reason: str = ""
+    files: int = 0
+    new: int = 0
+    updated: int = 0
+    gone: int = 0
+    unchanged: int = 0
+    passages: int = 0
+    added: int = 0
+    removed: int = 0
+    encoded: int = 0
+    duplicates: int = 0
+    repeats: list[Repeat] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    ignored: list[IgnoredFiles] = field(default_factory=list)
 
 
 class Change:
@@ -200,10 +200,9 @@ class Change:
         self._leaving = _NO_KEYS  # passages that may lose documents
         self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
         self._forgotten: Set[int] = frozenset()  # passages that go, whatever documents have them
-        self._new = self._updated = self._gone = 0
-        self._added: list[int] = []
-        self._removed: list[int] = []
-        self._moved = self._duplicates = self._encoded = 0
+        self._report = BuildReport(str(writer.folder))
+        self._added, self._removed = array("Q"), array("Q")
+        self._moved = False
         self._repeats: Counter[tuple[str, str]] = Counter()
 
     def close(self) -> None:
@@ -250,8 +249,8 @@ class Change:
 
     def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
         """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
-        self._updated = sum(map(self.words.has, sources))
-        self._new, self._gone = len(sources) - self._updated, len(gone)
+        self._report.updated = updated = sum(map(self.words.has, sources))
+        self._report.new, self._report.gone = len(sources) - updated, len(gone)
         self._replaced = sources | gone
         self._leaving = self.words.of("source", sorted(self._replaced))
 
@@ -273,9 +272,9 @@ class Change:
             for passages, vectors in batches:
                 self.incoming.put(passages)
                 keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
-                fresh = np.isin(keys, without(keys, self._held))
-                self._check_held(keys[~fresh], vectors[~fresh])
-                saved.keep(keys[fresh].tolist(), vectors[fresh])
+                held = is_in(keys, self._held)
+                self._check_held(keys[held], vectors[held])
+                saved.keep(keys[~held].tolist(), vectors[~held])
         except BaseException:
             saved.clear()
             raise
@@ -297,28 +296,25 @@ class Change:
         Raises:
             ValueError: No passage would be left, or a file of the index is damaged.
         """
-        before = self._manifest
+        before, report = self._manifest, self._report
         self._choose_language()
         self._compare()
-        held, removed = len(self._held), len(self._removed)
-        if not self._may_shrink and removed > held / 2:
+        report.added, report.removed = len(self._added), len(self._removed)
+        if not self._may_shrink and report.removed > len(self._held) / 2:
             raise ValueError(
-                f"this build would remove {removed:,} of the {held:,} passages of "
-                f"{self._writer.folder}: add --replace if that is meant, or use `hopgate index add`"
+                f"this build would remove {report.removed:,} of the {len(self._held):,} passages "
+                f"of {report.path}: add --replace if that is meant, or use `hopgate index add`"
             )
         if before and not self._differs(before):
-            return self._report(before, changed=False)
-        words = self._words_writer.commit()
-        keys = merged_keys(
-            without(self._held, merged_keys(np.array(self._removed, dtype=np.uint64))),
-            np.array(self._added, dtype=np.uint64),
-        )
+            return self._reported(before)
+        words, removed = self._words_writer.commit(), np.sort(self._removed)
+        keys = merged_keys(without(self._held, removed), np.array(self._added))
         if not len(keys):
             raise ValueError(
-                f"this would delete every passage of {self._writer.folder}: delete the folder "
-                "instead"
+                f"this would delete every passage of {report.path}: delete the folder instead"
             )
-        segments, dead = self._write_vectors(keys)
+        parts, dead = self._write_vectors(keys)
+        segments = [part.described for part in parts]
         mode, mode_reason = self._mode(words, keys)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -330,7 +326,7 @@ class Change:
             language=self.language,
             mode=mode,
             mode_reason=mode_reason,
-            background=self._background(segments, keys),
+            background=self._background(parts, keys),
             passages=len(keys),
             sources=len(words.sources()),
             roots=self.roots,
@@ -344,7 +340,8 @@ class Change:
         names = [f"{WORDS}/{file.name}" for file in words.files]
         names += [f"{VECTORS}/{name}" for each in segments for name in file_names(each)]
         self._writer.publish(manifest, [*names, dead] if dead else names)
-        return self._report(manifest, changed=True)
+        report.changed = True
+        return self._reported(manifest)
 
     def _choose_language(self) -> None:
         """Detect the language of a new index, and of one that grows by half at once."""
@@ -374,26 +371,17 @@ class Change:
         """Return whether the collection has become another, so that it has to be measured again."""
         return not self._manifest or self._new_language or len(self._added) >= len(keys) / 2
 
-    def _background(self, segments: Sequence[SegmentInfo], keys: Keys) -> list[float]:
+    def _background(self, parts: Sequence[Segment], keys: Keys) -> list[float]:
         """Measure the scores of unrelated questions, again in a collection that is another."""
         before = self._manifest.get("background") if self._manifest else None
         if before is not None and not self._is_another(keys):
             return before
-        dead = without(merged_keys(self._held, np.array(self._added, dtype=np.uint64)), keys)
-        folders = {self._segment_name: self._writer.work}  # moved when the change is published
-        parts = [
-            Segment(folders.get(each["name"], self._writer.folder) / VECTORS, each, dead)
-            for each in segments
-        ]
 
         def best(queries: Vectors) -> Sequence[float]:
             found = zip(*(part.search(queries, 1) for part in parts), strict=True)
             return [max(near[0][0] for near in each if near) for each in found]
 
-        try:
-            return measure(best, self.encoder.encode_queries)
-        except Exception:  # whatever an app's own encoder raises: all else is done
-            return []
+        return measure(best, self.encoder.encode_queries)
 
     def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
         """Choose the default mode, again when the collection has become another."""
@@ -403,32 +391,21 @@ class Change:
             return self._manifest["mode"], self._manifest["mode_reason"]
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
-        try:
-            return default_mode(passages, self.encoder, self.language)
-        except Exception as error:  # whatever an app's own encoder raises: all else is done
-            return "hybrid", f"the encoder could not be measured: {reason(error, 300)}"
+        return default_mode(passages, self.encoder, self.language)
 
-    def _report(self, manifest: Manifest, *, changed: bool) -> BuildReport:
+    def _reported(self, manifest: Manifest) -> BuildReport:
         repeats = self._repeats.most_common(_REPEATS_REPORTED)
-        return BuildReport(
-            path=str(self._writer.folder),
+        return replace(
+            self._report,
             version=manifest["version"],
-            changed=changed,
             encoder=manifest["encoder"]["name"],
             factory=manifest["factory"],
             language=manifest["language"],
             mode=manifest["mode"],
             mode_reason=manifest["mode_reason"],
             files=self.reading.files,
-            new=self._new,
-            updated=self._updated,
-            gone=self._gone,
             unchanged=self.unchanged,
             passages=manifest["passages"],
-            added=len(self._added),
-            removed=len(self._removed),
-            encoded=self._encoded,
-            duplicates=self._duplicates,
             repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
             skipped=self.reading.skipped,
             ignored=self.reading.ignored,
@@ -458,7 +435,7 @@ class Change:
     def _compare(self) -> None:
         """Put what is new or has moved, and remove what is gone."""
         stage, done = self.stage("indexing words"), 0
-        self._duplicates = len(self.incoming)
+        self._report.duplicates = len(self.incoming)
         for batch in chunks(self.incoming.merged(), _AT_A_TIME):
             self._change(dict(batch))
             done += len(batch)
@@ -477,19 +454,20 @@ class Change:
             places = rest = self._staying(key, had)
             if coming:
                 places = tuple(dict.fromkeys([*rest, *coming.places]))
-                self._duplicates -= not rest
-                self._count_repeats(places[0].source, coming.places)
+                self._report.duplicates -= not rest
+                others = {place.source for place in coming.places} - {places[0].source}
+                self._repeats.update((source, places[0].source) for source in others)
             if not places:
                 gone.append(key)
             elif set(places) != set(had):
                 put.append((key, structs.replace(coming or held[key], places=places)))
         moved = [key for key, _ in put if key in held]
-        self._added += [key for key, _ in put if key not in held]
-        self._removed += gone
-        self._moved += len(moved)
+        self._added.extend(key for key, _ in put if key not in held)
+        self._removed.extend(gone)
+        self._moved |= bool(moved)
         if put or gone:
-            self._words_writer.remove(gone)
-            self._words_writer.put(put, moved)
+            self._words_writer.remove([*gone, *moved])
+            self._words_writer.put(put)
 
     def _staying(self, key: int, places: tuple[Place, ...]) -> tuple[Place, ...]:
         if self._rebuild or key in self._forgotten:
@@ -503,11 +481,6 @@ class Change:
         held = np.intersect1d(np.fromiter(keys, dtype=np.uint64), self._held).tolist()
         return dict(zip(held, self.words.read(held, checked=True), strict=True))
 
-    def _count_repeats(self, first: str, places: Sequence[Place]) -> None:
-        """Count a passage that documents have in common with the first one."""
-        others = {place.source for place in places} - {first}
-        self._repeats.update((source, first) for source in others)
-
     # Vectors
 
     @cached_property
@@ -518,7 +491,7 @@ class Change:
         first = self._manifest["version"] + 1 if self._manifest else 1
         return next(name for name in map(str, count(first)) if name not in taken)
 
-    def _write_vectors(self, keys: Keys) -> tuple[list[SegmentInfo], str]:
+    def _write_vectors(self, keys: Keys) -> tuple[list[Segment], str]:
         """Encode passages without a vector, and write the segment that the change needs.
 
         Returns:
@@ -529,39 +502,37 @@ class Change:
         dead = without(stored, keys)
         folder = self._writer.folder / VECTORS
         parts = [Segment(folder, part.described, dead) for part in old.parts] if old else []
-        fresh, read = self._encode(without(np.array(self._added, dtype=np.uint64), stored))
+        fresh, read = self._encode(without(np.array(self._added), stored))
         merged = parts
         if not (self.rewrite or self._new_factory):
             merged = to_merge(parts, len(fresh), math.inf if self.factory else FLAT_UP_TO)
         staying = [part for part in parts if part not in merged and part.live]
-        segments = [part.described for part in staying]
-        if len(fresh) or any(part.live for part in merged):
-            segments.append(self._write_segment(merged, fresh, read, whole=not staying))
         dead = merged_keys(*(part.keys[~part.alive] for part in staying))
+        if len(fresh) or any(part.live for part in merged):
+            written = self._write_segment(merged, fresh, read, whole=not staying)
+            staying.append(Segment(self._writer.work / VECTORS, written, _NO_KEYS))
         if not len(dead):
-            return segments, ""
+            return staying, ""
         name = f"{VECTORS}/dead-{self._segment_name}.keys"
         write_keys(self._writer.work / name, dead)
-        return segments, name
+        return staying, name
 
     def _write_segment(
         self, old: Sequence[Segment], fresh: Keys, read: Callable[[slice], Vectors], *, whole: bool
     ) -> SegmentInfo:
         """Write the segment of this change, which has `whole` of the index or a part of it."""
-        stem = self._writer.work / VECTORS / self._segment_name
         rows, dimension = len(fresh) + sum(each.live for each in old), self._described["dimension"]
-        if not self.factory:
+        factory, why = self.factory, "as requested"
+        if not factory:
             factory, why = choose(rows, dimension)
-        else:
-            factory = self.factory if whole or rows > FLAT_UP_TO else FLAT
-            check_factory(factory, dimension)
-            why = "as requested"
+        elif not whole and rows <= FLAT_UP_TO:
+            factory = FLAT
         if whole or factory != FLAT:
             memory = expected_memory(factory, rows, dimension) / 2**20
             self._announce(f"{factory}: {why}; about {memory:,.0f} MiB of memory")
         write = partial(
             write_segment,
-            stem,
+            self._writer.work / VECTORS / self._segment_name,
             old=old,
             fresh=fresh,
             read=read,
@@ -587,31 +558,28 @@ class Change:
         """
         saved = Encoded(self._writer, self._described)
         waiting = fresh[~saved.has(fresh)]
-        self._encoded = len(waiting)
-        if len(waiting):
-            stage, done = self.stage("encoding passages"), len(fresh) - len(waiting)
-            stage(done, len(fresh))
-            parts = chunks(self.incoming.only(waiting), _BATCH)
-            batches = ([stored.passage(key) for key, stored in part] for part in parts)
-            for passages, vectors in self._encoded_batches(batches, done, len(fresh)):
-                saved.keep([key_of(each["id"]) for each in passages], vectors)
-                done += len(passages)
-                stage(done, len(fresh))
+        if not len(waiting):
+            return saved.ordered(fresh)
+        self._report.encoded = len(waiting)
+        stage, total = self.stage("encoding passages"), len(fresh)
+        done = total - len(waiting)
+
+        def further(now: int = 0, _: int = 0) -> None:
+            stage(done + now, total)
+
+        further()
+        parts = chunks(self.incoming.only(waiting), _BATCH)
+        batches = ([stored.passage(key) for key, stored in part] for part in parts)
+        for passages, vectors in self._encoded(batches, further):
+            saved.keep([key_of(each["id"]) for each in passages], vectors)
+            done += len(passages)
+            further()
         return saved.ordered(fresh)
 
-    def _encoded_batches(
-        self, batches: Iterable[list[Passage]], done: int, total: int
-    ) -> Iterator[tuple[list[Passage], Vectors]]:
-        """Yield each batch with its vectors, in order."""
-        encoder, stage = self.encoder, self.stage("encoding passages")
+    def _encoded(
+        self, batches: Iterable[list[Passage]], progress: EncodeProgress
+    ) -> Iterable[tuple[list[Passage], Vectors]]:
         if self.workers:
-            yield from encode_with(self.workers, encoder, batches)
-            return
-        for passages in batches:
-            yield passages, encoder.encode_passages(passages, _after(done, total, stage))
-            done += len(passages)
-
-
-def _after(done: int, total: int, stage: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Return the progress of a batch as that of the whole."""
-    return lambda now, _: stage(done + now, total)
+            return encode_with(self.workers, self.encoder, batches)
+        encode = self.encoder.encode_passages
+        return ((passages, encode(passages, progress)) for passages in batches)

@@ -207,7 +207,7 @@ def read(folder: Path) -> Manifest:
     Raises:
         ValueError: See `parse`, or it cannot be read.
     """
-    return parse(_content(folder), folder)
+    return parse(content(folder), folder)
 
 
 def parse(content: bytes, folder: Path | str) -> Manifest:
@@ -247,7 +247,8 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
     return manifest
 
 
-def _content(folder: Path) -> bytes:
+def content(folder: Path) -> bytes:
+    """Read the bytes of a manifest, one more than allowed at most."""
     file = folder / MANIFEST
     try:
         if not stat.S_ISREG(file.stat().st_mode):
@@ -342,7 +343,7 @@ def looks_like_one(folder: Path) -> bool | None:
     if not (folder / MANIFEST).exists():
         return None
     try:
-        manifest = _json(_content(folder), folder)
+        manifest = _json(content(folder), folder)
     except DamagedError:
         return False
     if not isinstance(manifest, dict) or not isinstance(manifest.get("encoder"), dict):

@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 import tantivy
 
-from hopgate.common.files import remove_folder
 from hopgate.common.words import spaced
 from hopgate.retrievers.base import Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
@@ -143,7 +142,7 @@ class Words:
         """Open the files; the folder of links goes at once, since they are mapped."""
         self.files, self.meta = files, meta
         self._analyzer = analyzer(language)
-        self._selections: dict[Filter, tantivy.Query] = {}
+        self._selection = lru_cache(_FILTERS_REMEMBERED)(self._select)  # a pattern lists sources
         with _opening_folder(files, meta) as folder, tantivy_faults():
             index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
@@ -234,15 +233,6 @@ class Words:
         """Return the keys of the passages with one of these exact values."""
         return self._keys(self._any(field, values))
 
-    def _selection(self, wanted: Filter) -> tantivy.Query:
-        """Return the query for what a filter allows; made once, since a pattern lists sources."""
-        found = self._selections.get(wanted)
-        if found is None:
-            if len(self._selections) >= _FILTERS_REMEMBERED:
-                self._selections.clear()
-            found = self._selections[wanted] = self._select(wanted)
-        return found
-
     def _select(self, wanted: Filter) -> tantivy.Query:
         """Make the query for what a filter allows.
 
@@ -316,9 +306,8 @@ class WordsWriter:
             self._schema = index.schema
             self._writer = index.writer(_HEAP_BYTES if small else _LARGE_HEAP_BYTES, threads)
 
-    def put(self, passages: Iterable[tuple[int, Stored]], replace: Sequence[int] = ()) -> None:
-        """Add passages; `replace` names those of them that are there already."""
-        self.remove(replace)
+    def put(self, passages: Iterable[tuple[int, Stored]]) -> None:
+        """Add passages; those that are there already have to be removed first."""
         with tantivy_faults():
             for key, stored in passages:
                 document = tantivy.Document()
@@ -412,21 +401,17 @@ def _opening_folder(files: Iterable[Path], meta: Mapping[str, Any]) -> Iterator[
     Raises:
         TemporaryFolderError: There is no place for it.
     """
-    folder = None
     try:
-        try:
-            folder = Path(tempfile.mkdtemp(prefix="hopgate-"))
-            (folder / _META).touch()
-        except OSError as error:
-            raise TemporaryFolderError(
-                "opening an index takes a small temporary folder, and none can be written "
-                f"({error.strerror}): set TMPDIR to a folder that can be written to"
-            ) from error
-        link(files, folder, meta)
-        yield folder
-    finally:
-        if folder:
-            remove_folder(folder)
+        made = tempfile.TemporaryDirectory(prefix="hopgate-", ignore_cleanup_errors=True)
+        (Path(made.name) / _META).touch()
+    except OSError as error:
+        raise TemporaryFolderError(
+            "opening an index takes a small temporary folder, and none can be written "
+            f"({error.strerror}): set TMPDIR to a folder that can be written to"
+        ) from error
+    with made as name:
+        link(files, Path(name), meta)
+        yield Path(name)
 
 
 @contextmanager

@@ -254,7 +254,8 @@ def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
     """
     sample = _spread(len(exact), _SAMPLE)
     queries, wide = exact[sample], min(_NEIGHBOURS + 1, len(exact))
-    truth = _others(_knn(queries, exact, wide)[0], sample)
+    faiss = load_faiss()
+    truth = _others(faiss.knn(queries, exact, wide, faiss.METRIC_INNER_PRODUCT)[1], sample)
     found: dict[str, Any] = {}
     for settings in _ladder(index):
         near = _others(Searcher(index, exact, settings).search(queries, wide)[0], sample)
@@ -283,13 +284,6 @@ def _ladder(index: faiss.Index) -> Iterator[dict[str, int]]:
 
 def _others(near: Positions, own: Positions) -> list[set[int]]:
     return [set(row[row != each].tolist()) for row, each in zip(near, own, strict=True)]
-
-
-def _knn(queries: Vectors, vectors: Vectors, k: int) -> tuple[Positions, Vectors]:
-    """Find the positions and inner products of the nearest by looking at every vector."""
-    faiss = load_faiss()
-    scores, near = faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
-    return near, scores
 
 
 class Allowed:
@@ -376,10 +370,9 @@ class Searcher:
         wide = min(k * self._settings.get("oversample", 1), len(self))
         near, scores = self._best_of(queries, self._nearest(queries, wide, allowed)[1], k)
         short = (near < 0).any(axis=1)  # too few lists were looked at
-        if short.any() and allowed is None:
-            near[short], scores[short] = _knn(queries[short], self.exact, k)
-        elif short.any() and allowed is not None:
-            near[short], scores[short] = self._best_of(queries[short], allowed.positions, k)
+        if short.any():
+            rest = np.arange(len(self)) if allowed is None else allowed.positions
+            near[short], scores[short] = self._best_of(queries[short], rest, k)
         return near, scores
 
     def _nearest(self, queries: Vectors, k: int, allowed: Allowed | None) -> tuple[Any, Any]:

@@ -11,10 +11,10 @@ import numpy as np
 from hopgate.retrievers.encoders import Encoder, differ
 from hopgate.retrievers.index.manifest import (
     MANIFEST,
-    MAX_MANIFEST_BYTES,
     DamagedError,
     Manifest,
     changed_files,
+    content,
     info,
     to_bytes,
 )
@@ -73,34 +73,23 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
 
 
 def _checked(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
-    manifest = info(folder)
-    problems = _manifest_problems(folder) + [
-        f"{name} {_CHANGED}" for name in changed_files(folder, manifest)
-    ]
-    sampled = 0
+    manifest, sampled = info(folder), 0
+    problems = _manifest_problems(folder)
+    problems += [f"{name} {_CHANGED}" for name in changed_files(folder, manifest)]
     if not problems:
-        loaded = matching_encoder(folder, manifest, encoder)
         sampled = min(SAMPLE, manifest["passages"])
+        loaded = matching_encoder(folder, manifest, encoder)
         problems = _disagreements(folder, manifest, loaded)
-    return VerifyReport(
-        path=str(folder),
-        version=manifest["version"],
-        passages=manifest["passages"],
-        files=len(manifest["files"]) + 1,
-        sampled=sampled,
-        problems=problems,
-    )
+    version, passages, files = manifest["version"], manifest["passages"], len(manifest["files"]) + 1
+    return VerifyReport(str(folder), version, passages, files, sampled, problems)
 
 
 def _manifest_problems(folder: Path) -> list[str]:
-    """Return the problems of the manifest as a file; none for one that `info` refuses to read."""
-    file = folder / MANIFEST
+    """Return the problems of the manifest as a file."""
     try:
-        if not file.is_file() or file.stat().st_size > MAX_MANIFEST_BYTES:
-            return []
-        found = file.read_bytes()
+        found = content(folder)
         whole = found == to_bytes(json.loads(found))
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):
         whole = False
     return [] if whole else [f"{MANIFEST} {_CHANGED}"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, remove_folder, sha256, write_atomic
+from hopgate.common.files import remove_folder, sha256, write_atomic
 from hopgate.retrievers.index.manifest import (
     FILE_NAME,
     MANIFEST,
@@ -204,23 +204,17 @@ def unwritable(folder: Path, error: OSError) -> str:
 
 def _sign(folder: Path, doing: str) -> None:
     """Record who holds the lock, for the error message other writers get."""
-    holder = {
-        "doing": doing,
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    holder = f"`{doing}` (process {os.getpid()} on {socket.gethostname()}, since {since})"
     with suppress(OSError):
-        write_atomic(folder / HOLDER, json_bytes(holder))
+        write_atomic(folder / HOLDER, json.dumps(holder).encode())
 
 
 def _holder(folder: Path) -> str:
-    try:
-        with (folder / HOLDER).open("rb") as handle:
-            found = json.loads(handle.read(_MAX_HOLDER_BYTES))
-        return "`{doing}` (process {pid} on {host}, since {since})".format(**found)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return "another process"
+    with suppress(OSError, ValueError, RecursionError), (folder / HOLDER).open("rb") as handle:
+        if isinstance(holder := json.loads(handle.read(_MAX_HOLDER_BYTES)), str):
+            return holder
+    return "another process"
 
 
 def check_replaceable(folder: Path) -> None:
