@@ -60,10 +60,10 @@ class BuildOptions(TypedDict, total=False):
     """Further options of a build.
 
     Attributes:
-        factory: FAISS's factory string; by default what suits the collection.
-        announce: Told, before the vectors are indexed, what is built, why, and the memory it
-            will take.
-        language: One of `LANGUAGES`; by default what is detected when the index is made.
+        factory: FAISS's factory string; by default one that suits the collection.
+        announce: Called, before the vectors are indexed, with a line on which FAISS index is
+            built, why, and the memory it will take.
+        language: One of `LANGUAGES`; by default detected when the index is made.
         replace: Allow a build that changes the encoder of the index, or removes most of its
             passages.
     """
@@ -86,7 +86,7 @@ def build_index(
     """Build an index from files and folders; an index already at `out` is brought up to date.
 
     `out`, FAISS and the encoder are checked before the first file is read. Passages that the index
-    at `out` already has are not encoded again. A killed build resumes with what is not encoded yet.
+    at `out` already has are not encoded again. A killed build resumes with the rest.
 
     Args:
         paths: Files, or folders of them, see `load_documents`.
@@ -94,7 +94,7 @@ def build_index(
         encoder: See `load_encoder`, or one that is loaded; None for that of the index at `out`,
             else `minilm`.
         progress: Called as the work goes on.
-        workers: Who reads and encodes, see `LocalWorkers`; None for this process. The index is the
+        workers: Read and encode, see `LocalWorkers`; None for this process. The index is the
             same.
         options: See `BuildOptions`.
 
@@ -159,7 +159,7 @@ def build_from_vectors(
     Args:
         files: .parquet or .npy files.
         out: The folder of the index.
-        encoder: What the vectors come from, see `build_index`.
+        encoder: The encoder that made the vectors, see `build_index`.
         progress: Called as the work goes on.
         options: See `BuildOptions`.
 
@@ -199,7 +199,7 @@ def add(
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
-        announce: Told what is built.
+        announce: See `BuildOptions`.
         workers: See `build_index`.
 
     Raises:
@@ -249,7 +249,7 @@ def sync(
 ) -> BuildReport:
     """Make an index follow a folder: add its new files, replace changed ones, remove those gone.
 
-    A file whose size and time are those of last time is not read. Documents that were added from
+    A file whose size and time have not changed is not read. Documents that were added from
     elsewhere stay. A file that cannot be read is reported, and its old passages stay. While another
     folder of the index is missing (a disk that is not mounted, say), no document is removed.
 
@@ -258,7 +258,7 @@ def sync(
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
-        announce: Told what is built.
+        announce: See `BuildOptions`.
 
     Raises:
         ValueError: There is no such index or folder, or no file of a known kind is left in it.
@@ -304,8 +304,8 @@ def delete(
 ) -> BuildReport:
     """Delete documents or single passages from an index.
 
-    A passage that another document contains too stays, as that document's. No search finds what
-    was deleted; the disk still has it until `compact` or a later change writes its segment again.
+    A passage that another document contains too stays, as that document's. No search finds a
+    deleted passage; it stays on disk until `compact` or a later change rewrites its segment.
 
     Args:
         index: The folder of the index.
@@ -339,7 +339,7 @@ def delete(
 def compact(
     index: Path | str, progress: BuildProgress | None = None, announce: Announce | None = None
 ) -> BuildReport:
-    """Write an index again without what was deleted, in as few segments as possible.
+    """Rewrite an index without deleted passages, in as few segments as possible.
 
     Raises:
         ValueError: There is no such index, or it is damaged.
@@ -542,7 +542,7 @@ def _stamp(stamp: Stamp | None) -> str:
 
 
 def check_apart(out: Path | str, paths: Sequence[Path | str]) -> None:
-    """Raise ValueError if an index is or contains what is indexed."""
+    """Raise ValueError if an index is or contains one of the paths to be indexed."""
     target = Path(out).expanduser().resolve()
     for path in paths:
         if Path(path).resolve().is_relative_to(target) and not is_store(out):

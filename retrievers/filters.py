@@ -41,7 +41,7 @@ def parse_where(*given: Where | Filter | None) -> Filter:
     """Combine filters into one that matches what all of them match.
 
     Args:
-        given: Filters as people write them, or parsed ones; None is no filter.
+        given: Filters as people write them, or parsed ones; None means no filter.
 
     Raises:
         ValueError: A filter is not a mapping, or has an unknown field or a value that is not
@@ -136,7 +136,7 @@ class Filtered:
         return [[hit for hit in hits if matches(hit, self._wanted)] for hits in found]
 
     def look(self, queries: Sequence[str], k: int) -> list[Look]:
-        """Search as `search` does, and say what the retriever has to do with each query."""
+        """Search as `search` does, and say whether the retriever is about each query."""
         found = self._looks(queries, k, where=self._wanted)
         return [
             each._replace(hits=[hit for hit in each.hits if matches(hit, self._wanted)])

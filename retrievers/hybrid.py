@@ -15,7 +15,7 @@ K1, B = 1.2, 0.75
 
 
 def length_norm(length: int, average: float) -> float:
-    """Return what BM25 adds to a word's count, so that long passages count for less."""
+    """Return the term that BM25 adds to a word's count, so that long passages count for less."""
     return K1 * (1 - B + B * length / average)
 
 

@@ -58,7 +58,7 @@ def watch(
     pending, tried = True, -RETRY_SECONDS
     while not stop.is_set():
         followed = _identity(top)
-        if followed is None:  # only `update` can say what that means
+        if followed is None:  # `update` names the problem
             pending, tried = not update(), time.monotonic()
             stop.wait(RETRY_SECONDS)
             continue

@@ -422,7 +422,7 @@ def test_a_large_damaged_file_of_the_right_size_is_refused(
         ({"passages": "many"}, "passages of manifest.json: Input should be a valid integer"),
         ({"passages": True}, "passages of manifest.json: Input should be a valid integer"),
         ({"dead": "vectors/dead-9.keys"}, "files of manifest.json: 'vectors/dead-9.keys' is mis"),
-        ({"files": {"../x": {"bytes": 1, "sha256": ""}}}, "lists '../x', which is no file of an"),
+        ({"files": {"../x": {"bytes": 1, "sha256": ""}}}, "lists '../x', which is not a file of"),
     ],
 )
 def test_a_manifest_of_other_types_is_damaged(

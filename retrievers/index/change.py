@@ -1,4 +1,4 @@
-"""One change of an index: which passages come, stay and go, and the files that this makes.
+"""One change of an index: which passages come, stay and go, and the files to write.
 
 Every change goes the same way. Tantivy gets the passages that are new or moved and drops those that
 are gone; passages without a vector are encoded; the new vectors become a segment, merged with small
@@ -169,7 +169,7 @@ class Change:
         language: One of `LANGUAGES`; empty for that of the index, or the one detected.
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
-        workers: Who reads and encodes; None for this process.
+        workers: Read and encode; None for this process.
         mode: The default mode and the reason; None to measure it.
     """
 
@@ -433,7 +433,7 @@ class Change:
         return writer
 
     def _compare(self) -> None:
-        """Put what is new or has moved, and remove what is gone."""
+        """Put new and moved passages, and remove those that are gone."""
         stage, done = self.stage("indexing words"), 0
         self._report.duplicates = len(self.incoming)
         for batch in chunks(self.incoming.merged(), _AT_A_TIME):

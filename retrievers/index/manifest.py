@@ -111,7 +111,7 @@ class FileInfo(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What `manifest.json` contains.
+    """The content of `manifest.json`.
 
     Attributes:
         format_version: `FORMAT_VERSION`.
@@ -121,16 +121,16 @@ class Manifest(TypedDict):
         factory: FAISS's factory string of the largest segment.
         auto: Whether the factory was chosen for the collection.
         language: Chooses the analyzer of the words.
-        mode: The mode that `auto` means.
+        mode: The default mode, `auto`.
         mode_reason: Why.
-        background: What questions that it does not answer score in it, see `retrievers.coverage`;
-            empty if the encoder could not be measured.
+        background: Scores of unrelated questions, see `retrievers.coverage`; empty if the encoder
+            could not be measured.
         passages: How many there are.
         sources: How many documents they come from.
         roots: Folders that were indexed.
         segments: See `SegmentInfo`.
         dead: The file under `vectors/` with the keys of deleted vectors; empty if there are none.
-        words: What Tantivy's `meta.json` contains.
+        words: The content of Tantivy's `meta.json`.
         created: Time of the last change, UTC, ISO 8601.
         files: Every file, by its path below the folder.
         checksum: SHA-256 of all the rest.
@@ -177,7 +177,7 @@ def info(path: Path | str) -> Manifest:
     """Read the manifest of an index and look at the sizes of its files, without opening it.
 
     Raises:
-        ValueError: The folder is missing, is no index, is half-written, or is of another format
+        ValueError: The folder is missing, is not an index, is half-written, or has another format
             version.
     """
     folder = Path(path).expanduser()
@@ -211,7 +211,7 @@ def read(folder: Path) -> Manifest:
 
 
 def parse(content: bytes, folder: Path | str) -> Manifest:
-    """Parse what `manifest.json` contains.
+    """Parse the content of `manifest.json`.
 
     Args:
         content: The bytes of the file.
@@ -239,7 +239,9 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
         raise damaged(folder, f"{field} of {MANIFEST}: {first['msg']}") from None
     for name in manifest["files"]:
         if not FILE_NAME.fullmatch(name):
-            raise damaged(folder, f"{MANIFEST} lists {name[:80]!r}, which is no file of an index")
+            raise damaged(
+                folder, f"{MANIFEST} lists {name[:80]!r}, which is not a file of an index"
+            )
     needed = [f"{VECTORS}/{each['name']}.keys" for each in manifest["segments"]]
     for name in [*needed, *filter(None, [manifest["dead"]])]:
         if name not in manifest["files"]:
@@ -355,7 +357,7 @@ def looks_like_one(folder: Path) -> bool | None:
 
 
 def describe(encoder: Encoder) -> EncoderInfo:
-    """Return what the manifest says about an encoder."""
+    """Return the manifest's entry for an encoder."""
     found = {name: getattr(encoder, name) for name in EncoderInfo.__annotations__}
     return cast(EncoderInfo, found)
 

@@ -74,11 +74,11 @@ class Parts(NamedTuple):
 class Index:
     """An index opened for searching, from any number of threads. Open one with `load_index`.
 
-    It stays as it was when it was opened, whatever becomes of the folder.
+    It stays as it was when it was opened, whatever happens to the folder.
 
     Attributes:
         path: Its folder.
-        manifest: What `info` gives.
+        manifest: See `info`.
         encoder: The encoder of its vectors, which encodes queries too.
     """
 
@@ -97,7 +97,7 @@ class Index:
                 loaded; it must be the same model (for one that has moved, say).
 
         Raises:
-            ValueError: The folder is missing, is no index, is damaged, is of another format
+            ValueError: The folder is missing, is not an index, is damaged, has another format
                 version, or was built with another encoder.
             RuntimeError: FAISS or the encoder is missing.
         """
@@ -125,11 +125,11 @@ class Index:
         """Find the best passages for each query.
 
         Args:
-            queries: Search texts; what is over the encoder's `max_tokens` is cut.
+            queries: Search texts; each is cut at the encoder's `max_tokens`.
             k: Passages for each query, at least 1; more than there are gives all.
             mode: `dense` (the highest inner product of vectors), `bm25` (words in common) or
                 `hybrid` (both, by reciprocal rank); None for the index's default.
-            where: What passages must fulfil, see `parse_where`: `{"source": "a.pdf"}`.
+            where: A filter that passages must match, see `parse_where`: `{"source": "a.pdf"}`.
 
         Returns:
             For each query, in order, its hits, best first.
@@ -152,7 +152,7 @@ class Index:
 
     @property
     def background(self) -> Sequence[float]:
-        """What unrelated questions score, see `retrievers.coverage`; empty if that says nothing."""
+        """Scores of unrelated questions, see `retrievers.coverage`; empty if they say nothing."""
         return background_of(self.manifest)
 
     def _dense(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:

@@ -1,6 +1,6 @@
 """The vectors of an index: immutable segments, each a FAISS index with the keys of its vectors.
 
-Each change writes at most one segment. Those that are no larger than what is written are merged
+Each change writes at most one segment. Those that are no larger than the new one are merged
 into it, so that there are few: about as many as the index has doublings.
 """
 
@@ -226,7 +226,7 @@ def write_segment(
 def to_merge(parts: Sequence[Segment], fresh: int, exact_up_to: float) -> list[Segment]:
     """Choose the segments to write again together with new vectors.
 
-    These are the ones with many deleted vectors, those no larger than what is written anyway, and
+    These are the ones with many deleted vectors, those no larger than the part written anyway, and
     all exact ones when together they are too large for exact search.
 
     Args:

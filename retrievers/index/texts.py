@@ -74,8 +74,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         source: The path of its file relative to the indexed folder; may be empty.
         page: Its page, counted from 1; None without pages.
         section: The headings above the passage; may be empty.
-        stamp: The size and time of the file when it was read, by which `sync` sees a change; empty
-            for what is no file of an indexed folder.
+        stamp: Size and time of the file when it was read, by which `sync` detects a change; empty
+            unless it is a file of an indexed folder.
     """
 
     source: str
@@ -234,10 +234,10 @@ class Words:
         return self._keys(self._any(field, values))
 
     def _select(self, wanted: Filter) -> tantivy.Query:
-        """Make the query for what a filter allows.
+        """Make the query that selects what a filter allows.
 
-        Tantivy knows the values of a passage, and not which of them belong to one place; where
-        that matters, passages with several places are looked at one by one.
+        Tantivy knows the values of a passage, but not which of them belong to the same place; where
+        that matters, passages with several places are checked one by one.
         """
         if not wanted:
             return tantivy.Query.all_query()
@@ -368,7 +368,7 @@ def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
 
 
 def _check_store(file: Path) -> None:
-    """Check the one length in a file that Tantivy allocates memory for without looking.
+    """Check the one length in a file that Tantivy allocates memory for unchecked.
 
     At the end of a file stand its footer, the footer's length and a magic number; before them, the
     footer of the store with the offset of its skip index, which begins with how many layers it has.
@@ -416,7 +416,7 @@ def _opening_folder(files: Iterable[Path], meta: Mapping[str, Any]) -> Iterator[
 
 @contextmanager
 def tantivy_faults() -> Iterator[None]:
-    """Raise UnreadableError for Tantivy's errors, and for panics, which are no `Exception`."""
+    """Raise UnreadableError for Tantivy's errors and panics, which are not `Exception`s."""
     try:
         yield
     except UnreadableError:

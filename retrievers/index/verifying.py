@@ -36,7 +36,7 @@ class VerifyReport:
         passages: How many there are.
         files: Files that were hashed.
         sampled: Passages that were encoded again.
-        problems: What is wrong, each beginning with the name of the file; empty if all is well.
+        problems: Each begins with the name of the file; empty if all is well.
     """
 
     path: str
@@ -52,14 +52,14 @@ def verify(path: Path | str, encoder: str | Encoder | None = None) -> VerifyRepo
 
     Hashed is every file, and the manifest by its own checksum. Then vectors and passages must have
     the same keys, and some passages are looked at: their ids must be the hashes of their content,
-    and their vectors what the encoder returns for them.
+    and their vectors those that the encoder returns.
 
     Args:
         path: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
 
     Returns:
-        What was looked at, and what is wrong.
+        The number of files and passages checked, and the problems.
 
     Raises:
         ValueError: There is no index, or it is of another format version or encoder.
@@ -95,7 +95,7 @@ def _manifest_problems(folder: Path) -> list[str]:
 
 
 def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> list[str]:
-    """Compare words with vectors, and some vectors with what the encoder returns now."""
+    """Compare words with vectors, and some vectors with new ones of the encoder."""
     _, words, vectors = Parts.open(folder, manifest)
     keys = words.keys()
     if not np.array_equal(keys, vectors.keys()):

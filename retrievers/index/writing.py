@@ -2,8 +2,8 @@
 
 A writer makes its files in `.work`, moves them beside those of the index under names that were
 never used, and then replaces the manifest. Whoever kills it leaves the index as it was; the next
-writer clears away what the killed one left. Readers take no lock: they have mapped their files,
-which a system keeps until they are done.
+writer removes whatever is left over. Readers take no lock: they have mapped their files, which the
+system keeps until they are done.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from hopgate.retrievers.index.texts import UnreadableError
 LOCK = ".lock"
 HOLDER = ".writer.json"
 WORK = ".work"
-"""Where a change is prepared; files that the next try can use again stay there."""
+"""Where a change is prepared; files that the next try can reuse stay there."""
 _FOLDERS = {WORK, WORDS, VECTORS}
 _FILES = {LOCK, HOLDER, MANIFEST}
 _PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
-"""What a killed atomic write leaves."""
+"""Leftovers of a killed atomic write."""
 _OLD_VERSION = re.compile(r"v\d{6,}")
 """Folders of format 2."""
 _KEPT = "kept-"
@@ -65,7 +65,7 @@ class Writer:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Clear away what killed writers left."""
+        """Remove the leftovers of killed writers."""
         self.folder = folder
         self.work = folder / WORK
         for path in folder.iterdir():
@@ -88,8 +88,9 @@ class Writer:
         """Make a change the current state of the index.
 
         Args:
-            manifest: What describes it; its `files` are those of the index as it was.
-            names: The files that the index has then, if they exist: new ones in `work`, or old.
+            manifest: Describes it; its `files` are those before the change.
+            names: The files of the index after the change, new (in `work`) or old; missing ones are
+                left out.
 
         Raises:
             ValueError: A file whose content was read to write a new one is damaged.
@@ -115,7 +116,7 @@ class Writer:
         remove_folder(self.work)
 
     def close(self) -> None:
-        """Remove what was not published, except what the next try can use again."""
+        """Remove unpublished files, except those that the next try can reuse."""
         if self.work.exists():
             self._clear_work()
             with suppress(OSError):  # it holds something
@@ -157,7 +158,7 @@ def writing(folder: Path, doing: str) -> Iterator[Writer]:
         doing: The command that holds the lock, for the error message other writers get.
 
     Raises:
-        ValueError: The folder cannot be written, or contains what is not part of an index.
+        ValueError: The folder cannot be written, or contains foreign files.
         RuntimeError: Another process is changing the index, or the disk is full.
     """
     check_replaceable(folder)
@@ -220,7 +221,7 @@ def _holder(folder: Path) -> str:
 def check_replaceable(folder: Path) -> None:
     """Check that a folder is empty or absent, or an index with nothing beside it.
 
-    Nothing in it may be a link, since a change would reach out of the folder through it.
+    Links are refused: through one, a change would reach outside the folder.
 
     Raises:
         ValueError: It contains something else, or cannot be read.
@@ -272,7 +273,7 @@ def _belongs(name: str, mode: int) -> bool:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn the many errors of a full disk into one; name the index in the error about damage."""
+    """Turn the many errors of a full disk into one; name the index in errors about damage."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
