@@ -124,7 +124,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 NEWER = '{"format_version": 9, "encoder": {}}'
 OLDER = '{"format_version": 2, "encoder": {"name": "contriever"}, "roots": ["/my docs"]}'
-REBUILD = "hopgate index build '/my docs' --out old --encoder contriever"
+REBUILD = "old format version 2"
 
 BAD_USAGE: dict[str, list[str]] = {
     "build --out new": ["PATHS", "--vectors"],
@@ -212,20 +212,6 @@ def test_two_changes_at_once_are_refused(run: Callable[..., Ran], odd: Path) -> 
     with writing(odd / "idx", "index add"):
         for line in ("sync docs --index idx", "compact idx", "build docs --out idx"):
             one_line(run("index", *line.split()), 1, "`index add`", "wait until it is done")
-
-
-def test_an_index_of_format_2_is_built_again_in_its_place(
-    run: Callable[..., Ran], odd: Path
-) -> None:
-    old = odd / "old"
-    shutil.rmtree(old / "words")
-    shutil.rmtree(old / "vectors")
-    (old / "v000001").mkdir()
-    (old / "v000001" / "faiss.index").write_text("x")
-    one_line(run("search", "x", "--index", "old"), 2, REBUILD)
-    assert run("index", "build", "docs", "--out", "old").code == 0
-    assert not (old / "v000001").exists()
-    assert run("index", "verify", "old").code == 0
 
 
 # Building

@@ -422,7 +422,10 @@ def test_a_large_damaged_file_of_the_right_size_is_refused(
         ({"passages": "many"}, "passages of manifest.json: Input should be a valid integer"),
         ({"passages": True}, "passages of manifest.json: Input should be a valid integer"),
         ({"dead": "vectors/dead-9.keys"}, "files of manifest.json: 'vectors/dead-9.keys' is mis"),
-        ({"files": {"../x": {"bytes": 1, "sha256": ""}}}, "lists '../x', which is not a file of"),
+        (
+            {"files": {"../x": {"bytes": 1, "sha256": ""}}},
+            "files.../x.[key] of manifest.json: String should match",
+        ),
     ],
 )
 def test_a_manifest_of_other_types_is_damaged(
@@ -494,7 +497,7 @@ def test_a_newer_format_is_refused(index: Path) -> None:
     for read in (info, check_index, Index.open, verify, lambda path: delete(path, ["a"])):
         with pytest.raises(
             ValueError,
-            match=rf"old format version 2, .* `hopgate index build 'my docs' --out .*{index}",
+            match=r"old format version 2, .* build it again, into a new folder",
         ):
             read(index)
 

@@ -224,7 +224,7 @@ class Changes(RuleBasedStateMachine):
 
 
 Changes.TestCase.settings = settings(
-    max_examples=WIDE or 4,
+    max_examples=WIDE or 3,
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -236,8 +236,8 @@ def test_the_number_of_segments_grows_with_the_logarithm(tmp_path: Path) -> None
     index, encoder = tmp_path / "index", HashEncoder()
     build_from_passages([passage(1000, "", None)], index, encoder)
     most = 0
-    for number in range(1, 40):
+    for number in range(1, 20):
         add_passages([make_passage("T", f"text {number}")], index, encoder)
         most = max(most, len(info(index)["segments"]))
         assert most <= 1 + number.bit_length()
-    assert encoder.encoded == 40
+    assert encoder.encoded == 20

@@ -153,7 +153,7 @@ class Manifest(TypedDict):
     dead: str
     words: WordsMeta
     created: str
-    files: dict[str, FileInfo]
+    files: dict[Annotated[str, Field(pattern=f"^({FILE_NAME.pattern})$")], FileInfo]
     checksum: str
 
 
@@ -227,7 +227,7 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
         if version < FORMAT_VERSION:
             raise ValueError(
                 f"the index at {folder} has the old format version {version}, and this hopgate "
-                f"reads version {FORMAT_VERSION}: build it again with `{_rebuild(folder, found)}`"
+                f"reads version {FORMAT_VERSION}: build it again, into a new folder"
             )
     try:
         manifest = _ADAPTER.validate_python(found, strict=True)
@@ -237,11 +237,6 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or "the whole"
         raise damaged(folder, f"{field} of {MANIFEST}: {first['msg']}") from None
-    for name in manifest["files"]:
-        if not FILE_NAME.fullmatch(name):
-            raise damaged(
-                folder, f"{MANIFEST} lists {name[:80]!r}, which is not a file of an index"
-            )
     needed = [f"{VECTORS}/{each['name']}.keys" for each in manifest["segments"]]
     for name in [*needed, *filter(None, [manifest["dead"]])]:
         if name not in manifest["files"]:
@@ -268,20 +263,6 @@ def _json(content: bytes, folder: Path | str) -> Any:
         return json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
-
-
-def _rebuild(folder: Path | str, manifest: dict[str, Any]) -> str:
-    """Return the command that builds an index of an older format again."""
-    import shlex
-
-    roots = manifest.get("roots")
-    known = roots if isinstance(roots, list) and all(isinstance(r, str) for r in roots) else []
-    parts = ["--out", str(folder)]
-    encoder = manifest.get("encoder")
-    name = encoder.get("name") if isinstance(encoder, dict) else None
-    if isinstance(name, str) and name != "minilm":
-        parts += ["--encoder", name]
-    return f"hopgate index build {shlex.join(known) or 'FOLDER'} {shlex.join(parts)}"
 
 
 def check_not_newer(folder: Path | str, version: int) -> None:

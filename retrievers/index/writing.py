@@ -47,8 +47,6 @@ _FOLDERS = {WORK, WORDS, VECTORS}
 _FILES = {LOCK, HOLDER, MANIFEST}
 _PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
 """Leftovers of a killed atomic write."""
-_OLD_VERSION = re.compile(r"v\d{6,}")
-"""Folders of format 2."""
 _KEPT = "kept-"
 _MAX_HOLDER_BYTES = 4_096
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -136,9 +134,6 @@ class Writer:
             for path in (self.folder / name).glob("*"):
                 if f"{name}/{path.name}" not in current:
                     path.unlink(missing_ok=True)
-        for path in self.folder.iterdir():
-            if _OLD_VERSION.fullmatch(path.name) and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -265,7 +260,7 @@ def _modes(folder: Path) -> dict[str, int]:
 
 def _belongs(name: str, mode: int) -> bool:
     """Return whether an entry is one that an index has, and of the right kind."""
-    if name in _FOLDERS or _OLD_VERSION.fullmatch(name):
+    if name in _FOLDERS:
         return stat.S_ISDIR(mode)
     known = name in _FILES or FILE_NAME.fullmatch(name) or _PARTIAL.fullmatch(name)
     return bool(known) and stat.S_ISREG(mode)
