@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -247,28 +248,25 @@ def crafted(content: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
-def keep_attacking(index: Path, pattern: str, first: int, last: int, told: Connection) -> None:
-    """Open and search an index with crafted files, one after the other.
-
-    Sent are the number and the name of each file, and then what came of it.
-    """
+def keep_attacking(index: Path, pattern: str, count: int, told: Connection) -> None:
+    """Open and search an index with crafted files, one after the other; send each outcome."""
     resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
     encoder = HashEncoder()
     manifest = (index / "manifest.json").read_bytes()
-    for number in range(first, last):
+    for number in range(count):
         chance = random.Random(number)
         name = chance.choice(sorted(str(f.relative_to(index)) for f in index.glob(pattern)))
         whole = (index / name).read_bytes()
-        told.send((number, name))
         write_atomic(index / name, crafted(whole, chance))  # the old one may still be mapped
         declare(index, name)
         try:
             outcome = _attacked(index, encoder)
         except (ValueError, RuntimeError) as error:
-            outcome = "damaged" if "damaged or incomplete" in str(error) else repr(error)
+            known = "damaged or incomplete" in str(error)
+            outcome = "damaged" if known else f"{error!r} of {number}, {name}"
         except BaseException as error:
-            outcome = f"bare {error!r}"
-        told.send((number, outcome))
+            outcome = f"bare {error!r} of {number}, {name}"
+        told.send(outcome)
         write_atomic(index / name, whole)
         write_atomic(index / "manifest.json", manifest)
 
@@ -289,33 +287,12 @@ def _attacked(index: Path, encoder: Encoder) -> str:
 
 
 def attack(index: Path, pattern: str, count: int) -> Counter[str]:
-    """Count what comes of crafted files; a process that dies is started again after the file."""
+    """Count the outcomes of crafted files; they are fewer than `count` if one kills or hangs."""
     outcomes: Counter[str] = Counter()
-    number = 0
-    whole = files(index)
-    while number < count:
-        for name, content in whole.items():  # a process that died left its last file
-            write_atomic(index / name, content)
-        process, told = start(keep_attacking, index, pattern, number, count)
-        current = None
-        while True:
-            try:
-                if not told.poll(60):
-                    process.kill()
-                    outcomes[f"hangs: {current}"] += 1
-                    break
-                at, text = told.recv()
-            except EOFError:
-                break
-            if current is None:
-                current = (at, text)
-            else:
-                kept = text if text in ("fine", "damaged") else f"{text} of {current}"
-                outcomes[kept] += 1
-                current, number = None, at + 1
-        process.join()
-        if current is not None:
-            number = current[0] + 1
-            if process.exitcode:
-                outcomes[f"exit {process.exitcode} by {current}"] += 1
+    process, told = start(keep_attacking, index, pattern, count)
+    with suppress(EOFError):
+        while told.poll(60):
+            outcomes[told.recv()] += 1
+    process.kill()
+    process.join()
     return outcomes

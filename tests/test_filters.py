@@ -22,7 +22,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command
 from langgraph_dev import CONFIG, Server, start
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
@@ -325,11 +324,6 @@ def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.Mo
     assert calls == [1]
 
 
-def test_the_web_cannot_be_filtered() -> None:
-    with pytest.raises(ValueError, match=r"where \(source\) is not available with web:wikipedia"):
-        open_source("web:wikipedia", where={"source": "x"})
-
-
 def documents() -> list[Document]:
     return [
         Document(
@@ -616,47 +610,6 @@ async def test_a_fork_is_bound_to_its_user(index: str) -> None:
         config["configurable"]["langgraph_auth_user"] = None
         with pytest.raises(ValueError, match="no authenticated user"):
             await graph.ainvoke(None, config, context=context)
-
-
-async def test_no_edit_of_the_state_widens_the_filter(index: str) -> None:
-    graph = build(BOUND, checkpointer=InMemorySaver())
-    context = Context(index=index, strategy="single", where={"source": "*"}, top_k=50)
-    question = {"question": "What does the note about the lamp say?"}
-    config = as_user("ann")
-    await graph.ainvoke(question, config, context=context, interrupt_after=["gate"])
-    edits: dict[str, Any] = {
-        "standalone": "secret note of bob",
-        "next_query": "secret note of bob",
-        "evidence": [],
-        "hops": [],
-        "decision": {"strategy": "multi", "where": {"source": "*"}, "limits": {}},
-    }
-    for node in ("gate", "route"):
-        edited = await graph.aupdate_state(
-            {"configurable": config["configurable"] | {"where": {"source": "*"}}},
-            {**edits, "where": {"source": "*"}},
-            as_node=node,
-        )
-        edited["configurable"] |= config["configurable"]
-        await graph.ainvoke(None, edited, context=context)
-        state = (await graph.aget_state(config)).values
-        assert foreign([state, await history(graph)], "ann") == []
-        assert len(state["evidence"]) == len(TOPICS)
-
-
-@pytest.mark.parametrize("target", ["retrieve", "multihop"])
-async def test_going_to_a_search_directly_keeps_the_filter(index: str, target: str) -> None:
-    graph = build(BOUND, checkpointer=InMemorySaver())
-    config, question = as_user("ann"), {"question": "What does the note about the lamp say?"}
-    await graph.ainvoke(question, config, context=Context(index=index, strategy="none"))
-    jump: Command[Any] = Command(goto=target, update={"standalone": "the note of bob"})
-    context = Context(index=index, strategy="single", top_k=50, hop_k=50, where={"source": "*"})
-    await graph.ainvoke(jump, config, context=context)
-    state = (await graph.aget_state(config)).values
-    assert foreign([state, await history(graph)], "ann") == []
-    assert {each["source"].rpartition("/")[0] for each in state["evidence"]} == {"users/ann"}
-    with pytest.raises(ValueError, match="no authenticated user"):
-        await graph.ainvoke(jump, as_user(None), context=context)
 
 
 async def test_the_web_is_refused_where_a_filter_is_fixed() -> None:

@@ -397,7 +397,8 @@ def test_crafted_files_are_damage_or_do_no_harm(tmp_path: Path, factory: str, pa
         for n in range(100)
     ]
     build_from_passages(passages, tmp_path / "index", HashEncoder(), factory=factory)
-    outcomes = attack(tmp_path / "index", pattern, WIDE or 15)
+    outcomes = attack(tmp_path / "index", pattern, count := WIDE or 15)
+    assert sum(outcomes.values()) == count
     bad = [
         each
         for each in outcomes

@@ -33,7 +33,7 @@ from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import Index, load_index
 from hopgate.retrievers.index.vectors import write_index
 from hopgate.retrievers.index.verifying import verify
-from hopgate.retrievers.index.writing import explained, writing
+from hopgate.retrievers.index.writing import disk_errors, writing
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_a_disk_that_is_full_at_the_last_byte_of_an_index_is_noticed(
     (small_disk / "index").unlink()
     taken = shutil.disk_usage(small_disk).free - (size // 4096 - pages) * 4096
     (small_disk / "filling").write_bytes(bytes(taken))
-    with pytest.raises(RuntimeError, match="the disk is full"), explained(small_disk):
+    with pytest.raises(RuntimeError, match="the disk is full"), disk_errors(small_disk):
         write_index(index, small_disk / "index")
 
 

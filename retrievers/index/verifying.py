@@ -21,7 +21,7 @@ from hopgate.retrievers.index.manifest import (
 from hopgate.retrievers.index.reader import Parts, matching_encoder, while_it_changes
 from hopgate.retrievers.index.texts import UnreadableError, identity
 
-SAMPLE = 32
+SAMPLED = 32
 """Passages that are encoded again."""
 _CHANGED = "has changed since it was written"
 
@@ -77,7 +77,7 @@ def _checked(folder: Path, encoder: str | Encoder | None) -> VerifyReport:
     problems = _manifest_problems(folder)
     problems += [f"{name} {_CHANGED}" for name in changed_files(folder, manifest)]
     if not problems:
-        sampled = min(SAMPLE, manifest["passages"])
+        sampled = min(SAMPLED, manifest["passages"])
         loaded = matching_encoder(folder, manifest, encoder)
         problems = _disagreements(folder, manifest, loaded)
     version, passages, files = manifest["version"], manifest["passages"], len(manifest["files"]) + 1
@@ -100,7 +100,7 @@ def _disagreements(folder: Path, manifest: Manifest, encoder: Encoder) -> list[s
     keys = words.keys()
     if not np.array_equal(keys, vectors.keys()):
         return [f"{MANIFEST} lists words and vectors of different passages"]
-    positions = np.unique(np.linspace(0, len(keys) - 1, min(SAMPLE, len(keys))).astype(np.int64))
+    positions = np.unique(np.linspace(0, len(keys) - 1, min(SAMPLED, len(keys))).astype(np.int64))
     sample = keys[positions].tolist()
     try:
         stored = list(words.read(sample, checked=True))

@@ -162,7 +162,7 @@ def writing(folder: Path, doing: str) -> Iterator[Writer]:
     try:
         check_replaceable(folder)
         _sign(folder, doing)
-        with explained(folder):
+        with disk_errors(folder):
             writer = Writer(folder)
             try:
                 yield writer
@@ -236,12 +236,6 @@ def check_replaceable(folder: Path) -> None:
     except OSError as error:
         raise ValueError(unwritable(folder, error)) from error
     others = sorted(name for name, mode in found.items() if not _belongs(name, mode))
-    for name in others:
-        if name in _FOLDERS | _FILES:
-            raise ValueError(
-                f"{folder / name} is a link or of another kind than in an index: remove it, or use "
-                "another folder"
-            )
     index = looks_like_one(folder)
     if (others and not index) or index is False:
         raise ValueError(
@@ -249,7 +243,8 @@ def check_replaceable(folder: Path) -> None:
         )
     if others:
         raise ValueError(
-            f"{folder} contains {others[0]!r} beside the index: move it away, or use another folder"
+            f"{folder} contains {others[0]!r}, which is a link or not part of an index: move it "
+            "away, or use another folder"
         )
 
 
@@ -267,7 +262,7 @@ def _belongs(name: str, mode: int) -> bool:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
     """Turn the many errors of a full disk into one; name the index in errors about damage."""
     try:
         yield
