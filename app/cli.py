@@ -25,7 +25,7 @@ from hopgate.terminal.guard import guarded, harmless
 COMMANDS = {
     "ask": ("ask", "Answer a question, with sources and the reason for every decision."),
     "calibrate": ("calibrate", "Choose the α that meets a goal, or a gate's threshold."),
-    "doctor": ("doctor", "Show what is installed and usable, what is missing, and how to get it."),
+    "doctor": ("doctor", "Show which parts are usable, and how to get those that are missing."),
     "eval": ("eval", "Measure gates and strategies with a real model."),
     "harvest": ("harvest", "Draw questions that users asked."),
     "improve": ("improve", "Train a candidate on your questions and compare it with the router."),

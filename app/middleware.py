@@ -48,7 +48,7 @@ class AdaptiveMiddleware(AgentMiddleware[AdaptiveState, Any, Any]):
         Args:
             graph: A graph of `build_graph`, for a model, a retriever or a router of your own; None
                 is `hopgate.graph`. The model of the agent is not asked for decisions.
-            context: Settings; what it does not give comes from the graph.
+            context: Settings; the others come from the graph.
         """
         super().__init__()
         graph = graph or adaptive.graph
@@ -106,7 +106,7 @@ def _is_new(state: AdaptiveState) -> bool:
 
 
 def _asked(messages: Sequence[AnyMessage]) -> Input | None:
-    """Return the conversation without tool calls; None if its last message is no question."""
+    """Return the conversation without tool calls; None if its last message is not a question."""
     try:
         check_message(messages[-1].text)
     except ValueError as error:
@@ -127,9 +127,9 @@ def _below_the_question(messages: Sequence[AnyMessage], text: str) -> list[AnyMe
         return [HumanMessage(text), *messages]
     at = human[-1]
     content = messages[at].content
-    both = f"{content}\n\n{text}" if isinstance(content, str) else [*content, _block(text)]
+    both = (
+        f"{content}\n\n{text}"
+        if isinstance(content, str)
+        else [*content, {"type": "text", "text": text}]
+    )
     return [*messages[:at], messages[at].model_copy(update={"content": both}), *messages[at + 1 :]]
-
-
-def _block(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}

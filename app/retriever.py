@@ -32,7 +32,7 @@ class AdaptiveRetriever(BaseRetriever):
     graph: AdaptiveGraph = Field(default_factory=lambda: adaptive.graph, exclude=True)
     """A graph of `build_graph`, for a model, a retriever or a router of your own."""
     context: Context = Field(default_factory=Context)
-    """Settings; what it does not give comes from the graph."""
+    """Settings; the others come from the graph."""
     k: int | None = Field(default=None, ge=1, le=50)
     """Maximum number of documents; None: all that the settings allow (`top_k`, `max_passages`)."""
     _retrieval: "RetrievalGraph" = PrivateAttr()

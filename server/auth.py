@@ -19,7 +19,7 @@ from hopgate.server import tokens
 from hopgate.server.presets import CREATOR
 
 OWNER = "owner"
-NO_USERS = "nobody may use this server: it has no users; its log says what is wrong"
+NO_USERS = "nobody may use this server: it has no users; its log has the cause"
 WRITES = ("create", "create_run", "update")
 
 Filter = dict[str, Any]
@@ -65,25 +65,27 @@ async def deny(ctx: Request, value: Any) -> bool:
     return False
 
 
-@auth.on.threads
-async def own_thread(ctx: Request, value: dict[str, Any]) -> Filter:
-    """Restrict threads, with their states and runs, to their owner."""
-    return _owned(ctx, value)
+async def own(ctx: Request, value: dict[str, Any]) -> Filter:
+    """Restrict threads, with their states and runs, and crons to their owner."""
+    if ctx.action in WRITES:
+        if value.get("metadata") is None:
+            value["metadata"] = {}
+        value["metadata"].pop("created_by", None)
+        value["metadata"][OWNER] = ctx.user.identity
+    return {OWNER: ctx.user.identity}
 
 
-@auth.on.crons
-async def own_cron(ctx: Request, value: dict[str, Any]) -> Filter:
-    """Restrict crons to their owner."""
-    return _owned(ctx, value)
+auth.on.threads(own)
+auth.on.crons(own)
 
 
 @auth.on.assistants
 async def own_or_shipped(ctx: Request, value: dict[str, Any]) -> Filter:
     """Restrict assistants to their owner; everyone can read and run those that ship."""
-    own = _owned(ctx, value)
+    owned = await own(ctx, value)
     if ctx.action not in ("read", "search"):
-        return own
-    return {"$or": [own, {"created_by": "system"}, {"created_by": CREATOR}]}
+        return owned
+    return {"$or": [owned, {"created_by": "system"}, {"created_by": CREATOR}]}
 
 
 @auth.on.store
@@ -92,13 +94,3 @@ async def own_namespace(ctx: Request, value: dict[str, Any]) -> None:
     namespace = tuple(value.get("namespace") or ())
     if namespace[:1] != (ctx.user.identity,):
         value["namespace"] = (ctx.user.identity, *namespace)
-
-
-def _owned(ctx: Request, value: dict[str, Any]) -> Filter:
-    """Write the owner into what is created or changed; return the filter for the owner."""
-    if ctx.action in WRITES:
-        if value.get("metadata") is None:
-            value["metadata"] = {}
-        value["metadata"].pop("created_by", None)
-        value["metadata"][OWNER] = ctx.user.identity
-    return {OWNER: ctx.user.identity}

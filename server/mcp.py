@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Endpoint:
     """MCP over HTTP, without sessions: any worker can answer any request.
 
-    It answers while `run` is entered. Without the extra `mcp` it says what is missing.
+    It answers while `run` is entered. Without the extra `mcp` it names the extra.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["method"] != "POST":  # there is no session to listen to or to end
+        if scope["method"] != "POST":  # sessions do not exist
             await refusal(405, "use POST", {"Allow": "POST"})(scope, receive, send)
         elif self._manager is None:
             message = "MCP is not installed on this server: pip install 'hopgate[mcp]'"

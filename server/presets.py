@@ -40,7 +40,7 @@ class Preset(NamedTuple):
 DEFAULT = "balanced"
 PRESETS = (
     Preset("cheapest", 0.0, "α = 0: retrieves only if the gate asks for it."),
-    Preset("most-reliable", 1.0, "α = 1: retrieves wherever it helps, by what was learnt."),
+    Preset("most-reliable", 1.0, "α = 1: retrieves wherever the router has learnt that it helps."),
     Preset(DEFAULT, None, "The α of the model's profile: as good as always searching once."),
 )  # lists start with the newest: clients that take the first get the default
 

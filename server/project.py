@@ -30,16 +30,13 @@ def load(folder: Path) -> AdaptiveGraph | None:
         return None
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        named = [_path(each) for each in config["graphs"].values()]
+        graphs = config["graphs"].values()
+        named = [each if isinstance(each, str) else each["path"] for each in graphs]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     _set_environment(config.get("env"), folder)
     found = (_graph(each, folder) for each in named)
     return next((each for each in found if isinstance(each, AdaptiveGraph)), None)
-
-
-def _path(graph: str | dict[str, str]) -> str:
-    return graph if isinstance(graph, str) else graph["path"]
 
 
 def _set_environment(env: str | dict[str, str] | None, folder: Path) -> None:
@@ -65,7 +62,7 @@ def _module(name: str, folder: Path) -> ModuleType:
         return import_module(name)
     spec = spec_from_file_location(Path(name).stem, folder / name)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{name} is no Python file")
+        raise ImportError(f"{name} is not a Python file")
     module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -21,7 +21,7 @@ REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SYSTEM = "system"
-"""Aegra's own user: what it owns, everyone can read and run."""
+"""Aegra's own user: everyone can read and run its assistants."""
 # No period: names are store namespaces.
 _NAME = re.compile(rf"(?!({NOBODY}|{SYSTEM})$)[\w@-]{{1,64}}", re.ASCII)
 _RULE = f"letters, digits, _, @, -, but neither {NOBODY} nor {SYSTEM}"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.limits import limits_from_environment
@@ -25,7 +25,10 @@ async def warm_up(context: Context | None = None) -> None:
     """
     started = time.perf_counter()
     try:
-        runtime = NodeRuntime(_limited(context or Context()), Resources())
+        settings = context or Context()
+        with suppress(ValueError):  # the limits name the user; nobody sees what this searches
+            settings = limits_from_environment().apply(settings)
+        runtime = NodeRuntime(settings, Resources())
         await asyncio.gather(runtime.route(QUESTION), runtime.search(QUESTION, 1))
         await runtime.model()
     except Exception as error:  # whatever it is, the server must start
@@ -42,11 +45,3 @@ async def warming(context: Context | None = None) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-
-
-def _limited(context: Context) -> Context:
-    """Return the settings within the operator's limits."""
-    try:
-        return limits_from_environment().apply(context)
-    except ValueError:  # the limits name the user; nobody sees what this searches
-        return context

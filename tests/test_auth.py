@@ -608,25 +608,6 @@ async def test_neither_an_assistant_nor_a_resumed_run_avoids_the_limits(
         await bob.threads.update_state(thread, {"standalone": "y" * 201})
 
 
-async def test_a_command_with_many_nodes_of_its_own_makes_no_call(
-    bob: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="x", gate="[No]"))
-    thread = (await bob.threads.create())["thread_id"]
-    await bob.runs.wait(thread, "hopgate", input={"question": "x"}, context=FAKE)
-    state: Any = (await bob.threads.get_state(thread))["values"]
-    asked = len(fake.requests)
-    sends: Any = {"goto": [{"node": "generate", "input": state}] * 5}
-    with pytest.raises(Exception, match="may name one node here"):
-        await bob.runs.wait(thread, "hopgate", command=sends, context=FAKE)
-    with pytest.raises(Exception, match="usage cannot be replaced"):
-        await bob.threads.update_state(thread, {"usage": {"__overwrite__": state["usage"]}})
-    for wrong in ({"decision": []}, {"hops": ["x"]}, {"hops": {"__overwrite__": "x"}}):
-        with pytest.raises(Exception, match="should be a valid"):
-            await bob.threads.update_state(thread, wrong)
-    assert len(fake.requests) == asked
-
-
 @pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("path", ["/threads/search", "/runs/wait", "/store/items/search"])
 def test_a_request_that_is_too_large_is_refused_whether_it_declares_its_size_or_not(

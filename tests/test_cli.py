@@ -17,6 +17,7 @@ from doubles import by_task
 from fake_openai import FakeOpenAI, Messages, Reply
 
 from hopgate import Context
+from hopgate.cli import COMMANDS
 from hopgate.commands.train_router import cost_files
 
 QUESTION = "Who designed Farrick Head Lighthouse?"
@@ -28,22 +29,15 @@ QUESTION = "Who designed Farrick Head Lighthouse?"
 def test_help_lists_the_commands(run: Callable[..., Ran]) -> None:
     ran = run("--help")
     assert (ran.code, ran.err) == (0, "")
-    for command in (
-        "ask",
-        "calibrate",
-        "doctor",
-        "index",
-        "label",
-        "new",
-        "route",
-        "search",
-        "serve",
-        "sweep",
-        "train-router",
-    ):
-        assert f"\n  {command} " in ran.out
+    assert all(f"\n  {command} " in ran.out for command in COMMANDS)
     assert "build" in run("index", "--help").out
-    assert "info" in run("index", "--help").out
+
+
+def test_the_graph_is_in_the_package_s_dictionary_where_langgraph_is_loaded() -> None:
+    """A LangGraph server looks there, if a langgraph.json names `hopgate:graph`."""
+    code = "import langgraph.graph, hopgate; print(vars(hopgate)['graph'].name, dir(hopgate))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("hopgate ") and "build_graph" in done.stdout
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
@@ -55,12 +49,6 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_the_public_names_are_listed_before_they_are_used() -> None:
-    code = "import hopgate, inspect; print(dict(inspect.getmembers(hopgate))['graph'].name)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "hopgate\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("index",)])
@@ -284,22 +272,16 @@ def test_a_full_disk_is_not_reported_as_a_damaged_file(
 BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask"], ["QUESTION"]),
     (["ask", ""], ["the question is empty"]),
-    (["ask", "   "], ["the question is empty"]),
     (["ask", "x" * 100_000], ["local:smollm2 can read 6868 at once"]),
     (["ask", QUESTION, "--alpha", "1.5"], ["alpha", "1.5", "less than or equal to 1"]),
-    (["ask", QUESTION, "--alpha", "-1"], ["alpha", "-1"]),
     (["ask", QUESTION, "--alpha", "nan"], ["alpha", "nan"]),
     (["ask", QUESTION, "--alpha", "abc"], ["--alpha", "'abc'"]),
     (["ask", QUESTION, "--gate", "maybe"], ["--gate", "'maybe'", "ta-are"]),
-    (["ask", QUESTION, "--strategy", "deep"], ["--strategy", "'deep'", "multi"]),
     (["ask", QUESTION, "--model", "gpt-4o"], ["gpt-4o", "openai:NAME"]),
     (["ask", QUESTION, "--model", "openai:x"], ["openai:x", "OPENAI_API_KEY"]),
     (["ask", QUESTION, "--model", ""], ["model", "at least 1 character"]),
     (["ask", QUESTION, "--gate-threshold", "2"], ["--gate-threshold", "2.0", "less than or equal"]),
-    (["ask", QUESTION, "--gate-threshold", "x"], ["--gate-threshold", "'x'"]),
-    (["ask", QUESTION, "--layout", "wide"], ["--layout", "'wide'", "turns"]),
     (["ask", QUESTION, "--max-hops", "0"], ["--max-hops is 0", "greater than or equal to 1"]),
-    (["ask", QUESTION, "--max-hops", "few"], ["--max-hops", "'few'"]),
     (["ask", QUESTION, "--gate-demos", "3"], ["--gate-demos is 3", "multiple of 2"]),
     (["ask", QUESTION, "--today", "soon"], ["--today is 'soon'", "use a date such as"]),
     (["ask", QUESTION, "--timezone", "Mars"], ["--timezone is 'Mars'", "Europe/Berlin"]),
@@ -309,14 +291,11 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--router", "nowhere"], ["nowhere"]),
     (["ask", QUESTION, "--thread", " "], ["thread"]),
     (["ask", QUESTION, "--stream", "--json"], ["--stream or --json"]),
-    (["ask", QUESTION, "--stream", "--alpha", "7"], ["alpha", "7"]),
-    (["ask", "", "--stream"], ["the question is empty"]),
     (["ask", QUESTION, "--colour"], ["--colour"]),
     (["ask", QUESTION, "more"], ["more"]),
     (["answer"], ["'answer'"]),
     (["search", "", "--json"], ["empty"]),
     (["search", "x", "-k", "0"], ["k is 0"]),
-    (["search", "x", "-k", "many"], ["'many'"]),
     (["search", "x", "--index", "nowhere"], ["nowhere", "hopgate index build"]),
     (["search", "x", "--mode", "sparse"], ["--mode", "'sparse'", "hybrid"]),
     (["search", "x", "--rerank", "nowhere"], ["unknown cross-encoder 'nowhere'"]),
@@ -325,7 +304,6 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["route"], ["QUESTION"]),
     (["route", ""], ["the question is empty"]),
     (["route", "x", "--alpha", "2"], ["alpha", "2"]),
-    (["route", "x", "--profile", "gpt-9"], ["profile is 'gpt-9'", "flan-t5-xl"]),
     (["ask", QUESTION, "--profile", "gpt-9"], ["profile is 'gpt-9'", "flan-t5-xl"]),
     (["route", "x", "--input", "a.jsonl", "--output", "b.jsonl"], ["--input"]),
     (["route", "--input", "a.jsonl"], ["--output"]),
@@ -454,16 +432,7 @@ def test_route_passes_every_field_of_a_file_through(
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "{",
-        "[]",
-        "3",
-        '{"q": "x"}',
-        '{"question": ""}',
-        '{"question": 3}',
-        "null",
-        '{"question": "Why?", "route": "A1"}',
-    ],
+    ["{", "[]", '{"q": "x"}', '{"question": ""}', '{"question": "Why?", "route": "A1"}'],
 )
 def test_a_bad_row_is_named_and_nothing_is_written(
     run: Callable[..., Ran], tmp_path: Path, line: str
@@ -474,31 +443,6 @@ def test_a_bad_row_is_named_and_nothing_is_written(
     assert ran.code == 2
     assert f"{source}:2: " in ran.err
     assert not target.exists()
-
-
-def test_route_refuses_unusable_files_first(
-    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def routed(_: str) -> None:
-        raise AssertionError("the router was loaded")
-
-    monkeypatch.setattr("hopgate.evaluation.measuring.routing._load", routed)
-    good, latin = tmp_path / "in.jsonl", tmp_path / "latin.jsonl"
-    good.write_text('{"question": "Why?"}')
-    latin.write_bytes('{"question": "Où ?"}'.encode("cp1252"))
-    one_line(
-        run("route", "--input", latin, "--output", tmp_path / "out.jsonl"),
-        2,
-        f"{latin}:1: not UTF-8",
-    )
-    one_line(run("route", "--input", good, "--output", tmp_path), 2, f"{tmp_path} is not a file")
-    gone = tmp_path / "gone"
-    one_line(
-        run("route", "--input", good, "--output", gone / "out.jsonl"),
-        2,
-        f"the folder {gone} does not exist",
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "latin.jsonl"]
 
 
 # Doctor

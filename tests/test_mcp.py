@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from commands import Ran, one_line, run_process
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
-from langgraph_dev import CONFIG, Server, start
+from langgraph_dev import Server
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -24,14 +24,12 @@ from starlette.testclient import TestClient
 from hopgate import Context, build_graph
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.run.limits import Limits
-from hopgate.server import tokens
 from hopgate.server.mcp import Endpoint
 from hopgate.server.tools import Tools, build_server
 
 QUESTION = "In what year was Skerrane Light first lit?"
 ANSWER = "It was first lit in 1858 [1]."
 MODES = ("auto", "legacy")  # the newest protocol, and the one before it
-TOKENS = {"ada": "ada-5c1d77e09b2f4a63", "ben": "ben-0e94f6a1c82d4b57"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
@@ -46,12 +44,8 @@ async def over_stdio(*options: str, mode: Any = "auto", log: Any = sys.stderr) -
 
 
 @asynccontextmanager
-async def over_http(
-    server: Server, token: str = "", mode: Any = "auto", **headers: str
-) -> AsyncIterator[Client]:
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+async def over_http(server: Server, mode: Any = "auto") -> AsyncIterator[Client]:
+    async with httpx2.AsyncClient(timeout=60) as http:
         transport = streamable_http_client(f"{server.url}/hopgate/mcp", http_client=http)
         async with Client(transport, mode=mode) as client:
             yield client
@@ -213,72 +207,6 @@ def test_pages_of_other_sites_and_other_methods_are_refused(dev_server: Server) 
         answer = httpx.post(url, json=LIST, headers={**ACCEPT, "Origin": origin})
         assert answer.status_code == status, answer.text
     assert httpx.get(url, headers=ACCEPT).status_code == 405
-
-
-# With users and limits
-
-
-@pytest.fixture(scope="module")
-def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`langgraph dev` with two users, whose documents are in folders of one index."""
-    folder = tmp_path_factory.mktemp("public")
-    for name in TOKENS:
-        document = folder / "documents" / "users" / name / "note.md"
-        document.parent.mkdir(parents=True)
-        document.write_text(f"# Safe\n\nThe code of {name}'s safe is {len(name)}{name}.\n")
-    index = folder / "index"
-    built = run_process("index", "build", str(folder / "documents"), "--out", str(index))
-    assert built.code == 0, built
-    auth = {"path": "hopgate.server.auth:auth", "disable_studio_auth": True}
-    config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"auth": auth}
-    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / ".env").write_text("", encoding="utf-8")
-    users = {tokens.digest(token): name for name, token in TOKENS.items()}
-    limits = {
-        "index": [str(index)],
-        "where": {"source": ["users/{user}/*"]},
-        "alpha": 0.5,
-        "body_bytes": 5_000,
-    }
-    env = {
-        "HOPGATE_TOKENS": json.dumps(users),
-        "HOPGATE_LIMITS": json.dumps(limits),
-        "OPENAI_API_KEY": "sk-public",
-        "OPENAI_BASE_URL": _fake_server.base_url,
-    }
-    with start(folder, config=folder / "langgraph.json", env=env) as server:
-        yield server
-
-
-def test_without_a_token_there_is_no_mcp(public: Server) -> None:
-    url = f"{public.url}/hopgate/mcp"
-    for given in ("", "Bearer", "Bearer wrong", TOKENS["ada"], f"Basic {TOKENS['ada']}"):
-        answer = httpx.post(url, json=LIST, headers={**ACCEPT, "Authorization": given})
-        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    right = {**ACCEPT, "Authorization": f"Bearer {TOKENS['ada']}"}
-    assert httpx.post(url, json=LIST, headers=right).status_code == 200
-
-
-async def test_users_find_only_their_own_documents(public: Server, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", answer="It is there [1].", reason="So the answer is: x."))
-    for name, token in TOKENS.items():
-        async with over_http(public, token) as client:
-            found = await result_of(client, "search", query="What is the code of the safe?")
-            answer = await result_of(client, "ask", question="What is the code of the safe?")
-        for texts in (found["passages"], answer["sources"]):
-            assert [each["source"] for each in texts] == [f"users/{name}/note.md"]
-
-
-async def test_the_operator_s_limits_count(public: Server, fake: FakeOpenAI) -> None:
-    async with over_http(public, TOKENS["ada"]) as client:
-        for tool in ("ask", "route"):
-            message = await error_of(client, tool, question="What is it?", alpha=0.6)
-            assert "alpha is 0.6: this server allows at most 0.5" in message
-    assert not fake.requests
-    large = {**LIST, "params": {"_meta": {"x": "x" * 6_000}}}
-    headers = {**ACCEPT, "Authorization": f"Bearer {TOKENS['ada']}"}
-    answer = httpx.post(f"{public.url}/hopgate/mcp", json=large, headers=headers)
-    assert answer.status_code == 413
 
 
 # Other set-ups

@@ -198,13 +198,6 @@ async def test_neither_an_edit_of_the_state_nor_an_empty_resume_is_a_turn() -> N
     assert watched.watcher._running == {}
 
 
-async def test_a_run_is_seen_whatever_its_name() -> None:
-    """A request can name its run; edits of the state are recognised by their name."""
-    watched = Watched()
-    await watched.graph.ainvoke({"question": QUESTION}, THREAD | {"run_name": "UpdateState"})
-    assert watched.turn().outcome == "answered"
-
-
 async def test_a_run_inside_another_graph_is_one_turn() -> None:
     class Outer(TypedDict):
         asked: str

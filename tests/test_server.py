@@ -1,14 +1,13 @@
 """A real `langgraph dev`, called through langgraph_sdk as Studio and other clients do."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from doubles import by_task
-from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
-from langgraph_dev import Server, start
+from fake_openai import FakeOpenAI, Reply
+from langgraph_dev import Server
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from otlp import Collector
@@ -39,18 +38,6 @@ def schemas(dev_server: Server, default: str) -> Any:
 
 
 # What Studio shows: the graph, its settings, assistants
-
-
-def test_schemas_show_the_input_the_output_and_the_settings(schemas: Any) -> None:
-    assert set(schemas["input_schema"]["properties"]) == {"question", "messages"}
-    output = set(schemas["output_schema"]["properties"])
-    assert {"answer", "citations", "decision", "hops", "usage"} <= output
-    fields = schemas["context_schema"]["properties"]
-    alpha = fields["alpha"]
-    number = alpha["anyOf"][0]
-    assert (number["minimum"], number["maximum"], alpha["default"]) == (0, 1, None)
-    assert "0 is cheapest, 1 most reliable" in alpha["description"]
-    assert fields["strategy"]["enum"] == ["auto", "none", "single", "multi"]
 
 
 @pytest.mark.parametrize("name", list(Context.model_fields))
@@ -159,69 +146,6 @@ async def test_a_threaded_run_streams_events_from_inside_the_loop(client: LangGr
         *([node] for node in ("start", "gate", "route", "multihop", "generate")),
         [],
     ]
-
-
-async def test_a_fork_of_an_old_step_takes_another_path_and_leaves_the_run_unchanged(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    fake.answers(by_task(direct="Nobody knows", answer="Lissmere [1]"))
-    thread = (await client.threads.create())["thread_id"]
-    context = {"strategy": "single", "model": "openai:fake"}
-    first: Any = await client.runs.wait(
-        thread, "hopgate", input={"question": QUESTION}, context=context
-    )
-    assert first["decision"]["strategy"] == "single"
-    history = await client.threads.get_history(thread, limit=50)
-    old = next(step for step in history if step["next"] == ["retrieve"])
-    edit = {"decision": {"strategy": "none"}}
-    forked = await client.threads.update_state(
-        thread, edit, checkpoint=old["checkpoint"], as_node="route"
-    )
-    result: Any = await client.runs.wait(
-        thread, "hopgate", input=None, context=context, checkpoint=forked["checkpoint"]
-    )
-    assert (result["answer"], result["hops"]) == ("Nobody knows", [])
-    after = await client.threads.get_history(thread, limit=50)
-    assert after[-len(history) :] == history
-    newest: Any = (await client.threads.get_state(thread))["values"]
-    assert newest["answer"] == "Nobody knows"
-    last = history[0]["checkpoint"]
-    before: Any = (await client.threads.get_state(thread, checkpoint=last))["values"]
-    assert before["answer"] == first["answer"] == "Lissmere [1]"
-
-
-async def test_a_run_pauses_before_a_node_and_resumes_with_its_full_usage(
-    client: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    def thought(prompt: str) -> str:
-        return "So it is: x" if "One thing." in prompt else "One thing."
-
-    fake.answers(by_task(gate="[Yes]", reason=thought, answer="x [1]"))
-    context = {"strategy": "multi", "model": "openai:fake", "max_hops": 2}
-
-    async def pause_and_resume(node: str) -> Any:
-        thread = (await client.threads.create())["thread_id"]
-        asked = {"question": QUESTION}
-        await client.runs.wait(
-            thread, "hopgate", input=asked, context=context, interrupt_before=[node]
-        )
-        assert (await client.threads.get_state(thread))["next"] == [node]
-        assert (await client.threads.get(thread))["status"] == "interrupted"
-        result = await client.runs.wait(thread, "hopgate", input=None, context=context)
-        assert (await client.threads.get(thread))["status"] == "idle"
-        return result
-
-    nodes = ("gate", "route", "multihop", "generate")
-    results = await asyncio.gather(*map(pause_and_resume, nodes))
-    assert len(fake.requests) == 3 * len(nodes)
-    for result in results:
-        usage = result["usage"]
-        assert usage["llm_calls"] == 3
-        assert usage["prompt_tokens"] == 3 * PROMPT_TOKENS
-        assert usage["completion_tokens"] == 3 * COMPLETION_TOKENS
-        assert usage["retrieval_steps"] == len(result["hops"]) == 2
-        nodes = {"start", "gate", "route", "retrieve", "reason", "generate"}
-        assert set(usage["ms"]) == nodes
 
 
 async def test_a_run_is_cancelled_during_a_model_call_and_the_thread_can_resume(
@@ -336,19 +260,6 @@ async def test_a_run_s_trace_is_exported_to_the_endpoint_in_the_environment(
     )
     assert set(collector.services) == {"hopgate"}
     assert "Skerrane" not in str(collector.spans)
-
-
-async def test_the_root_package_can_be_named_in_one_s_own_langgraph_json(
-    tmp_path: Path, fake: FakeOpenAI
-) -> None:
-    config = tmp_path / "langgraph.json"
-    config.write_text('{"graphs": {"mine": "hopgate:graph"}, "dependencies": ["."]}')
-    fake.answers(by_task(direct="Lissmere"))
-    asked, context = {"question": QUESTION}, {"model": "openai:fake", "strategy": "none"}
-    with start(tmp_path, config=config) as server:
-        runs = get_client(url=server.url).runs
-        result: Any = await runs.wait(None, "mine", input=asked, context=context)
-    assert result["answer"] == "Lissmere"
 
 
 def test_nothing_blocked_the_event_loop(dev_server: Server) -> None:

@@ -434,6 +434,26 @@ def test_a_user_finds_only_their_own_documents(public: Serving, fake: FakeOpenAI
     assert "ben" not in fake.prompts[0]
 
 
+def test_mcp_has_the_same_users_documents_and_limits(public: Serving, fake: FakeOpenAI) -> None:
+    def call(status: int, tool: str, given: str = f"Bearer {TOKEN}", **arguments: Any) -> Any:
+        headers = {"Accept": "application/json, text/event-stream", "Authorization": given}
+        params = {"name": tool, "arguments": arguments}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        reply = httpx.post(f"{public.url}/hopgate/mcp", json=body, headers=headers, timeout=60)
+        assert reply.status_code == status, reply.text
+        return reply.json().get("result") or reply.headers["www-authenticate"]
+
+    for wrong in ("", "Bearer wrong", TOKEN, f"Basic {TOKEN}"):
+        assert call(401, "search", wrong, query=HERS) == "Bearer"
+    found = call(200, "search", query=HERS)["structuredContent"]["passages"]
+    assert [each["source"] for each in found] == ["users/ada/note.md"]
+    fake.answers(by_task(answer="It belongs to ada [1]."))
+    sources = call(200, "ask", question=HERS)["structuredContent"]["sources"]
+    assert [each["source"] for each in sources] == ["users/ada/note.md"]
+    refused = call(200, "ask", question=HERS, alpha=0.8)
+    assert refused["isError"] and "allows at most 0.75" in refused["content"][0]["text"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvested(
     public: Serving,

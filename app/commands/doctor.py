@@ -1,4 +1,4 @@
-"""`hopgate doctor`: what is installed, usable or missing, and how to get it."""
+"""`hopgate doctor`: which parts are installed and usable, and how to get those that are missing."""
 
 import importlib.util
 import platform
@@ -49,7 +49,7 @@ class Check(NamedTuple):
 def doctor(
     *, questions: Path | None = None, router: str = "builtin", profile: str = "auto"
 ) -> None:
-    """Show what is installed and usable, what is missing, and how to get it.
+    """Show which parts are installed and usable, and how to get those that are missing.
 
     Args:
         questions: JSONL, rows: question. Are they like those that the router was trained on?

@@ -110,7 +110,7 @@ def _with_prefixes(
         try:
             built = describe_store(str(out)) if is_store(out) else info(out)
             encoder = own_encoder(out, built).name
-        except ValueError:  # there is no index that can be read
+        except ValueError:  # no readable index
             encoder = DEFAULT_ENCODER
     return load_encoder(encoder, query, passage)
 
@@ -249,8 +249,8 @@ def _now() -> datetime:
 def delete(sources: tuple[str, ...] = (), /, *, id: tuple[str, ...] = (), index: Path) -> None:
     """Delete documents from an index.
 
-    SOURCES are names of documents, or patterns such as 'reports/*'. What is deleted is no longer
-    found; `hopgate index compact` frees its space on disk.
+    SOURCES are names of documents, or patterns such as 'reports/*'. Deleted documents are no longer
+    found; `hopgate index compact` frees their space on disk.
 
     Args:
         sources: The documents.
@@ -268,7 +268,7 @@ def delete(sources: tuple[str, ...] = (), /, *, id: tuple[str, ...] = (), index:
 
 @command()
 def compact(folder: Either = None, /, *, index: Path | None = None) -> None:
-    """Free the space of what was deleted.
+    """Free the space of deleted documents.
 
     The index is written again, in as few segments as possible.
 
@@ -367,7 +367,7 @@ def _one(folder: Path | None, index: Path | None) -> Path:
 
 
 def _show_built(report: "BuildReport") -> None:
-    """Print what a change did to an index, and what was skipped."""
+    """Print how a change affected an index, and which files were skipped."""
     from hopgate.retrievers.documents.finding import ignored_summary
 
     _show_skipped(report.skipped)

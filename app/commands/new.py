@@ -3,8 +3,8 @@
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hopgate.commands.options import command
 from hopgate.terminal import pages
@@ -12,21 +12,6 @@ from hopgate.terminal import pages
 TEMPLATE = Path(__file__).parents[1] / "template"
 PLACEHOLDER = "my-project"  # the template's own name
 DOTFILES = ("env.example", "gitignore")  # without their dot, so that packaging keeps them
-
-
-@dataclass(frozen=True)
-class Created:
-    """A new project.
-
-    Attributes:
-        folder: Where it is.
-        files: Its files, relative to the folder.
-        passages: Number of passages in its index.
-    """
-
-    folder: str
-    files: list[str]
-    passages: int
 
 
 @command()
@@ -44,19 +29,22 @@ def new(folder: Path, /) -> None:
     pages.output(created, _show)
 
 
-def _show(created: Created) -> None:
+def _show(created: dict[str, Any]) -> None:
     """Print where a new project is and what to do with it."""
-    files = f"{len(created.files)} files, and an index of {created.passages} passages"
-    pages.line(f"{pages.value('folder', created.folder)}: {files}. Try it:")
-    pages.line(f"  cd {pages.value('folder', shlex.quote(created.folder))}")
+    files = f"{len(created['files'])} files, and an index of {created['passages']} passages"
+    pages.line(f"{pages.value('folder', created['folder'])}: {files}. Try it:")
+    pages.line(f"  cd {pages.value('folder', shlex.quote(created['folder']))}")
     pages.line('  hopgate ask "When does the canteen close?" --index index')
     pages.line("  langgraph dev\n  python -m pytest\nREADME.md there says what to change.")
 
 
-def create(folder: Path) -> Created:
+def create(folder: Path) -> dict[str, Any]:
     """Write a project into a folder that is missing or empty, and build its index.
 
     If the index cannot be built, nothing is left behind.
+
+    Returns:
+        The `folder`, its `files` (relative to it), and the number of `passages` in its index.
 
     Raises:
         ValueError: The folder is not empty, or is a file.
@@ -77,7 +65,7 @@ def create(folder: Path) -> Created:
         for path in folder.iterdir() if existed else [folder]:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         raise
-    return Created(str(folder), files, report.passages)
+    return {"folder": str(folder), "files": files, "passages": report.passages}
 
 
 def _copy(folder: Path) -> list[str]:

@@ -91,17 +91,11 @@ def _lines(quiet_seconds: float) -> Update:
         due = now - printed >= min(wait, MAX_LINE_SECONDS)
         if now - started < quiet_seconds or not (new or due or done == total):
             return
-        printed, seconds, did = now, now - stage_started, done - before
+        printed, did = now, done - before
         line = f"{stage}: {done:,} of {total:,}"
-        if did > 0 and seconds > 0 and done < total:
-            left = timedelta(seconds=round(seconds / did * (total - done)))
-            line += f" ({_rate(did / seconds)}, {left} left)"
+        if did > 0 and done < total:
+            left = timedelta(seconds=round((now - stage_started) / did * (total - done)))
+            line += f" ({left} left)"
         note(line)
 
     return update
-
-
-def _rate(per_second: float) -> str:
-    if per_second >= 1:
-        return f"{per_second:,.0f} a second"
-    return f"{per_second * 60:,.1f} a minute"

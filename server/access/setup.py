@@ -8,9 +8,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hopgate.server import tokens
 
@@ -34,7 +32,7 @@ def configured() -> str | None:
         ValueError: A file cannot be read.
     """
     if "langgraph_api" in sys.modules or AUTH in os.environ:
-        return _path(json.loads(os.environ.get(AUTH) or "{}") or {})
+        return (json.loads(os.environ.get(AUTH) or "{}") or {}).get("path") or None
     names = (os.environ.get("AEGRA_CONFIG", ""), "aegra.json", "langgraph.json")
     files = [Path(each) for each in names if each and Path(each).is_file()]
     return next((path for file in files if (path := _in_file(file))), None)
@@ -75,10 +73,6 @@ def warn_if_open() -> None:
 
 def _in_file(file: Path) -> str | None:
     try:
-        return _path(json.loads(file.read_text(encoding="utf-8")).get("auth") or {})
+        return (json.loads(file.read_text(encoding="utf-8")).get("auth") or {}).get("path") or None
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _path(auth: Mapping[str, Any]) -> str | None:
-    return auth.get("path") or None

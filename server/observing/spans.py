@@ -6,6 +6,7 @@ texts, which may repeat a prompt, always. These spans hold no texts unless
 """
 
 import os
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 from uuid import UUID
@@ -34,11 +35,7 @@ def observer(tracer: Tracer | None = None) -> Observer:
         _export_if_configured()
         tracer = trace.get_tracer("hopgate", version("hopgate"))
     with_texts = os.environ.get(TEXTS, "").lower() == "true"
-
-    def write(turn: Turn) -> None:
-        _write(turn, tracer, with_texts)
-
-    return write
+    return partial(_write, tracer=tracer, with_texts=with_texts)
 
 
 def _export_if_configured() -> None:

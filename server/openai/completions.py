@@ -169,11 +169,6 @@ async def run(
         task.cancel()
 
 
-def streams(graph: AdaptiveGraph, context: Context) -> bool:
-    """Return whether tokens may be sent before the answer is final: not if it may be withdrawn."""
-    return not context.over(graph.defaults).escalate
-
-
 class ChatCompletion:
     """A completion in progress, to be sent as one document or in chunks."""
 
@@ -210,7 +205,7 @@ class ChatCompletion:
 
         Args:
             parts: From `run`.
-            live: Whether to send tokens before the answer is final.
+            live: Whether to send tokens before the answer is final; not if it may be withdrawn.
         """
         reply, sent, read, state, start = "", "", 0, Json(), Json()
         yield self._chunk({"role": "assistant", "content": ""})

@@ -34,13 +34,17 @@ from hopgate.server.access.bodies import BodyLimit, body_bytes, read_body
 from hopgate.server.access.refusals import INTERNAL, error, refusal
 from hopgate.server.access.users import Users, user_of
 from hopgate.server.feedback import Opinion
-from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Part, run, streams
+from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Part, run
 from hopgate.server.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
+STATUS: tuple[tuple[type[Exception], int], ...] = (
+    *((ModelError, 502), (DeadlinePassed, 504), (BudgetSpent, 429)),
+    *((ValueError, 400), (RuntimeError, 500)),
+)
 HUNG_UP = 499  # nginx's status; nobody reads it
 
 _ALPHA = re.compile(r"\d*\.?\d+")
@@ -98,10 +102,9 @@ class OpenAIRoutes:
                 Route("/chat/completions", self.complete, methods=["POST"]),
                 Route("/feedback", self.feedback, methods=["POST"]),
             ],
-            exception_handlers={
-                HTTPException: _refused,
-                **dict.fromkeys((ValueError, RuntimeError, Exception), _failed),
-            },
+            exception_handlers=dict.fromkeys(
+                (HTTPException, ValueError, RuntimeError, Exception), _refused
+            ),
         )
         guards = [Middleware(Users), Middleware(BodyLimit, max_bytes=body_bytes())]
         return Mount("/v1", app, middleware=guards)
@@ -132,7 +135,8 @@ class OpenAIRoutes:
                 document = await _while_connected(request, completion.document(parts))
             return JSONResponse(document)
         begun = await _while_connected(request, _decided(parts))
-        chunks = completion.chunks(_continued(begun, parts), streams(graph, context))
+        may_be_withdrawn = context.over(graph.defaults).escalate > 0
+        chunks = completion.chunks(_continued(begun, parts), live=not may_be_withdrawn)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return StreamingResponse(_lines(chunks), headers=headers, media_type="text/event-stream")
 
@@ -255,27 +259,18 @@ async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[str, N
 
 def status_and_message(fault: Exception) -> tuple[int, str]:
     """Return an error's HTTP status, and a message that is safe to show."""
-    text = one_line(fault)
     if isinstance(fault, ValidationError):
         return 400, explain(fault)
-    for kind, status in ((ModelError, 502), (DeadlinePassed, 504), (BudgetSpent, 429)):
+    for kind, status in STATUS:
         if isinstance(fault, kind):
-            return status, text
-    if isinstance(fault, ValueError):
-        return 400, text
-    if isinstance(fault, RuntimeError):
-        return 500, text
+            return status, one_line(fault)
     log.error("a chat completion failed", exc_info=fault)
     return 500, INTERNAL
 
 
-def _refused(_: Request, refused: Exception) -> Response:
-    if not isinstance(refused, HTTPException):
-        raise refused
-    code = "model_not_found" if refused.detail.startswith("there is no model") else None
-    return refusal(refused.status_code, refused.detail, refused.headers, code=code)
-
-
-def _failed(_: Request, fault: Exception) -> Response:
+def _refused(_: Request, fault: Exception) -> Response:
+    if isinstance(fault, HTTPException):
+        code = "model_not_found" if fault.detail.startswith("there is no model") else None
+        return refusal(fault.status_code, fault.detail, fault.headers, code=code)
     status, message = status_and_message(fault)
     return refusal(status, message, NO_RETRY, usage=spent_by(fault))
