@@ -55,9 +55,7 @@ async def _split(question: str, runtime: NodeRuntime) -> list[str]:
     if own := runtime.resources.prompts.get("decompose"):
         messages = fill(own, question=as_data(question), limit=limit)
     else:
-        request = as_data(question)
-        if model.layout == "inline":
-            request = f"Question: {request}"
+        request = prompts.asked(model.layout, as_data(question))
         instruction = prompts.DECOMPOSE.format(limit=limit)
         messages = prompts.render(
             model.layout, instruction, request, prompts.DECOMPOSE_DEMOS, examples_in_inline=True

@@ -248,9 +248,7 @@ async def _prompt(
         demos = await _demos(question, mode, layout, runtime.context)
         if runtime.context.gate_date:
             instruction = prompts.TA_ARE.format(today=runtime.today().isoformat())
-    request = as_data(question)
-    if layout == "inline":
-        request = f"Question: {request}"
+    request = prompts.asked(layout, as_data(question))
     return prompts.render(layout, instruction, request, demos, examples_in_inline=True)
 
 

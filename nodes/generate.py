@@ -29,7 +29,7 @@ class Written(NamedTuple):
     Attributes:
         answer: The answer, read.
         id: Its message's id; None if no call wrote it.
-        warnings: What the user should know of the writing.
+        warnings: Warnings about the call that wrote it.
         cut: Whether it ended at its maximum length.
     """
 

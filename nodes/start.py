@@ -1,4 +1,4 @@
-"""Start: find the turn's message, what it asks for, and reset what the last turn left."""
+"""Start: find the turn's message and its kind, and reset the last turn's values."""
 
 from uuid import uuid4
 
@@ -49,7 +49,7 @@ def _asked_for(text: str, state: State, message: AnyMessage) -> MessageDecision:
 
 
 def _warnings(runtime: NodeRuntime) -> list[str]:
-    """Name what the request gives and hopgate cannot use."""
+    """Name the settings of the request that have no effect."""
     return [
         f"configurable.{name} has no effect; give it as context=Context({name}=…)"
         for name in runtime.misplaced

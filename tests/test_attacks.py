@@ -238,19 +238,6 @@ async def test_a_sub_answer_is_one_short_line(fake: FakeOpenAI, attack: str) -> 
     assert len(LABELS.findall(prompt[prompt.index("Paragraph:\n") :])) <= 3
 
 
-@pytest.mark.parametrize("answer", ["{2}", "{1}", "{3} and {1}", "{{1}}", "{1}{2}{3}"])
-async def test_a_placeholder_in_a_sub_answer_is_not_expanded(fake: FakeOpenAI, answer: str) -> None:
-    sub_questions = "1. Who?\n2. Where was {1} born?\n3. How far are {1} and {2}?"
-    answers = [answer, "Lissmere", "3 km"]
-    fake.answers(by_task(**{**REPLIES, "decompose": sub_questions, "sub_answer": answers}))
-    _, retriever = await ask([[LIGHT], [CORRANE], [hit("A", "b")]], "inline", "decompose")
-    assert retriever.queries == [
-        "Who?",
-        f"Where was {answer} born?",
-        f"How far are {answer} and Lissmere?",
-    ]
-
-
 @attacked
 async def test_a_thought_stays_on_its_line(fake: FakeOpenAI, attack: str) -> None:
     fake.answers(by_task(**{**REPLIES, "reason": [f"Fact {attack}", "So the answer is: x."]}))

@@ -14,7 +14,6 @@ from doubles import (
     by_task,
 )
 from fake_openai import FakeOpenAI
-from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
 
@@ -153,22 +152,6 @@ async def test_a_search_that_found_nothing_is_not_repeated(fake: FakeOpenAI) -> 
     retriever = FixedRetriever([])
     await ask(retriever, Context(escalate=5))
     assert retriever.queries == [QUESTION]
-
-
-async def test_the_next_turn_starts_afresh_and_reads_only_the_final_answer(
-    fake: FakeOpenAI,
-) -> None:
-    graph = build_graph(
-        InMemorySaver(), router=FixedRouter("B"), retriever=FixedRetriever([CORRANE])
-    )
-    fake.answers(by_task(gate="[No]", direct=UNKNOWN, answer="Lissmere [1]"))
-    context = Context(escalate=2)
-    await graph.ainvoke({"question": QUESTION}, THREAD, context=context)
-    fake.answers(by_task(condense="Is Lissmere a town?", gate="[No]", direct="Yes"))
-    result = await graph.ainvoke({"question": "Is it a town?"}, THREAD, context=context)
-    assert result["decision"]["escalated"] == []
-    texts = [message.text for message in result["messages"]]
-    assert texts == [QUESTION, "Lissmere [1]", "Is it a town?", "Yes"]
 
 
 async def test_the_stream_announces_an_escalation_between_the_two_answers(fake: FakeOpenAI) -> None:

@@ -77,15 +77,6 @@ async def test_feedback_changes_nothing_else(app: AdaptiveGraph) -> None:
     assert (await app.ainvoke(None, branch, context=MULTI))["answer"]
 
 
-async def test_feedback_stays_in_a_fork_of_a_later_turn(app: AdaptiveGraph) -> None:
-    first = await ask(app)
-    await give_feedback(app, THREAD, thumbs="down")
-    await ask(app, OTHER)
-    branch = await fork(app, (await hops(app, THREAD))[0], strategy="none")
-    await app.ainvoke(None, branch, context=MULTI)
-    assert list(await kept(app)) == [first]
-
-
 async def test_feedback_goes_into_the_newest_state_whatever_the_config_names(
     app: AdaptiveGraph,
 ) -> None:

@@ -28,9 +28,7 @@ def graph(**given: Any) -> Any:
 # The prompt
 
 
-async def test_the_answer_has_the_conversation_the_passages_and_the_whole_message(
-    fake: FakeOpenAI,
-) -> None:
+async def test_the_prompt_has_conversation_passages_and_message(fake: FakeOpenAI) -> None:
     fake.answers(by_task(answer="In 1858 [1].", condense=QUESTION))
     messages: Any = [
         SystemMessage("Answer like a keeper."),
@@ -74,9 +72,7 @@ def test_messages_after_the_one_that_is_answered_are_not_its_past() -> None:
 # Length and budget
 
 
-async def test_the_answer_s_length_follows_the_request_the_budget_and_the_operator(
-    fake: FakeOpenAI,
-) -> None:
+async def test_the_length_follows_request_budget_and_operator(fake: FakeOpenAI) -> None:
     async def limit(app: Any, **settings: Any) -> int | None:
         fake.answers(by_task(direct="x"))
         fake.requests.clear()

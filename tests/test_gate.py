@@ -18,7 +18,7 @@ from hopgate import Context, build_graph
 from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes import gate
-from hopgate.nodes.run.runtime import NodeRuntime, Resources
+from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import GateDecision
 
 QUESTION = "Who won the cup?"
@@ -143,19 +143,6 @@ def test_probabilities_of_a_verdicts_spellings_are_summed() -> None:
     position = {token: math.log(0.1) for token in ("Yes", " yes", "YES", "[Yes]", "No")}
     completion = Completion("", 0, 0, (position,))
     assert gate.probability_of_yes(completion) == pytest.approx(0.8)
-
-
-@given(
-    st.lists(
-        st.dictionaries(
-            st.sampled_from(["Yes", "No", " no", "[", "Perhaps", ""]),
-            st.floats(max_value=0, allow_nan=False),
-        )
-    )
-)
-def test_the_probability_of_yes_is_a_probability(positions: list[Position]) -> None:
-    p_yes = gate.probability_of_yes(Completion("", 0, 0, tuple(positions)))
-    assert p_yes is None or 0 <= p_yes <= 1
 
 
 GATE_CALLS: list[tuple[dict[str, Any], int]] = [
@@ -354,29 +341,11 @@ async def test_an_endpoint_without_logprobs_is_an_error_with_advice(
     assert "use gate 'ta-are'" in str(caught.value)
 
 
-async def test_the_default_draft_threshold_is_the_models(
-    fake: FakeOpenAI,
-) -> None:
+async def test_the_default_draft_threshold_is_the_models(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct=Reply("Paris", logprobs=CERTAIN)))
     result = await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
     model = await chat.load("openai:fake")
     assert result["decision"]["gate"]["threshold"] == model.draft_threshold
-
-
-@given(
-    st.lists(
-        st.dictionaries(
-            st.text(max_size=3),
-            st.floats(max_value=0, min_value=-1000),
-            min_size=1,
-            max_size=21,
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_uncertainty_is_from_0_to_1(positions: list[Position]) -> None:
-    assert 0 <= gate.uncertainty(Completion("", 0, 0, tuple(positions))) <= 1
 
 
 def test_uncertainty_is_that_of_the_least_certain_token() -> None:
@@ -389,22 +358,6 @@ def test_uncertainty_is_that_of_the_least_certain_token() -> None:
     assert of(certain, even, certain) == of(even)
     # renormalised over the given tokens
     assert of(logs(a=0.1, b=0.1)) == pytest.approx(of(logs(a=0.5, b=0.5)))
-
-
-async def test_decide_alone_agrees_with_the_graph(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[No]", direct="x"))
-    now = clock("2024-02-29T12:00+00:00")
-    context = Context(gate_date=False)
-    runtime = NodeRuntime(context, Resources(clock=now))
-    decision = await gate.decide(QUESTION, runtime)
-    result = await graph(clock=now).ainvoke({"question": QUESTION}, context=context)
-    assert result["decision"]["gate"] == {**decision, "coverage": None}
-    assert (decision["reply"], runtime.usage["llm_calls"]) == ("[No]", 1)
-    runtime = NodeRuntime(Context(gate="never"))
-    decision = await gate.decide(QUESTION, runtime)
-    assert (decision["answer"], decision["retrieve"]) == ("no", False)
-    assert decision["reason"] == "the request sets gate 'never'"
-    assert runtime.usage["llm_calls"] == 0
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,14 @@ TWO_HOPS: dict[str, Any] = {
     "reason": [FACT, "So the answer is: Lissmere."],
     "answer": "Lissmere [1]",
 }
+Saver = BaseCheckpointSaver[str]
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 
 def build(
     label: str = "B",
     retriever: FixedRetriever | None = None,
-    checkpointer: BaseCheckpointSaver[str] | None = None,
+    checkpointer: Saver | None = None,
 ) -> CompiledStateGraph[Any, Context, Any, Any]:
     return build_graph(
         checkpointer,
@@ -51,9 +52,7 @@ def build(
 
 
 @pytest.fixture
-async def saver(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[BaseCheckpointSaver[str]]:
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Saver]:
     if getattr(request, "param", "memory") == "memory":
         yield InMemorySaver()
     else:
@@ -238,28 +237,11 @@ async def test_usage_counts_every_request_and_its_tokens(fake: FakeOpenAI, label
     assert all(ms >= 0 for ms in usage["ms"].values())
 
 
-async def test_usage_is_the_same_when_tokens_are_streamed(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate=Reply("[Yes]", logprobs=[{"Yes": -0.1, "No": -2.0}]), answer="x [1]"))
-    context = Context(gate="confidence")
-    stream = build("B").astream(
-        {"question": QUESTION}, context=context, stream_mode=["messages", "values"]
-    )
-    chunks = [chunk async for chunk in stream]
-    assert "x [1]" in [chunk[0].text for mode, chunk in chunks if mode == "messages"]
-    result = [chunk for mode, chunk in chunks if mode == "values"][-1]
-    assert all(body["stream"] for body in fake.requests)
-    assert result["decision"]["gate"]["p_yes"] > 0.8
-    assert result["usage"]["llm_calls"] == len(fake.requests) == 2
-    assert result["usage"]["prompt_tokens"] == 2 * PROMPT_TOKENS
-
-
 # Turns of a conversation
 
 
 @memory_and_sqlite
-async def test_a_follow_up_is_condensed_with_one_call(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
+async def test_a_follow_up_is_condensed_with_one_call(fake: FakeOpenAI, saver: Saver) -> None:
     retriever = FixedRetriever([LIGHT])
     graph = build("B", retriever, saver)
     fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
@@ -285,9 +267,7 @@ async def test_a_follow_up_is_condensed_with_one_call(
 
 
 @memory_and_sqlite
-async def test_a_new_turn_resets_the_state_of_the_last_one(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
+async def test_a_new_turn_resets_the_state_of_the_last_one(fake: FakeOpenAI, saver: Saver) -> None:
     graph = build("C", BreakingRetriever([LIGHT], at=2), saver)
     fake.answers(by_task(gate="[Yes]", reason=[FACT], answer="x [9]"))
     first = await graph.ainvoke({"question": QUESTION}, THREAD)
@@ -310,7 +290,7 @@ def transcript(messages: list[BaseMessage]) -> list[tuple[str, str]]:
 
 @memory_and_sqlite
 async def test_one_conversation_can_mix_questions_and_messages(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     graph = build(checkpointer=saver)
     fake.answers(by_task(condense=lambda prompt: f"{prompt.count('?')}?", gate="[No]", direct="x"))
@@ -329,16 +309,15 @@ async def test_one_conversation_can_mix_questions_and_messages(
 
 
 @pytest.mark.parametrize("following", [{"messages": [HumanMessage("Two?")]}, {"question": "Two?"}])
-@pytest.mark.parametrize("length", [400_000])
 async def test_a_conversation_continues_after_a_refused_message(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], length: int, following: dict[str, Any]
+    fake: FakeOpenAI, saver: Saver, following: dict[str, Any]
 ) -> None:
     graph = build(checkpointer=saver)
     fake.answers(by_task(gate="[No]", direct="x"))
     with pytest.raises(
         ValueError, match="about 133334 tokens: openai:gpt-4o-mini can read 100000 at once"
     ):
-        await graph.ainvoke({"messages": [HumanMessage("x" * length)]}, THREAD)
+        await graph.ainvoke({"messages": [HumanMessage("x" * 400_000)]}, THREAD)
     result = await graph.ainvoke(following, THREAD)
     assert transcript(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
     assert len(fake.requests) == 2  # nothing to condense: no earlier turn was answered
@@ -360,9 +339,7 @@ async def test_a_bad_question_is_refused_before_any_call(
 
 
 @memory_and_sqlite
-async def test_every_checkpoint_is_plain_json(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], key: str
-) -> None:
+async def test_every_checkpoint_is_plain_json(fake: FakeOpenAI, saver: Saver, key: str) -> None:
     graph = build("C", checkpointer=saver)
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
     await graph.ainvoke({"question": QUESTION}, THREAD)
@@ -390,7 +367,7 @@ async def test_every_checkpoint_is_plain_json(
     ("edited", "node"), [("none", "generate"), ("single", "retrieve"), ("multi", "multihop")]
 )
 async def test_a_strategy_edited_at_route_is_followed(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], edited: str, node: str
+    fake: FakeOpenAI, saver: Saver, edited: str, node: str
 ) -> None:
     graph = build("B", checkpointer=saver)
     fake.answers(by_task(gate="[Yes]", direct="Tokyo", **TWO_HOPS))
@@ -407,7 +384,7 @@ async def test_a_strategy_edited_at_route_is_followed(
 
 
 async def test_a_finished_conversation_can_be_edited_and_continued(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     graph = build("B", checkpointer=saver)
     fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
@@ -421,18 +398,6 @@ async def test_a_finished_conversation_can_be_edited_and_continued(
     assert len(result["messages"]) == 4
 
 
-async def test_an_escalation_can_be_edited_away(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
-    graph, context = build("B", checkpointer=saver), Context(escalate=3)
-    fake.answers(by_task(gate="[No]", direct="I don't know"))
-    question = {"question": QUESTION}
-    await graph.ainvoke(question, THREAD, context=context, interrupt_before=["escalate"])
-    assert (await graph.aget_state(THREAD)).values["decision"]["escalate_to"] == "single"
-    await graph.aupdate_state(THREAD, {"decision": {"escalate_to": None}})
-    assert (await graph.aget_state(THREAD)).next == ()
-
-
 @pytest.mark.parametrize(
     ("where", "edit", "searched"),
     [
@@ -443,7 +408,7 @@ async def test_an_escalation_can_be_edited_away(
 )
 async def test_the_loops_mode_is_decided_at_route(
     fake: FakeOpenAI,
-    saver: BaseCheckpointSaver[str],
+    saver: Saver,
     where: Any,
     edit: dict[str, Any],
     searched: str,
@@ -490,18 +455,6 @@ async def test_a_bad_context_names_the_field_its_value_and_the_allowed_values(
     assert fake.requests == []
 
 
-async def test_a_follow_up_is_condensed_without_the_marks_of_earlier_answers(
-    fake: FakeOpenAI,
-) -> None:
-    graph = build("B", checkpointer=InMemorySaver())
-    fake.answers(by_task(gate="[Yes]", condense="Who?", answer="Ilsabet Corrane [1], a[7]"))
-    for question in (QUESTION, "And who was she?"):
-        await graph.ainvoke({"question": question}, THREAD)
-    (condensed,) = (body for body in fake.requests if task(body["messages"]) == "condense")
-    assert "Answer: Ilsabet Corrane" in condensed["messages"][-1]["content"]
-    assert "[1]" not in condensed["messages"][-1]["content"]
-
-
 SYSTEM = "Answer in German."
 
 
@@ -525,9 +478,7 @@ async def test_a_system_message_shapes_the_answer_and_nothing_else(
     assert {name for name, _ in counts} > {"gate", "condense"}
 
 
-async def test_the_app_s_instructions_shape_the_answer_and_come_before_system_messages(
-    fake: FakeOpenAI,
-) -> None:
+async def test_the_app_s_instructions_come_before_system_messages(fake: FakeOpenAI) -> None:
     sure = Reply("Lissmere", logprobs=[{"Lissmere": -0.001}])
     fake.says(sure, "In Lissmere")
     graph = build_graph(instructions="Be brief.", router=FixedRouter("B"))
@@ -552,9 +503,7 @@ async def test_an_image_reaches_the_answer_and_nothing_else(fake: FakeOpenAI) ->
     assert result["decision"]["warnings"] == []
 
 
-async def test_a_model_that_refuses_images_gets_the_text_and_is_remembered(
-    fake: FakeOpenAI,
-) -> None:
+async def test_a_model_that_refuses_images_gets_the_text_alone(fake: FakeOpenAI) -> None:
     def blind(body: dict[str, Any]) -> Reply:
         refused = Reply(status=400, error="image input is not supported")
         return refused if "base64" in str(body) else Reply("A light")
@@ -574,9 +523,7 @@ async def test_an_image_without_text_is_answered_without_a_search(fake: FakeOpen
     assert fake.requests[0]["messages"][-1]["content"] == [IMAGE]
 
 
-async def test_a_setting_in_configurable_has_no_effect_and_the_answer_says_so(
-    fake: FakeOpenAI,
-) -> None:
+async def test_a_setting_in_configurable_has_no_effect_but_a_warning(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
     result = await build().ainvoke({"question": QUESTION}, {"configurable": {"alpha": 0.9, "x": 1}})
     assert result["decision"]["alpha"] == DEFAULT_ALPHA
@@ -619,9 +566,7 @@ async def test_a_failing_retriever_gives_an_answer_without_sources(fake: FakeOpe
     assert "without sources" in warning
 
 
-async def test_a_retriever_that_fails_at_the_second_hop_keeps_earlier_passages(
-    fake: FakeOpenAI,
-) -> None:
+async def test_a_retriever_that_fails_late_keeps_earlier_passages(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", reason=[FACT], answer="Ilsabet Corrane [1]"))
     result = await build("C", BreakingRetriever([LIGHT], at=2)).ainvoke({"question": QUESTION})
     assert [each["title"] for each in result["citations"]] == ["Skerrane Light"]
@@ -639,7 +584,7 @@ async def test_a_model_failure_names_its_endpoint(fake: FakeOpenAI, down: str) -
 
 
 async def test_a_follow_up_resumes_after_a_model_failure_in_condense(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     graph = build("B", checkpointer=saver)
     fake.answers(by_task(gate="[No]", direct="Corrane"))
@@ -682,7 +627,7 @@ async def test_the_sample_collection_answers_with_the_embedded_model(embedded: s
 
 
 async def test_a_gate_decision_edited_to_retrieve_leads_to_retrieval(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     graph = build("A", checkpointer=saver)
     fake.answers(by_task(gate="[No]", answer="Corrane [1]"))
@@ -695,7 +640,7 @@ async def test_a_gate_decision_edited_to_retrieve_leads_to_retrieval(
 
 
 async def test_a_strategy_set_after_a_no_from_the_gate_is_followed(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     graph = build("A", checkpointer=saver)
     fake.answers(by_task(gate="[No]", **TWO_HOPS))
@@ -708,7 +653,7 @@ async def test_a_strategy_set_after_a_no_from_the_gate_is_followed(
 
 @pytest.mark.parametrize("messages", [[], [AIMessage("hello")]])
 async def test_input_without_a_new_question_is_refused(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], messages: list[BaseMessage]
+    fake: FakeOpenAI, saver: Saver, messages: list[BaseMessage]
 ) -> None:
     graph = build(checkpointer=saver)
     fake.answers(by_task(gate="[No]", direct="x"))
@@ -747,7 +692,7 @@ async def run_with_edited_gate(graph: Any, **gate: Any) -> dict[str, Any]:
 
 
 async def test_a_certain_draft_is_dropped_if_the_gate_is_edited_to_retrieve(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     fake.answers(draft_script(True, answer="Corrane [1]"))
     result = await run_with_edited_gate(build("A", checkpointer=saver), retrieve=True)
@@ -756,7 +701,7 @@ async def test_a_certain_draft_is_dropped_if_the_gate_is_edited_to_retrieve(
 
 
 async def test_an_uncertain_draft_is_the_answer_if_the_gate_is_edited_not_to_retrieve(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
+    fake: FakeOpenAI, saver: Saver
 ) -> None:
     fake.answers(draft_script(False))
     result = await run_with_edited_gate(build("B", checkpointer=saver), retrieve=False)
@@ -764,18 +709,8 @@ async def test_an_uncertain_draft_is_the_answer_if_the_gate_is_edited_not_to_ret
     assert result["usage"]["llm_calls"] == len(fake.requests) == 1
 
 
-async def test_a_draft_is_the_answer_if_the_retriever_fails(fake: FakeOpenAI) -> None:
-    fake.answers(draft_script(False))
-    result = await build("B", BreakingRetriever([])).ainvoke({"question": QUESTION}, context=DRAFT)
-    assert result["answer"] == "Tokyo"
-    assert "answered without sources" in result["decision"]["warnings"][0]
-    assert result["usage"]["llm_calls"] == len(fake.requests) == 1
-
-
 @memory_and_sqlite
-async def test_a_draft_is_dropped_with_the_next_turn(
-    fake: FakeOpenAI, saver: BaseCheckpointSaver[str]
-) -> None:
+async def test_a_draft_is_dropped_with_the_next_turn(fake: FakeOpenAI, saver: Saver) -> None:
     graph = build(checkpointer=saver)
     fake.answers(draft_script(True, condense=QUESTION))
     await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT)

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from commands import one_line, run_process
 from doubles import CORRANE, LIGHT, FixedRetriever, FixedRouter, TalkingModel
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
@@ -73,12 +72,6 @@ def test_build_graph_refuses_a_wrong_variable(
     monkeypatch.setenv("HOPGATE_LIMITS", value)
     with pytest.raises(ValueError, match=message):
         build_graph()
-
-
-def test_the_command_line_reports_wrong_limits_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOPGATE_LIMITS", '{"max_hop": 2}')
-    ran = run_process("ask", "Why?")  # the limits are read when the graph is imported
-    one_line(ran, 2, "hopgate: HOPGATE_LIMITS: unknown limit 'max_hop'")
 
 
 @pytest.mark.parametrize("as_file", [False, True])

@@ -83,9 +83,7 @@ async def test_named_gates_strategies_and_short_answers_do_as_they_say(fake: Fak
         assert retriever.queries == ["hello!"]
 
 
-async def test_a_follow_up_that_the_conversation_answers_is_not_searched_for(
-    fake: FakeOpenAI,
-) -> None:
+async def test_a_follow_up_about_the_conversation_is_not_searched_for(fake: FakeOpenAI) -> None:
     graph = build_graph(InMemorySaver(), router=FixedRouter("B"))
     thread: Any = {"configurable": {"thread_id": "1"}}
     fake.answers(by_task(direct="Nice to meet you!", condense="[conversation]"))

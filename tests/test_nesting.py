@@ -108,30 +108,12 @@ async def test_the_context_of_another_graph_is_ignored(
     assert fake.requests[0]["model"] == "own"
 
 
-async def test_a_context_that_extends_hopgate_s_reaches_it_through_another_graph(
-    fake: FakeOpenAI,
-) -> None:
+async def test_a_context_that_extends_hopgate_s_reaches_it(fake: FakeOpenAI) -> None:
     fake.answers(by_task(direct="x"))
     graph = outer(build(context=OWN), Both)
     await graph.ainvoke({"question": QUESTION}, context=Both(model="openai:theirs", tone="loud"))
     await graph.ainvoke({"question": QUESTION}, context={"model": "openai:dict"})
     assert [body["model"] for body in fake.requests] == ["theirs", "dict"]
-
-
-async def test_a_call_inside_another_graph_s_node_gives_its_own_context(fake: FakeOpenAI) -> None:
-    inner = build(context=OWN)
-
-    async def ask(state: Turn) -> dict[str, str]:
-        question: Any = {"question": state["question"]}
-        result = await inner.ainvoke(question, context=Context(model="openai:called"))
-        return {"answer": result["answer"]}
-
-    builder = StateGraph(Turn, context_schema=Tone)
-    builder.add_node("ask", ask)
-    builder.add_edge(START, "ask")
-    fake.answers(by_task(direct="x"))
-    await builder.compile().ainvoke({"question": QUESTION, "answer": ""}, context=Tone())
-    assert fake.requests[0]["model"] == "called"
 
 
 # As a tool

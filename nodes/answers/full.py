@@ -45,7 +45,7 @@ async def reply(
         options: More of `hopgate.models.chat.complete`.
 
     Returns:
-        The reply, and warnings about what the model could not be given.
+        The reply, and warnings about parts that the model could not read.
 
     Raises:
         ModelError: No answer from the model.
@@ -123,14 +123,14 @@ def _with_parts(messages: list["BaseMessage"], parts: Sequence[Any]) -> list["Ba
 
 
 def wanted(context: Context) -> dict[str, Any]:
-    """Return how a request wants its answer to be written, as options of `complete`."""
+    """Return the request's settings of sampling, as options of `complete`."""
     given = {name: getattr(context, name) for name in SAMPLING}
     sampling = {name: value for name, value in given.items() if value is not None}
     return {"sampling": sampling, "stop": context.stop, "streamed": True}
 
 
 def notes_of(completion: Completion, remedy: str) -> list[str]:
-    """Return what the user should know of a call: what it left out, and where it ended."""
+    """Return notes for the user: settings that the model did not take, and whether it was cut."""
     notes = []
     if completion.left_out:
         names = ", ".join(completion.left_out)

@@ -57,8 +57,6 @@ def _prompt(
         if layout == "inline":
             instruction += prompts.CITE
     else:
-        request = inert(question)
-        if layout == "inline":
-            request = f"Question: {request}"
+        request = prompts.asked(layout, inert(question))
         instruction, demos = prompts.DIRECT, prompts.DIRECT_DEMOS
     return prompts.render(layout, instruction, request, demos, system=system)

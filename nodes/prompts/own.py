@@ -1,7 +1,7 @@
 """An app's own prompts: LangChain templates in place of hopgate's (docs/prompts.md)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -11,20 +11,14 @@ AnswerPrompt = Literal["answer", "answer_with_passages"]
 PromptName = AnswerPrompt | Literal["gate", "condense", "reason", "decompose"]
 
 
-class Fields(NamedTuple):
-    """The fields of a prompt: those that it needs, and those that it may leave out."""
-
-    needed: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-
-FIELDS: dict[PromptName, Fields] = {
-    "answer": Fields(("question",), ("history", "instructions")),
-    "answer_with_passages": Fields(("question", "passages"), ("history", "instructions")),
-    "gate": Fields(("question",), ("today",)),
-    "condense": Fields(("question", "conversation")),
-    "reason": Fields(("question", "passages"), ("reasoning",)),
-    "decompose": Fields(("question",), ("limit",)),
+# Those that a prompt needs, and those that it may leave out.
+FIELDS: dict[PromptName, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "answer": (("question",), ("history", "instructions")),
+    "answer_with_passages": (("question", "passages"), ("history", "instructions")),
+    "gate": (("question",), ("today",)),
+    "condense": (("question", "conversation"), ()),
+    "reason": (("question", "passages"), ("reasoning",)),
+    "decompose": (("question",), ("limit",)),
 }
 
 

@@ -193,6 +193,11 @@ def fit(evidence: Sequence[Hit], max_chars: int) -> list[Hit]:
     return fitting
 
 
+def asked(layout: Layout, question: str) -> str:
+    """Lay out a question that stands alone."""
+    return f"Question: {question}" if layout == "inline" else question
+
+
 def grounded(layout: Layout, evidence: Sequence[Hit], question: str) -> str:
     """Lay out a question about passages: the passages, then the question on its own line."""
     return f"Paragraph:\n{paragraphs(layout, evidence)}\n\nQuestion: {as_data(question)}"

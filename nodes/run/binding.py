@@ -1,4 +1,4 @@
-"""How a node becomes one of LangGraph's: with its resources, the limits, and its cost counted."""
+"""Binds a node to LangGraph: with its resources, within the limits, and with its cost counted."""
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -38,7 +38,7 @@ class BoundNode(Runnable[Any, Update]):
 
         Args:
             node: A function of state and `NodeRuntime` that returns the channels it changes.
-            resources: What the app handed in.
+            resources: The parts that the app passed in.
             name: The node's name in the graph and in `usage["ms"]`; None is the function's.
             first: Whether the node starts a turn, so that the state is still the last turn's.
         """

@@ -1,4 +1,4 @@
-"""Checks of what people and programs write into the state from outside.
+"""Checks of the edits that people and programs make to the state.
 
 Nodes rely on the types of the state, so an edit of another type is refused before it is stored.
 """

@@ -1,4 +1,4 @@
-"""Limits: what an operator allows a request to ask for, read from `HOPGATE_LIMITS`.
+"""Limits that an operator sets on requests, read from `HOPGATE_LIMITS`.
 
 The graph enforces them, because a LangGraph server checks a context nowhere else; and every node
 does, because a run that is resumed or forked brings its own context and skips the first node.
@@ -30,7 +30,7 @@ Value = Any  # of a field of the context
 
 @dataclass(frozen=True)
 class Limit:
-    """What one field of the context may be.
+    """The limit of one field of the context.
 
     Attributes:
         maximum: The largest value; None if `allowed` is used.
@@ -56,7 +56,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for; by default everything a `Context` allows.
+    """The limits of a request; by default it may ask for everything a `Context` allows.
 
     Attributes:
         question_chars: Maximum characters of a question as it is decided on and searched for, also

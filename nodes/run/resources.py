@@ -1,7 +1,7 @@
-"""The index and the router that a request names: checked, and opened, as often as they change.
+"""Checks and opens the index and the router that a request names, and again when they change.
 
-What is not a coroutine may block, so nodes call it in a thread. Searches of one index that arrive
-together run as one, and so do routings by one router.
+Functions that are not coroutines may block, so nodes call them in a thread. Searches of one index
+that arrive together run as one, and so do routings by one router.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class RetrievalFailed(RuntimeError):
 
 
 class Lookup(Generic[Value]):
-    """What a name stands for, looked up again only when one of its files has changed.
+    """Looks up a name once, and again when one of its files has changed.
 
     Looking up reads manifests and lists folders, which would cost every question more than all of
     its LangGraph steps. Staleness is that of `hopgate.common.cache.Cache`; errors are not kept.
@@ -53,7 +53,7 @@ class Lookup(Generic[Value]):
         self._cell = lru_cache(KEPT)(lambda *name: list[Any]())
 
     def __call__(self, *name: str) -> Value:
-        """Return what the name stands for; raises the errors of `find` and `files`."""
+        """Look up a name; raises the errors of `find` and `files`."""
         cell = self._cell(*name)
         if not cell or file_stamps(cell[1]) != cell[2]:
             files = self._files(*name)
@@ -129,8 +129,8 @@ def search_with(
         retriever: The retriever.
         queries: The search texts.
         k: Maximum number of passages for each query.
-        measured: Whether to say how much the collection has to do with each query, if the
-            retriever can tell.
+        measured: Whether to measure how well the collection covers each query, if the
+            retriever can.
 
     Returns:
         For each query at most `k` hits, of plain Python types.

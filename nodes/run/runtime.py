@@ -1,4 +1,4 @@
-"""What a node works with: the request's settings, and the model, index and router they name."""
+"""The runtime of a node: the request's settings, and the model, index and router they name."""
 
 import asyncio
 import math
@@ -53,7 +53,7 @@ def system_clock() -> datetime:
 
 @dataclass(frozen=True)
 class Resources:
-    """What an app handed to `build_graph`; whatever is None is loaded by its name in the context.
+    """The parts an app passed to `build_graph`; those that are None are loaded as the context says.
 
     Loading happens off the event loop, once per process and setting.
 
@@ -63,10 +63,10 @@ class Resources:
         router: The app's router.
         clock: Returns the current time as an aware datetime.
         limits: The operator's limits.
-        context: The settings of a request that gives none.
-        instructions: What every answer follows.
+        context: The settings of requests that give none.
+        instructions: Instructions for every answer.
         prompts: The app's own prompts, by name.
-        accounts: What the graph's threads have spent.
+        accounts: The costs of the graph's threads.
     """
 
     model: ChatModel | None = None
@@ -87,19 +87,20 @@ class Resources:
                 demonstrations cannot be used.
         """
         model = self.model_name(context)
-        checks: list[Callable[[], object]] = []
-        if self.retriever is not None:
-            filtered(self.retriever, context.where)
-        else:
-            checks.append(lambda: named.check_index(context))
-        if self.router is None and context.strategy == "auto":
-            checks.append(lambda: named.check_router(context, model))
-        if context.demos != FIXED:
-            from hopgate.nodes.prompts.demonstrations import load_pool
 
-            checks.append(lambda: load_pool(Path(context.demos)))
-        if checks:
-            await in_thread(f"check {self.store(context)}", lambda: [check() for check in checks])
+        def check() -> None:
+            if self.retriever is not None:
+                filtered(self.retriever, context.where)
+            else:
+                named.check_index(context)
+            if self.router is None and context.strategy == "auto":
+                named.check_router(context, model)
+            if context.demos != FIXED:
+                from hopgate.nodes.prompts.demonstrations import load_pool
+
+                load_pool(Path(context.demos))
+
+        await in_thread(f"check {self.store(context)}", check)
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
@@ -127,14 +128,14 @@ class Resources:
 
 @dataclass
 class NodeRuntime:
-    """One visit to a node: its settings, its resources, and what the run has cost.
+    """One visit to a node: its settings, its resources, and the run's cost.
 
     Attributes:
         context: The request's settings, within the operator's limits.
-        resources: What the app handed in.
+        resources: The parts that the app passed in.
         send: Writes an event into the run's `custom` stream.
         misplaced: Names of settings in the config's `configurable`, where they have no effect.
-        spending: What the run has cost so far; its nodes share it.
+        spending: The run's cost so far; its nodes share it.
         leaves_room: Whether the node leaves time, tokens and a call for the answer.
         last_call: The newest call to the model, if there was one.
     """
@@ -150,7 +151,7 @@ class NodeRuntime:
 
     @property
     def usage(self) -> Usage:
-        """What the run has cost so far."""
+        """The run's cost so far."""
         return self.spending.usage
 
     async def model(self) -> ChatModel:

@@ -1,4 +1,4 @@
-"""Spending: what a run and its turn have cost so far, whatever their stored state says.
+"""Spending: the cost of a run and its turn so far, whatever their stored state says.
 
 A run's nodes share one `Spending`, so nodes that run side by side are counted too. The threads of a
 graph share its `Accounts`, so a resumed or forked run cannot start from zero.
@@ -20,7 +20,7 @@ KEY = "__hopgate_spending"
 """Where the run's config holds its `Spending`. LangGraph keeps keys that start with two underscores
 out of checkpoints and traces."""
 RUN_USAGE = "run_usage"
-"""What a node's update, and an error of a node, call the cost of the run alone."""
+"""The key of the run's own cost in a node's update, and its name on a node's error."""
 KEPT_THREADS = 10_000
 BYTES_PER_TOKEN = 3
 """For endpoints that do not count: less than English prose has (4 to 5), so it counts too many."""
@@ -35,7 +35,7 @@ class DeadlinePassed(RuntimeError):
 
 
 class Accounts:
-    """What the newest turns of a graph's threads have cost, as this process saw it.
+    """The costs of the newest turns of a graph's threads, as this process saw them.
 
     An account counts all runs of a turn, with forks and failed visits, which its state may not
     show. Only the newest threads are kept, if there are very many.
@@ -72,14 +72,14 @@ class Accounts:
 
 
 class Spending:
-    """What one run has cost, and its turn before it.
+    """The cost of one run, and of its turn before it.
 
     Attributes:
         usage: The cost of this run alone.
         account: The thread's.
         began: When the run's first node started, in seconds by the app's clock.
         place: The task of another graph that the run is part of; its thread can have several.
-        routed: What the router has said in this run, by question and α.
+        routed: The router's replies in this run, by question and α.
     """
 
     def __init__(self, *, forks: bool = False, place: str = "") -> None:
@@ -163,6 +163,6 @@ def add_usage(before: Usage, more: Usage) -> Usage:
 
 
 def spent_by(error: BaseException) -> Usage | None:
-    """Return what a turn had cost when an error ended it, if a node raised it."""
+    """Return the cost of a turn that an error ended, if a node raised it."""
     found: Usage | None = getattr(error, "usage", None)
     return found

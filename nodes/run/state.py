@@ -37,7 +37,7 @@ Update = dict[str, Any]
 
 
 class Coverage(TypedDict):
-    """How much the collection has to do with the question, see `retrievers.coverage`."""
+    """How well the collection covers the question, see `retrievers.coverage`."""
 
     score: float
     """The highest inner product with a passage."""
@@ -57,11 +57,11 @@ class GateDecision(TypedDict):
     reply: str
     reason: str
     coverage: NotRequired[Coverage | None]
-    """What the collection has to do with the question, if that was looked at."""
+    """How well the collection covers the question, if that was measured."""
 
 
 class Looked(TypedDict):
-    """A search that was made before the decision, whose passages are used if it is searched."""
+    """A search made before the decision; a search for the same query then uses its passages."""
 
     query: str
     settings: str
@@ -105,7 +105,7 @@ class Hop(TypedDict):
 
 
 class Usage(TypedDict):
-    """What a turn cost. `ms` is milliseconds per node.
+    """The cost of a turn. `ms` is milliseconds per node.
 
     Calls and searches count when they start, so those that fail count too. Tokens are those that
     the endpoint counts; where it counts none, or a call fails, they are estimated.
@@ -122,7 +122,7 @@ NO_USAGE = Usage(retrieval_steps=0, llm_calls=0, prompt_tokens=0, completion_tok
 
 
 def merge_usage(old: Usage, new: Usage) -> Usage:
-    """Reducer: what was spent stays spent, so each count is the larger one.
+    """Reducer: a cost never shrinks, so each count is the larger one.
 
     Nodes write the cost of the whole turn, and those that run side by side write in any order.
     """

@@ -1,6 +1,6 @@
-"""What a message asks for, by rules that cost no call: facts, or what needs no search.
+"""Decides by rules, without a call, whether a message may ask for facts or needs no search.
 
-The rules are meant to be sure, not complete: what they do not know is a question, which the gate
+The rules aim to be certain, not complete: any other message counts as a question, and the gate
 decides. They read English, and the commonest words of German, French, Spanish and Chinese.
 """
 
@@ -20,16 +20,16 @@ from hopgate.nodes.texts.text import first_line
 Kind = Literal["question", "conversation", "small_talk", "task", "client_task"]
 
 QUERY_CHARS = 1_000
-"""Of what is decided on and searched for; the encoders read no more."""
+"""Characters of a query; the encoders read no more."""
 READ_CHARS = 300
-"""Of the start and of the end of a message, where people say what they want done with the rest."""
+"""Characters read at each end of a message, where people say what to do with the rest."""
 PASTED_CHARS = 400
 TRANSCRIPT_CHARS = 20_000
 SMALL_TALK_WORDS = 12
 
 
 class MessageDecision(TypedDict):
-    """What the message asks for, and who says so."""
+    """The kind of a message, and who decided it."""
 
     kind: Kind
     """question: perhaps facts, so gate and router decide. The others need no search. conversation:
@@ -145,7 +145,7 @@ def kind_of(decision: object) -> Kind:
 
 
 def query(text: str, chars: int = QUERY_CHARS) -> str:
-    """Return what to decide on and search for: a short message itself, or a long one's question.
+    """Return the query of a message: a short message itself, or a long one's question.
 
     Of a long message that is its questions, or its last line.
 
@@ -196,7 +196,7 @@ def _is_about(text: str, said: Sequence[tuple[str, str]]) -> bool:
 
 
 def _is_told(text: str, messages: Sequence[str]) -> bool:
-    """Return whether the user asks about themselves what they have told before."""
+    """Return whether users ask for something that they have said about themselves."""
     if not _FIRST_PERSON.search(text):
         return False
     asked = {
