@@ -78,20 +78,16 @@ async def hops(graph: "Graph", config: RunnableConfig) -> list[HopPoint]:
 async def _entry(graph: "Graph", config: RunnableConfig) -> StateSnapshot | None:
     """Return the checkpoint that a run's newest loop started from, following its parents."""
     snapshot, child = await graph.aget_state(config), None
-    while LOOP not in snapshot.next or _is_edit(child):
-        if snapshot.parent_config is None or _is_input(snapshot):
+    while LOOP not in snapshot.next or _made_by("update", child):
+        if snapshot.parent_config is None or _made_by("input", snapshot):
             return None
         snapshot, child = await graph.aget_state(snapshot.parent_config), snapshot
     return snapshot
 
 
-def _is_edit(snapshot: StateSnapshot | None) -> bool:
-    """Return whether a person's edit, not the run, made the checkpoint."""
-    return snapshot is not None and (snapshot.metadata or {}).get("source") == "update"
-
-
-def _is_input(snapshot: StateSnapshot) -> bool:
-    return (snapshot.metadata or {}).get("source") == "input"
+def _made_by(source: str, snapshot: StateSnapshot | None) -> bool:
+    """Return whether a checkpoint comes from an `input`, or from a person's `update`."""
+    return snapshot is not None and (snapshot.metadata or {}).get("source") == source
 
 
 async def fork(

@@ -80,7 +80,8 @@ def _prompt(
 
     resources, text = runtime.resources, inert(state["original_question"])
     said = earlier(state["messages"], state["message_id"])
-    parts = _parts(state)
+    message = next((each for each in state["messages"] if each.id == state["message_id"]), None)
+    parts = attachments(message) if message else []
     given = sum(map(len, map(attachments, said))) + len(parts)
     if text_only:
         said, parts = [each.model_copy(update={"content": each.text}) for each in said], []
@@ -106,11 +107,6 @@ def _prompt(
         room = min(room, model.prompt_chars // BYTES_PER_TOKEN)
     history = trimmed(said, max(0, room - needed))
     return merge_message_runs(prompt(history)), warnings
-
-
-def _parts(state: State) -> list[Any]:
-    message = next((m for m in state["messages"] if m.id == state["message_id"]), None)
-    return [] if message is None else attachments(message)
 
 
 def _with_parts(messages: list["BaseMessage"], parts: Sequence[Any]) -> list["BaseMessage"]:

@@ -33,6 +33,7 @@ class BoundNode(Runnable[Any, Update]):
         name: str | None = None,
         *,
         first: bool = False,
+        in_loop: bool = False,
     ) -> None:
         """Bind a node.
 
@@ -41,10 +42,11 @@ class BoundNode(Runnable[Any, Update]):
             resources: The parts that the app passed in.
             name: The node's name in the graph and in `usage["ms"]`; None is the function's.
             first: Whether the node starts a turn, so that the state is still the last turn's.
+            in_loop: Whether it is the loop's, which has a state of its own.
         """
         self.name = self._name = name or node.__name__
         self._node, self._resources = node, resources
-        self._first = first
+        self._first, self._in_loop = first, in_loop
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
         """Visit the node and wait for it."""
@@ -69,13 +71,13 @@ class BoundNode(Runnable[Any, Update]):
         try:
             update = await visited.in_time(self._name, self._node(state, visited))
         except BaseException as error:
-            error.usage = usage = spending.total()  # type: ignore[attr-defined]
+            error.usage = usage = spending.fail_visit()  # type: ignore[attr-defined]
             error.run_usage = spending.usage  # type: ignore[attr-defined]
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=self._name, usage=usage))
             raise
         ms = (time.perf_counter() - started) * 1000
-        usage = spending.end_visit(self._name, ms)
+        usage = spending.end_visit(self._name, ms, in_loop=self._in_loop)
         if not self._first:
             return {**update, "usage": usage, RUN_USAGE: spending.usage}
         run = _spending_of(config)  # not before: a start that fails opens no turn

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from hopgate.classifiers.decision import Routed
@@ -34,19 +35,29 @@ class DeadlinePassed(RuntimeError):
     """The turn has taken longer than it may; the message names the node and the setting."""
 
 
-class Accounts:
-    """The costs of the newest turns of a graph's threads, as this process saw them.
+@dataclass
+class Account:
+    """One thread's newest turn, as this process saw it.
 
-    An account counts all runs of a turn, with forks and failed visits, which its state may not
-    show. Only the newest threads are kept, if there are very many.
+    Attributes:
+        spent: The cost of all its runs, forks and failed visits included.
+        unsaved: The turn's cost after a visit that the main graph's state does not show: one that
+            failed, or one of the loop.
     """
+
+    spent: Usage = field(default_factory=NO_USAGE.copy)
+    unsaved: Usage = field(default_factory=NO_USAGE.copy)
+
+
+class Accounts:
+    """The accounts of a graph's threads; of the newest ones, if there are very many."""
 
     def __init__(self) -> None:
         """Start without threads."""
-        self._accounts = OrderedDict[str, Usage]()
+        self._accounts = OrderedDict[str, Account]()
         self._lock = threading.Lock()
 
-    def of(self, thread: str | None, state: Mapping[str, Any]) -> Usage:
+    def of(self, thread: str | None, state: Mapping[str, Any]) -> Account:
         """Return the account of a thread's turn, or a new one for a run without a thread.
 
         Args:
@@ -56,11 +67,11 @@ class Accounts:
         with self._lock:
             account = None if thread is None else self._accounts.get(thread)
         if account is None:
-            account = merge_usage(NO_USAGE, state.get("usage") or NO_USAGE)
+            account = Account(spent={**NO_USAGE, **(state.get("usage") or {})})
             self.open(thread, account)
         return account
 
-    def open(self, thread: str | None, account: Usage) -> None:
+    def open(self, thread: str | None, account: Account) -> None:
         """Make an account that of a thread; the thread's last turn is closed."""
         if thread is None:
             return
@@ -93,17 +104,17 @@ class Spending:
         self.place = place
         self._forks = forks
         self.usage: Usage = {**NO_USAGE, "ms": {}}
-        self.account: Usage = {**NO_USAGE, "ms": {}}
+        self.account = Account()
         self.began: float | None = None
         self.routed: dict[tuple[str, float], Routed] = {}
         self._started = 0.0
         self._before = NO_USAGE
 
-    def enter(self, account: Usage, state: Mapping[str, Any], now: float) -> None:
+    def enter(self, account: Account, state: Mapping[str, Any], now: float) -> None:
         """Note where the run goes on, when its first node starts."""
         self.account, self.began, self._started = account, now, time.monotonic()
         shown = state.get("usage") or NO_USAGE
-        self._before = shown if self._forks else merge_usage(shown, account)
+        self._before = shown if self._forks else merge_usage(shown, account.unsaved)
 
     def begin_turn(self, start: "Spending") -> None:
         """Go on with a new turn, after what its start cost."""
@@ -132,20 +143,26 @@ class Spending:
             names: What to count.
             of_thread: Whether to count what this thread's other runs and forks of the turn cost.
         """
-        spent, total = self.account, self.total()
+        spent, total = self.account.spent, self.total()
         run = sum(total[name] for name in names)
         return max(run, sum(spent[name] for name in names)) if of_thread else run
 
     def add(self, **counts: int) -> None:
         """Add to counts of `Usage`, by name."""
-        for usage in (self.usage, self.account):
+        for usage in (self.usage, self.account.spent):
             for name, number in counts.items():
                 usage[name] += number  # type: ignore[literal-required]
 
-    def end_visit(self, node: str, ms: float) -> Usage:
+    def end_visit(self, node: str, ms: float, *, in_loop: bool) -> Usage:
         """Add the time of a visit, and return the turn's cost as the state will show it."""
-        for usage in (self.usage, self.account):
-            usage["ms"][node] = round(usage["ms"].get(node, 0.0) + ms, 1)
+        times = self.usage["ms"]
+        times[node] = round(times.get(node, 0.0) + ms, 1)
+        self.account.unsaved = self.total() if in_loop else NO_USAGE
+        return self.total()
+
+    def fail_visit(self) -> Usage:
+        """Keep the turn's cost, which the state will not show, and return it."""
+        self.account.unsaved = self.total()
         return self.total()
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from hopgate.common.words import sentences
@@ -42,8 +41,9 @@ class Statements:
         """
         self._question = question[:MAX_TRACED_CHARS]
         self._texts = [full_text(hit) for hit in evidence]
-        self._said = said
         self._language = detect(self._texts)
+        self._passages = [terms(text, self._language) for text in self._texts]
+        self._terms_said = terms(f"{self._question}\n{said}", self._language)
         self._all = list(_statements(answer, self._language))
         # Words can be compared within a language; that of a few words cannot be told.
         self._comparable = len(answer) < MIN_CHARS or detect([answer]) == self._language
@@ -78,14 +78,6 @@ class Statements:
         if self._comparable and self._language != "de":  # German has capitals in every noun
             named += _NAME.findall(text)
         return terms(" ".join(named), self._language) - self._terms_said
-
-    @cached_property
-    def _passages(self) -> list[frozenset[str]]:
-        return [terms(text, self._language) for text in self._texts]
-
-    @cached_property
-    def _terms_said(self) -> frozenset[str]:
-        return terms(f"{self._question}\n{self._said}", self._language)
 
 
 def full_text(hit: Hit) -> str:
