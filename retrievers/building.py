@@ -42,9 +42,8 @@ from hopgate.retrievers.index.reader import Parts, matching_encoder
 from hopgate.retrievers.index.vectors import Announce, check_factory, load_faiss
 from hopgate.retrievers.index.writing import writing
 from hopgate.retrievers.stores.change import StoreChange
-from hopgate.retrievers.stores.names import check_folder, is_store, parse
-from hopgate.retrievers.stores.opening import connect, read_info, usable_info
-from hopgate.retrievers.stores.rows import StoreInfo
+from hopgate.retrievers.stores.collection import Collection, StoreInfo
+from hopgate.retrievers.stores.names import check_folder, is_store
 
 AnyChange = Change | StoreChange
 
@@ -441,15 +440,15 @@ def _building_store(
     replace: bool,
 ) -> Iterator[StoreChange]:
     """Prepare a change that replaces all passages of a collection."""
-    store, collection = parse(name), connect(name)
+    collection = Collection(name)
+    store, current = collection.name, collection.find()
     if factory:
         raise ValueError(f"--factory is for folders: leave it out, {store} indexes its own vectors")
-    current = read_info(store, collection)
     loaded = _encoder_of(Path(str(store)), encoder or store.encoder or None, current)
     same = not current or _same_encoder(str(store), current, loaded, replace)
     renew = bool(replace and current and not (same and language in ("", current["language"])))
     kept = None if renew else current
-    change = StoreChange(store, collection, kept, describe(loaded), lambda: loaded, progress)
+    change = StoreChange(collection, kept, describe(loaded), lambda: loaded, progress)
     with closing(change):
         change.replace_all(may_shrink=replace)
         change.language, change.roots, change.renew = language, [], renew
@@ -472,14 +471,14 @@ def _changing_store(
     name: str, encoder: str | Encoder | None, progress: BuildProgress | None
 ) -> Iterator[StoreChange]:
     """Prepare a change of a collection; its encoder is loaded when it is needed."""
-    store, collection = parse(name), connect(name)
-    current = usable_info(store, collection)
+    collection = Collection(name)
+    current, store = collection.info(), collection.name
     encoder = encoder or store.encoder or None
     load = partial(matching_encoder, Path(str(store)), current, encoder)
     if encoder is not None:
         load()
-    change = StoreChange(store, collection, current, current["encoder"], load, progress)
-    with closing(change):
+    described = current["encoder"]
+    with closing(StoreChange(collection, current, described, load, progress)) as change:
         yield change
 
 

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 Mode = Literal["dense", "bm25", "hybrid"]
+Ranked = TypeVar("Ranked")
 
 K0 = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
@@ -19,19 +20,18 @@ def length_norm(length: int, average: float) -> float:
     return K1 * (1 - B + B * length / average)
 
 
-def fuse(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
+def fuse(rankings: Sequence[Sequence[Ranked]], k: int) -> list[tuple[Ranked, float]]:
     """Fuse rankings by reciprocal rank: a passage scores the sum of 1 / (60 + rank) over them.
 
     Args:
-        rankings: Positions, best first; -1 stands for no passage.
-        k: Maximum number of positions to return.
+        rankings: Passages or what stands for them, best first.
+        k: Maximum number to return.
 
     Returns:
-        At most `k` positions with their scores, best first; ties in the order of `rankings`.
+        At most `k` of them with their scores, best first; ties in the order of `rankings`.
     """
-    scores: dict[int, float] = defaultdict(float)
+    scores: dict[Ranked, float] = defaultdict(float)
     for ranking in rankings:
-        for rank, position in enumerate(ranking, start=1):
-            if position >= 0:
-                scores[position] += 1 / (K0 + rank)
+        for rank, each in enumerate(ranking, start=1):
+            scores[each] += 1 / (K0 + rank)
     return sorted(scores.items(), key=lambda each: -each[1])[:k]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopgate.common.words import spaced
@@ -16,52 +18,17 @@ if TYPE_CHECKING:
 OTHER = "other"
 """Any other language: its words in lower case, without stems or stop words."""
 
-_STEMMED = {
-    "ar": "arabic",
-    "da": "danish",
-    "de": "german",
-    "el": "greek",
-    "en": "english",
-    "es": "spanish",
-    "fi": "finnish",
-    "fr": "french",
-    "hu": "hungarian",
-    "it": "italian",
-    "nl": "dutch",
-    "no": "norwegian",
-    "pt": "portuguese",
-    "ro": "romanian",
-    "ru": "russian",
-    "sv": "swedish",
-    "ta": "tamil",
-    "tr": "turkish",
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
+_STEMMED: dict[str, str] = _TABLES["stemmers"]
+_STOP_WORDS: dict[str, str] = _TABLES["stop_words"]
+"""Of languages for which Tantivy has a stemmer but no stop words; the scripts tell the others."""
 _UNSPACED = ("ja", "ko", "th", "zh")
 _LATIN = tuple(code for code in _STEMMED if code not in ("ar", "el", "ru", "ta"))
 
 LANGUAGES = (*sorted((*_STEMMED, *_UNSPACED)), OTHER)
 """What `--language` takes: ISO 639-1 codes, and `other`."""
 
-_STOP_WORDS = {
-    "ar": "",
-    "el": "",
-    "ro": "și în de la cu pe din este sunt care pentru că mai nu au fost sau prin într cele lui",
-    "ta": "",
-    "tr": "ve bir bu için ile olarak olan de da daha çok en gibi kadar ne ise ya değil her ancak",
-}
-"""Of languages for which Tantivy has a stemmer but no stop words; the scripts tell the others."""
-
-_SCRIPTS = {
-    "ja": "\u3040-\u30ff",
-    "ko": "\uac00-\ud7af\u1100-\u11ff",
-    "zh": "\u3400-\u4dbf\u4e00-\u9fff",
-    "th": "\u0e00-\u0e7f",
-    "ar": "\u0600-\u06ff",
-    "el": "\u0370-\u03ff",
-    "ru": "\u0400-\u04ff",
-    "ta": "\u0b80-\u0bff",
-}
-_SCRIPT = {code: re.compile(f"[{characters}]") for code, characters in _SCRIPTS.items()}
+_SCRIPT = {code: re.compile(f"[{characters}]") for code, characters in _TABLES["scripts"].items()}
 _LETTERS = re.compile(r"[^\W\d_]")
 _WORDS = re.compile(r"[^\W\d_]+")
 _SAMPLE_CHARS = 1_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from hopgate.common.cache import Cache
 from hopgate.common.errors import require
@@ -13,9 +12,6 @@ from hopgate.retrievers.base import Hit, Retriever, check_k
 from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files
 from hopgate.retrievers.filters import Filter, Where, filtered
-
-if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder
 
 CANDIDATES = 32
 """Minimum number of passages to score for each query; the cross-encoder reads each of them."""
@@ -34,9 +30,16 @@ class Reranker:
         Raises:
             RuntimeError: The files are not those of a cross-encoder with one score.
         """
-        self.name = name
-        self._model = _load(name, folder)
-        self._lock = Lock()
+        require(f"cross-encoder {name}", "sentence_transformers")
+        from hopgate.retrievers.sentence_models import load_cross_encoder
+
+        self.name, self._lock = name, Lock()
+        self._model = load_cross_encoder(name, folder)
+        if self._model.num_labels != 1:
+            raise RuntimeError(
+                f"cross-encoder {name} returns {self._model.num_labels} scores for a pair: use one "
+                "that returns one, such as cross-encoder/ms-marco-MiniLM-L6-v2"
+            )
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return how well each text answers the query; higher is better."""
@@ -130,16 +133,3 @@ def check_reranker(name: str) -> Path | None:
             f"cross-encoder folder {name} has no .safetensors file: save its weights as safetensors"
         )
     return folder
-
-
-def _load(name: str, folder: Path) -> CrossEncoder:
-    require(f"cross-encoder {name}", "sentence_transformers")
-    from hopgate.retrievers.sentence_models import load_cross_encoder
-
-    model = load_cross_encoder(name, folder)
-    if model.num_labels != 1:
-        raise RuntimeError(
-            f"cross-encoder {name} returns {model.num_labels} scores for a pair: use one that "
-            "returns one, such as cross-encoder/ms-marco-MiniLM-L6-v2"
-        )
-    return model

@@ -40,13 +40,8 @@ class SentenceModel:
         Raises:
             RuntimeError: The files are not those of an encoder.
         """
-        with _without_progress_bar():
-            try:
-                self.model = _load(folder)
-            except Exception as error:  # torch, safetensors and tokenizers share no base class
-                raise RuntimeError(
-                    f"encoder {name} in {folder} cannot be loaded: {reason(error, 300)}"
-                ) from error
+        with _loading(f"encoder {name} in {folder}"):
+            self.model = _load(folder)
         self._lock = Lock()
         self.dimension = int(self.model.get_embedding_dimension() or 0)
         self.pooling = _pooling(self.model)
@@ -107,16 +102,11 @@ def load_cross_encoder(name: str, folder: Path) -> CrossEncoder:
     Raises:
         RuntimeError: The files are not those of a cross-encoder.
     """
-    with _without_progress_bar():
-        try:
-            model: CrossEncoder = CrossEncoder(
-                str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
-            )
-            return model
-        except Exception as error:  # torch, safetensors and tokenizers share no base class
-            raise RuntimeError(
-                f"cross-encoder {name} in {folder} cannot be loaded: {reason(error, 300)}"
-            ) from error
+    with _loading(f"cross-encoder {name} in {folder}"):
+        model: CrossEncoder = CrossEncoder(
+            str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
+    return model
 
 
 def _pooling(model: SentenceTransformer) -> str:
@@ -128,12 +118,14 @@ def _pooling(model: SentenceTransformer) -> str:
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Hide the progress bar that transformers shows while it loads weights."""
+def _loading(what: str) -> Iterator[None]:
+    """Hide the progress bar of transformers while weights are loaded, and name them in errors."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
+    except Exception as error:  # torch, safetensors and tokenizers share no base class
+        raise RuntimeError(f"{what} cannot be loaded: {reason(error, 300)}") from error
     finally:
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from hopgate.retrievers.index.reader import Index, check_index, load_index
 from hopgate.retrievers.stores.names import ENGINES, check_store
 
 if TYPE_CHECKING:
-    from hopgate.retrievers.stores.searching import LangChainIndex, StoreIndex
+    from hopgate.retrievers.stores.searching import StoreIndex
 
 AUTO = "auto"
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -97,12 +97,11 @@ def open_source(
         from hopgate.retrievers.web import open_web
 
         found = _web_searches.get(name, lambda: open_web(name))
-    elif engine:
+    else:
         from hopgate.retrievers.stores.searching import load_store
 
-        found = filtered(InMode(load_store(name), chosen), wanted)
-    else:
-        found = filtered(InMode(load_index(index_path(name)), chosen), wanted)
+        index = load_store(name) if engine else load_index(index_path(name))
+        found = filtered(InMode(index, chosen), wanted)
     if not rerank:
         return found
     from hopgate.retrievers.rerank import Reranked, load_reranker
@@ -118,7 +117,7 @@ class InMode:
         mode: How to search it; None for the index's default.
     """
 
-    def __init__(self, index: Index | StoreIndex | LangChainIndex, mode: Mode | None) -> None:
+    def __init__(self, index: Index | StoreIndex, mode: Mode | None) -> None:
         """Keep the settings of every search."""
         self._index = index
         self._mode = mode

@@ -1,18 +1,16 @@
 """Web search, for questions that no index of yours answers: Google through SerpAPI, or Wikipedia.
 
 Off unless a request's `index` is `web:serpapi` or `web:wikipedia`: queries then leave the machine.
-Results are cached for an hour, so that a repeated query is not paid for twice.
+Results are cached for up to an hour, so that a repeated query is not paid for twice.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib.metadata import version
-from threading import Lock
-from typing import Any
 
 from hopgate.common.errors import one_line, require
 from hopgate.retrievers.base import Hit, check_k, passage_id
@@ -47,15 +45,13 @@ class WebSearch:
 
     def __init__(self, engine: Engine, now: Callable[[], float] = time.monotonic) -> None:
         """Keep the engine; nothing is searched yet."""
-        self._engine = engine
-        self._now = now
-        self._cached: OrderedDict[tuple[str, int], tuple[float, list[Found]]] = OrderedDict()
-        self._lock = Lock()
+        self._engine, self._now = engine, now
+        self._known = lru_cache(CACHE_ENTRIES)(self._ask)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` results for each query, see `Retriever.search`.
 
-        Results of the last hour are taken from a cache of 256 queries.
+        Results are kept until the hour on the clock ends, for 256 queries.
 
         Raises:
             RuntimeError: The engine cannot be reached, takes too long, or refuses.
@@ -66,25 +62,15 @@ class WebSearch:
     def _hits(self, query: str, k: int) -> list[Hit]:
         if not query:
             return []
-        found = self._found(_cut(query), k)
+        found = self._known(_cut(query), k, self._now() // CACHE_SECONDS)
         return [
             Hit(id=passage_id(title, text), title=title, text=text, score=1 / rank, source=address)
             for rank, (title, text, address) in enumerate(found, start=1)
         ]
 
-    def _found(self, query: str, k: int) -> list[Found]:
-        key, now = (query, k), self._now()
-        with self._lock:
-            if (cached := self._cached.get(key)) and now - cached[0] < CACHE_SECONDS:
-                self._cached.move_to_end(key)
-                return cached[1]
-        found = self._engine(query, k)[:k]
-        with self._lock:
-            self._cached[key] = (now, found)
-            self._cached.move_to_end(key)
-            while len(self._cached) > CACHE_ENTRIES:
-                self._cached.popitem(last=False)
-        return found
+    def _ask(self, query: str, k: int, hour: float) -> list[Found]:
+        """Ask the engine, once for each argument."""
+        return self._engine(query, k)[:k]
 
 
 def _cut(query: str) -> str:
@@ -107,25 +93,15 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
     """
     import httpx
 
-    parameters = {
-        "action": "query",
-        "format": "json",
-        "formatversion": "2",
-        "generator": "search",
-        "gsrsearch": query,
-        "gsrlimit": str(k),
-        "prop": "extracts|info",
-        "inprop": "url",
-        "exintro": "1",
-        "explaintext": "1",
-        "exlimit": "max",
-        "exchars": str(_EXTRACT_CHARACTERS),
-    }
+    asked = {"action": "query", "format": "json", "formatversion": "2"}
+    asked |= {"generator": "search", "gsrsearch": query, "gsrlimit": str(k)}
+    asked |= {"prop": "extracts|info", "inprop": "url", "exintro": "1", "explaintext": "1"}
+    asked |= {"exlimit": "max", "exchars": str(_EXTRACT_CHARACTERS)}
     agent = {"User-Agent": f"hopgate/{version('hopgate')} (python-httpx)"}
     try:
         response = httpx.get(
             url or WIKIPEDIA_URL,
-            params=parameters,
+            params=asked,
             headers=agent,
             timeout=TIMEOUT_S,
             follow_redirects=True,
@@ -181,16 +157,12 @@ def serpapi(query: str, k: int) -> list[Found]:
     box = answer.get("answer_box") or {}
     results = [box] if isinstance(box, dict) else box
     results = [*results, *answer.get("organic_results", [])]
-    found = [(_title(each), _snippet(each), str(each.get("link", ""))) for each in results]
-    return [each for each in found if each[1]]
-
-
-def _title(result: dict[str, Any]) -> str:
-    return str(result.get("title") or "").strip()
-
-
-def _snippet(result: dict[str, Any]) -> str:
-    return str(result.get("answer") or result.get("snippet") or "").strip()
+    found = []
+    for each in results:
+        text = str(each.get("answer") or each.get("snippet") or "").strip()
+        title, link = str(each.get("title") or "").strip(), str(each.get("link", ""))
+        found += [(title, text, link)] if text else []
+    return found
 
 
 def check_serpapi() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,8 +47,8 @@ from hopgate.retrievers.filters import (
 )
 from hopgate.retrievers.langchain import LangChainRetriever
 from hopgate.retrievers.sources import MODES, open_source
-from hopgate.retrievers.stores import qdrant
-from hopgate.retrievers.stores.searching import StoreIndex, load_store
+from hopgate.retrievers.stores import collection as collections
+from hopgate.retrievers.stores.searching import load_store
 from hopgate.server import tokens
 
 USERS = ("ann", "anna", "Ann", "bob", "*", "a*", "[ab]*", "a?n", "an_", "50%", "ünn", "{user}")
@@ -275,7 +276,7 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> str:
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A filled collection of an outside engine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(qdrant, "_clients", Cache())
+        patch.setattr(collections, "_clients", Cache())
         if request.param == "qdrant":
             patch.setenv("QDRANT_PATH", str(tmp_path_factory.mktemp("qdrant")))
         elif request.param == "milvus":
@@ -310,18 +311,18 @@ def test_a_store_finds_exactly_what_a_filter_matches(
 def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     index = load_store(store)
-    assert isinstance(index, StoreIndex)
-    search = index._collection.search
+    engine = index._collection.engine
 
-    def counted(*given: Any) -> Any:
-        calls.append(given[3])
-        return search(*given)
+    def counted(search: Any, query: Any, k: int, wanted: Any) -> Any:
+        calls.append(k)
+        return search(query, k, wanted)
 
-    monkeypatch.setattr(index._collection, "search", counted)
+    for name in ("dense", "bm25"):
+        monkeypatch.setattr(engine, name, partial(counted, getattr(engine, name)))
     where = {"source": "users/bob/*", "title": "The lamp", "section": "Notes"}
     ((found,),) = index.search(["the note"], 1, mode, where)
     assert secret("bob", 2) in found["text"]
-    assert calls == [1]
+    assert calls == {"hybrid": [100, 100]}.get(mode, [1])
 
 
 def documents() -> list[Document]:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -64,24 +63,6 @@ def test_more_candidates_are_read_than_asked_for(folder: Path) -> None:
     assert asked == [rerank.CANDIDATES, 50]
     with pytest.raises(ValueError, match="k is 0"):
         reranked.search([QUERY], k=0)
-
-
-def test_a_cross_encoder_loads_once_for_all_threads(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "link").symlink_to(folder)
-    loads: list[str] = []
-    real = rerank._load
-
-    def counted(name: str, path: Path) -> object:
-        loads.append(name)
-        return real(name, path)
-
-    monkeypatch.setattr(rerank, "_load", counted)
-    with ThreadPoolExecutor(4) as pool:
-        loaded = list(pool.map(lambda _: load_reranker(str(tmp_path / "link")), range(4)))
-    assert len(loads) == 1
-    assert all(each is loaded[0] for each in loaded)
 
 
 def test_a_cross_encoder_is_loaded_again_when_its_files_change(

@@ -23,8 +23,6 @@ from langchain_core.documents import Document
 
 from hopgate.common.cache import Cache
 from hopgate.evaluation.measuring.runner import index_identity
-from hopgate.nodes.run.context import Context
-from hopgate.nodes.run.resources import open_index
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import (
     add,
@@ -40,12 +38,11 @@ from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import load_index
 from hopgate.retrievers.sources import MODES, check_source, open_source
 from hopgate.retrievers.stores import change as store_change
-from hopgate.retrievers.stores import pgvector, qdrant, searching
-from hopgate.retrievers.stores.milvus import _client as milvus_client
+from hopgate.retrievers.stores import collection as collections
+from hopgate.retrievers.stores import searching
+from hopgate.retrievers.stores.collection import Collection, Entry, Row
 from hopgate.retrievers.stores.names import parse
-from hopgate.retrievers.stores.opening import connect, describe_store
 from hopgate.retrievers.stores.push import push
-from hopgate.retrievers.stores.rows import Row
 from hopgate.retrievers.stores.searching import load_store
 
 ENGINES = ("milvus", "qdrant", "pgvector")
@@ -86,14 +83,14 @@ def store(
     configure(request.param, request, monkeypatch)
     name = f"{request.param}:{tmp_path.name.replace('-', '_')[:40]}"
     yield name
-    if request.param == "qdrant" and (client := qdrant._clients.get("", lambda: None)):  # type: ignore[arg-type,return-value]
-        client.close()
+    if request.param == "qdrant":
+        collections._clients.get(("qdrant", os.environ["QDRANT_PATH"]), lambda: None).close()
 
 
 def content(name: Path | str) -> set[tuple[Any, ...]]:
     """Every passage of every document in an index."""
     if ":" in str(name):
-        collection = connect(str(name))
+        collection = Collection(str(name)).engine
         rows = collection.read([row.key for row in collection.listed()])
         return {(*row[1:-1], row.stamp.rpartition("/")[0]) for row, _ in rows}
     index = load_index(name)
@@ -103,6 +100,11 @@ def content(name: Path | str) -> set[tuple[Any, ...]]:
         for key, each in zip(keys, index._words.read(keys), strict=True)
         for p in each.places
     }
+
+
+def info_of(store: str) -> Any:
+    """What `hopgate index info` shows of a store."""
+    return Collection(store).report()
 
 
 def ids(name: Path | str, query: str, mode: str, k: int = 10) -> list[str]:
@@ -186,7 +188,7 @@ def test_a_killed_build_resumes_without_encoding_again(
     assert subprocess.run([sys.executable, "-c", KILLED, store]).returncode == 9
     with pytest.raises(ValueError, match=f"{store} is half filled, .* run the same command again"):
         open_source(store)
-    assert describe_store(store)["complete"] is False
+    assert info_of(store)["complete"] is False
     with pytest.raises(ValueError, match="is half filled"):
         add_passages([make_passage("Other", "Text.")], store)
     passages = [make_passage(f"Note {n}", f"Remark {n}.", f"{n}.md") for n in range(40)]
@@ -237,7 +239,7 @@ def test_a_change_stops_when_another_process_builds_the_collection_anew(
     monkeypatch.setattr(store_change.StoreChange, "_write", write)
     with pytest.raises(RuntimeError, match=r"built anew by another process .* run it again"):
         add_passages([make_passage("Other", "Text.", "other.md")], store)
-    assert describe_store(store)["language"] == "de"
+    assert info_of(store)["language"] == "de"
     assert len(content(store)) == 3
 
 
@@ -293,7 +295,7 @@ def test_a_round_trip_loses_nothing(store: str, tmp_path: Path) -> None:
     assert (old._vectors.vectors(keys) == new._vectors.vectors(keys)).all()
     for field in ("encoder", "language", "mode", "mode_reason", "roots", "passages", "sources"):
         assert old.manifest[field] == new.manifest[field]  # type: ignore[literal-required]
-        assert describe_store(store)[field] == new.manifest[field]  # type: ignore[literal-required]
+        assert info_of(store)[field] == new.manifest[field]  # type: ignore[literal-required]
     assert not sync(files, store).changed
 
 
@@ -311,7 +313,7 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
         build_from_passages([bad], store, other, replace=True)
     assert len(content(store)) == len(PASSAGES)
     assert build_from_passages(PASSAGES, store, other, replace=True).encoded == 24
-    assert describe_store(store)["encoder"]["query_prefix"] == "query: "
+    assert info_of(store)["encoder"]["query_prefix"] == "query: "
     build_from_passages(PASSAGES[:1], store, replace=True)
     assert content(store) == {(LIGHT["id"], *list(LIGHT.values())[1:4], "3", "History", "")}
 
@@ -326,7 +328,7 @@ def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a NUL character, and nothing was changed"):
         build_from_passages([*PASSAGES, make_passage("x", "a\0b", "bad.md")], store)
     with pytest.raises(ValueError, match="there is no"):
-        describe_store(store)
+        info_of(store)
 
 
 def test_milvus_refuses_a_text_that_it_cannot_hold(
@@ -339,17 +341,20 @@ def test_milvus_refuses_a_text_that_it_cannot_hold(
 
 def test_a_collection_of_others_is_left_alone(store: str) -> None:
     engine, name = store.split(":")
-    connect(store)
+    Collection(store)
     if engine == "qdrant":
         from qdrant_client.models import Distance, VectorParams
 
-        qdrant._client().create_collection(name, VectorParams(size=4, distance=Distance.DOT))
+        client_of(store).create_collection(name, VectorParams(size=4, distance=Distance.DOT))
     elif engine == "milvus":
-        milvus_client().create_collection(name, dimension=4)
+        client_of(store).create_collection(name, dimension=4)
     else:
         with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
             connection.execute(f'CREATE TABLE "{name}" (id int)')
-    for act in (describe_store, lambda n: build_from_passages(PASSAGES, n, replace=True)):
+    for act in (
+        lambda n: Collection(n).report(),
+        lambda n: build_from_passages(PASSAGES, n, replace=True),
+    ):
         with pytest.raises(ValueError, match=f"{store} was not made by hopgate: use another name"):
             act(store)
     with pytest.raises(ValueError, match=f"{store} was (not made by hopgate or|made by) LangChain"):
@@ -366,117 +371,86 @@ NOTES = [
 ]
 
 
-def fill_as_langchain_does(store: str) -> None:
-    """Fill a collection with `NOTES` in the default layout of LangChain's packages."""
-    engine, name = store.split(":")
+def fill_as_langchain_does(store: str, other: bool = False) -> None:
+    """Fill a collection with `NOTES` in a layout of LangChain's packages: the default, or another.
+
+    The other has named vectors in Qdrant, dynamic fields in Milvus, `PGVectorStore`'s table.
+    """
     vectors = load_encoder("minilm").encode_passages(PASSAGES).tolist()
-    entries = list(zip(NOTES, vectors, strict=True))
-    if engine == "qdrant":
-        from qdrant_client.models import Distance, PointStruct, VectorParams
+    fill = {"qdrant": fill_qdrant, "milvus": fill_milvus, "pgvector": fill_postgres}
+    engine, name = store.split(":")
+    fill[engine](store, name, list(zip(NOTES, vectors, strict=True)), other)
 
-        sizes = VectorParams(size=384, distance=Distance.COSINE)
-        qdrant._client().create_collection(name, sizes)
-        points = [
-            PointStruct(
-                id=str(each.id),
-                vector=vector,
-                payload={"page_content": each.page_content, "metadata": each.metadata},
-            )
-            for each, vector in entries
-        ]
-        qdrant._client().upsert(name, points)
-    elif engine == "milvus":
-        from pymilvus import DataType
 
-        client = milvus_client()
-        schema = client.create_schema()
-        schema.add_field("pk", DataType.VARCHAR, max_length=64, is_primary=True)
-        for field in ("text", "source", "title"):
-            schema.add_field(field, DataType.VARCHAR, max_length=65_535)
+def fill_qdrant(store: str, name: str, entries: Any, other: bool) -> None:
+    from qdrant_client.models import Distance, PointStruct, VectorParams
+
+    sizes, client = VectorParams(size=384, distance=Distance.COSINE), client_of(store)
+    client.create_collection(name, {"own": sizes} if other else sizes)
+    points = [
+        PointStruct(
+            id=str(each.id),
+            vector={"own": vector} if other else vector,
+            payload={"page_content": each.page_content, "metadata": each.metadata},
+        )
+        for each, vector in entries
+    ]
+    client.upsert(name, points)
+
+
+def fill_milvus(store: str, name: str, entries: Any, other: bool) -> None:
+    from pymilvus import DataType
+
+    client = client_of(store)
+    schema = client.create_schema(auto_id=other, enable_dynamic_field=other)
+    key = DataType.INT64 if other else DataType.VARCHAR
+    schema.add_field("pk", key, max_length=64, is_primary=True)
+    for field in ("text",) if other else ("text", "source", "title"):
+        schema.add_field(field, DataType.VARCHAR, max_length=65_535)
+    if not other:
         schema.add_field("page", DataType.INT64)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=384)
-        params = client.prepare_index_params()
-        params.add_index("vector", index_type="AUTOINDEX", metric_type="L2")
-        client.create_collection(name, schema=schema, index_params=params)
-        rows = [
-            {"pk": each.id, "text": each.page_content, "vector": vector, **each.metadata}
-            for each, vector in entries
-        ]
-        client.insert(name, rows)
-    else:
-        with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=384)
+    params = client.prepare_index_params()
+    kind = ("HNSW", "COSINE") if other else ("AUTOINDEX", "L2")
+    params.add_index("vector", index_type=kind[0], metric_type=kind[1], params={"M": 8})
+    client.create_collection(name, schema=schema, index_params=params)
+    rows = [
+        {"text": each.page_content, "vector": vector, **each.metadata}
+        | ({} if other else {"pk": each.id})
+        for each, vector in entries
+    ]
+    client.insert(name, rows)
+
+
+def fill_postgres(store: str, name: str, entries: Any, other: bool) -> None:
+    owner, rows = UUID(int=1), []
+    for each, vector in entries:
+        row = (each.id, str(vector), each.page_content, json.dumps(each.metadata))
+        rows.append(row if other else (*row, owner))
+    with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        if other:
+            table = f'"{name}"'
+            connection.execute(
+                f"CREATE TABLE {table} (langchain_id uuid PRIMARY KEY, embedding vector(384)"
+                " NOT NULL, content text NOT NULL, langchain_metadata json)"
+            )
+        else:
+            table = "langchain_pg_embedding"
             connection.execute(
                 "CREATE TABLE langchain_pg_collection (uuid uuid PRIMARY KEY, name varchar);"
-                "CREATE TABLE langchain_pg_embedding (id varchar PRIMARY KEY, collection_id uuid,"
-                " embedding vector, document varchar, cmetadata jsonb)"
+                f"CREATE TABLE {table} (id varchar PRIMARY KEY, embedding vector,"
+                " document varchar, cmetadata jsonb, collection_id uuid)"
             )
-            owner = UUID(int=1)
             insert = "INSERT INTO langchain_pg_collection VALUES (%s, %s)"
             connection.execute(insert, [owner, name])
-            rows = [
-                (each.id, owner, str(vector), each.page_content, json.dumps(each.metadata))
-                for each, vector in entries
-            ]
-            insert = "INSERT INTO langchain_pg_embedding VALUES (%s, %s, %s, %s, %s)"
-            connection.cursor().executemany(insert, rows)
+        marks = ", ".join(["%s"] * len(rows[0]))
+        connection.cursor().executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
 
-def fill_other_layout(store: str) -> None:
-    """Fill a collection with `NOTES`: named vectors, dynamic fields, `PGVectorStore`'s table."""
-    engine, name = store.split(":")
-    vectors = load_encoder("minilm").encode_passages(PASSAGES).tolist()
-    entries = list(zip(NOTES, vectors, strict=True))
-    if engine == "qdrant":
-        from qdrant_client.models import Distance, PointStruct, VectorParams
-
-        sizes = VectorParams(size=384, distance=Distance.COSINE)
-        qdrant._client().create_collection(name, {"own": sizes})
-        points = [
-            PointStruct(
-                id=str(each.id),
-                vector={"own": vector},
-                payload={"page_content": each.page_content, "metadata": each.metadata},
-            )
-            for each, vector in entries
-        ]
-        qdrant._client().upsert(name, points)
-    elif engine == "milvus":
-        from pymilvus import DataType
-
-        client = milvus_client()
-        schema = client.create_schema(auto_id=True, enable_dynamic_field=True)
-        schema.add_field("pk", DataType.INT64, is_primary=True)
-        schema.add_field("text", DataType.VARCHAR, max_length=65_535)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=384)
-        params = client.prepare_index_params()
-        params.add_index("vector", index_type="HNSW", metric_type="COSINE", params={"M": 8})
-        client.create_collection(name, schema=schema, index_params=params)
-        rows = [
-            {"text": each.page_content, "vector": vector, **each.metadata}
-            for each, vector in entries
-        ]
-        client.insert(name, rows)
-    else:
-        with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            connection.execute(
-                f'CREATE TABLE "{name}" (langchain_id uuid PRIMARY KEY, content text NOT NULL,'
-                " embedding vector(384) NOT NULL, langchain_metadata json)"
-            )
-            rows = [
-                (each.id, each.page_content, str(vector), json.dumps(each.metadata))
-                for each, vector in entries
-            ]
-            insert = f'INSERT INTO "{name}" VALUES (%s, %s, %s, %s)'
-            connection.cursor().executemany(insert, rows)
-
-
-@pytest.mark.parametrize("fill", [fill_as_langchain_does, fill_other_layout])
-def test_a_collection_that_langchain_made_is_searched(
-    store: str, fill: Callable[[str], None]
-) -> None:
-    fill(store)
+@pytest.mark.parametrize("other", [False, True])
+def test_a_collection_that_langchain_made_is_searched(store: str, other: bool) -> None:
+    fill_as_langchain_does(store, other)
     with pytest.raises(ValueError, match=f"made by LangChain: name the encoder .* {store}@minilm"):
         open_source(store)
     named = f"{store}@minilm"
@@ -517,17 +491,17 @@ def test_a_filtered_search_of_milvus_lite_misses_nothing(
         for seed, rows in ((0, 3_000), (1, 200))
     )
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    collection: Any = connect(f"milvus:exact_{kind}")
+    collection: Any = Collection(f"milvus:exact_{kind}").engine
     collection._target.index_type = kind  # AUTOINDEX is what older collections have
     collection.create("{}", 32)
     rows = rows_of(sources)
     for start in range(0, 3_000, 500):
         part = slice(start, start + 500)
-        collection.put(rows[part], vectors[part], [["word"]] * 500, 1.0)
+        put(collection, rows[part], vectors[part], [["word"]] * 500)
     collection.finish()
     for number, query in enumerate(queries):
         only = (("source", (f"users/{number % 30}/*",)),)
-        found = collection.search("dense", query.tolist(), [], 10, only)
+        found = collection.dense(query.tolist(), 10, only)
         best = np.sort(vectors[number % 30 :: 30] @ query)[::-1][:10]
         assert [score for _, score in found] == pytest.approx(best.tolist(), abs=1e-4)
 
@@ -571,13 +545,6 @@ def test_the_commands_take_a_store(store: str, tmp_path: Path, run: Callable[...
     assert "compact is for folders" in refused.err
 
 
-def test_a_request_chooses_its_store_by_context(store: str) -> None:
-    build_from_passages(PASSAGES, store)
-    retriever = open_index(Context(index=store, where={"source": "b*"}))
-    ((best,),) = retriever.search(["bread"], 5)
-    assert (best["title"], best["source"]) == ("Harbour bakery", "bakery.md")
-
-
 def test_names_are_read_and_bad_ones_refused() -> None:
     assert parse("qdrant:docs") == ("qdrant", "docs", "")
     assert parse("pgvector:docs@org/model") == ("pgvector", "docs", "org/model")
@@ -611,7 +578,7 @@ def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_server_out_of_reach_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch, name: str, variable: str, url: str
 ) -> None:
-    monkeypatch.setattr(qdrant, "_clients", Cache())
+    monkeypatch.setattr(collections, "_clients", Cache())
     monkeypatch.setenv(variable, url)
     with pytest.raises(RuntimeError, match=f"{name} failed: .*; check that it runs") as failure:
         open_source(name)
@@ -619,18 +586,10 @@ def test_a_server_out_of_reach_is_named_without_its_password(
     assert "\n" not in str(failure.value)
 
 
-def test_a_file_of_milvus_that_another_process_has_open_is_named(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure("milvus", request, monkeypatch)
-    connect("milvus:a")
-    done = subprocess.run(
-        [sys.executable, "-m", "hopgate", "index", "info", "milvus:a"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "MILVUS_URI cannot be opened" in done.stderr
+def test_a_file_that_milvus_cannot_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILVUS_URI", "/nowhere/tests.db")
+    with pytest.raises(RuntimeError, match="MILVUS_URI cannot be opened: its name must end in"):
+        Collection("milvus:a")
 
 
 def rows_of(sources: list[str]) -> list[Row]:
@@ -639,6 +598,15 @@ def rows_of(sources: list[str]) -> list[Row]:
         Row.of(make_passage(f"Row {n}", f"Text {n}.", source), "")
         for n, source in enumerate(sources)
     ]
+
+
+def put(engine: Any, rows: list[Row], vectors: Any, words: list[list[str]]) -> None:
+    engine.put([Entry(*e, 1.0) for e in zip(rows, vectors.tolist(), words, strict=True)])
+
+
+def client_of(store: str) -> Any:
+    """The client of a store's engine."""
+    return Collection(store).engine._client  # type: ignore[attr-defined]
 
 
 def test_a_rare_filter_finds_what_the_graph_misses(
@@ -650,13 +618,13 @@ def test_a_rare_filter_finds_what_the_graph_misses(
     sources = ["near.md"] * 995 + ["far.md"] * 5
     vectors = np.random.default_rng(0).normal(0, 0.1, (len(sources), 8)).astype(np.float32)
     vectors[:, 0] = [1 if source == "near.md" else -1 for source in sources]
-    collection = connect("pgvector:rare")
+    collection = Collection("pgvector:rare").engine
     collection.create("{}", 8)
-    collection.put(rows_of(sources), vectors, [["word"]] * len(sources), 1.0)
+    put(collection, rows_of(sources), vectors, [["word"]] * len(sources))
     collection.finish()
     query = [1.0, *[0.0] * 7]
     for source, count in (("far.md", 5), ("near.md", 10)):
-        found = collection.search("dense", query, [], 10, (("source", (source,)),))
+        found = collection.dense(query, 10, (("source", (source,)),))
         assert [row.source for row, _ in found] == [source] * count
         exact = sorted(vectors[[each == source for each in sources], 0], reverse=True)
         if count < 10:  # then the graph has not answered
@@ -683,7 +651,7 @@ def test_a_rare_filter_finds_what_the_graph_misses(
 def test_no_part_of_an_odd_password_is_printed(
     monkeypatch: pytest.MonkeyPatch, name: str, variable: str, value: str
 ) -> None:
-    monkeypatch.setattr(qdrant, "_clients", Cache())
+    monkeypatch.setattr(collections, "_clients", Cache())
     monkeypatch.setenv(variable, value.format(SECRET))
     with pytest.raises(RuntimeError, match=f"check that it runs, and that .*{variable}") as failed:
         open_source(name)
@@ -695,7 +663,7 @@ def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGVECTOR_URL", postgres)
-    collection = connect("pgvector:together")
+    collection = Collection("pgvector:together").engine
     collection.create("{}", 8)
     with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres) as other:
         other.execute("LOCK TABLE together IN ROW EXCLUSIVE MODE")  # so that both must wait
@@ -714,9 +682,9 @@ def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
 def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pgvector, "_pools", Cache())
-    monkeypatch.setattr(pgvector, "_SEARCH_S", 1)
-    monkeypatch.setattr(pgvector, "TIMEOUT_S", 1)
+    monkeypatch.setattr(collections, "_clients", Cache())
+    monkeypatch.setattr("hopgate.retrievers.stores.pgvector._SEARCH_S", 1)
+    monkeypatch.setattr("hopgate.retrievers.stores.pgvector.TIMEOUT_S", 1)
     monkeypatch.setenv("PGVECTOR_URL", postgres)
     build_from_passages(PASSAGES, "pgvector:locked")
     index = open_source("pgvector:locked", "hybrid")
@@ -727,8 +695,9 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
     with ExitStack() as held:
+        pool = Collection("pgvector:locked").engine._pool  # type: ignore[attr-defined]
         for _ in range(8):
-            held.enter_context(pgvector._pool().connection())
+            held.enter_context(pool.connection())
         with pytest.raises(RuntimeError, match="server is busy: try again later") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
@@ -739,15 +708,15 @@ def test_pgvector_takes_a_passage_with_very_many_long_words(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGVECTOR_URL", postgres)
-    collection = connect("pgvector:wordy")
+    collection = Collection("pgvector:wordy").engine
     collection.create("{}", 1)
     words = [f"{n:0>39}" for n in range(60_000)]
     long = ["é" * 37 + str(n) for n in range(16_000)]
     often = [str(n) for n in range(900)] * 1_000
     rows = rows_of(["a.md", "b.md", "c.md"])
-    collection.put(rows, np.ones((3, 1), np.float32), [words, long, often], 1.0)
+    put(collection, rows, np.ones((3, 1), np.float32), [words, long, often])
     for position, query in enumerate((words[9_000], long[4_000], "899")):
-        ((row, _),) = collection.search("bm25", [], [query], 5, ())
+        ((row, _),) = collection.bm25([query], 5, ())
         assert row == rows[position]
 
 

@@ -101,14 +101,14 @@ def _with_prefixes(
     from hopgate.retrievers.encoders import DEFAULT_ENCODER, load_encoder
     from hopgate.retrievers.index.manifest import info
     from hopgate.retrievers.index.reader import own_encoder
+    from hopgate.retrievers.stores.collection import Collection
     from hopgate.retrievers.stores.names import is_store, parse
-    from hopgate.retrievers.stores.opening import describe_store
 
     if encoder is None and is_store(out):
         encoder = parse(str(out)).encoder or None
     if encoder is None:
         try:
-            built = describe_store(str(out)) if is_store(out) else info(out)
+            built = Collection(str(out)).info(whole=False) if is_store(out) else info(out)
             encoder = own_encoder(out, built).name
         except ValueError:  # no readable index
             encoder = DEFAULT_ENCODER
@@ -300,12 +300,12 @@ def info(folder: Either = None, /, *, index: Path | None = None) -> None:
         index: The same as INDEX.
     """
     from hopgate.retrievers.index import manifest
+    from hopgate.retrievers.stores.collection import Collection
     from hopgate.retrievers.stores.names import is_store
-    from hopgate.retrievers.stores.opening import describe_store
 
     index = _one(folder, index)
     if is_store(index):
-        output(describe_store(str(index)), _show_info)
+        output(Collection(str(index)).report(), _show_info)
     else:
         output(manifest.info(index), _show_info, index)
 

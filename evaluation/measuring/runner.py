@@ -288,8 +288,8 @@ def model_settings(model: str) -> dict[str, str]:
 def index_identity(index: Path) -> str:
     """Return an index's name with a hash of its content."""
     from hopgate.retrievers.index.manifest import info
+    from hopgate.retrievers.stores.collection import store_identity
     from hopgate.retrievers.stores.names import is_store
-    from hopgate.retrievers.stores.opening import store_identity
 
     if is_store(index):
         return store_identity(index)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import islice
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hopgate.common.errors import reason
 from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.base import Passage
@@ -28,18 +27,16 @@ from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import Mode, length_norm
 from hopgate.retrievers.index.change import BuildProgress, BuildReport, Repeat
 from hopgate.retrievers.index.incoming import Incoming, chunks
 from hopgate.retrievers.index.manifest import EncoderInfo
-from hopgate.retrievers.index.texts import Stored
 from hopgate.retrievers.language import detect, terms
-from hopgate.retrievers.stores.names import StoreName
-from hopgate.retrievers.stores.opening import read_info, tally
-from hopgate.retrievers.stores.rows import (
+from hopgate.retrievers.stores.collection import (
     BATCH,
     STORE_VERSION,
     Collection,
+    Entry,
     Listed,
     Row,
     StoreInfo,
@@ -47,8 +44,6 @@ from hopgate.retrievers.stores.rows import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    Vectors = NDArray[np.float32]
 
 _SAMPLE = 500
 """Passages from which the language is detected and the default mode is chosen."""
@@ -59,7 +54,6 @@ class StoreChange:
     """One change of a collection; the counterpart of `change.Change`, with the same attributes.
 
     Args:
-        store: The name of the collection.
         collection: The collection.
         current: What hopgate keeps about it; None if it is to be made.
         described: The encoder of its vectors.
@@ -73,7 +67,6 @@ class StoreChange:
 
     def __init__(
         self,
-        store: StoreName,
         collection: Collection,
         current: StoreInfo | None,
         described: EncoderInfo,
@@ -81,7 +74,7 @@ class StoreChange:
         progress: BuildProgress | None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
-        self._store, self._collection, self._info = store, collection, current
+        self._collection, self._engine, self._info = collection, collection.engine, current
         self._described, self._encoder, self._progress = described, encoder, progress
         self._folder = tempfile.TemporaryDirectory(prefix="hopgate-")
         self.incoming = Incoming(Path(self._folder.name) / "incoming.jsonl")
@@ -93,12 +86,12 @@ class StoreChange:
         self.unchanged = 0
         self.renew = self._rebuild = False
         self._may_shrink = True
-        self._leaving: dict[str, Listed] = {}
-        self._new = self._updated = self._gone = 0
-        self._added: set[str] = set()
-        self._put = self._encoded = self._duplicates = 0
-        self._repeats: Counter[tuple[str, str]] = Counter()
+        self._leaving: Set[str] = set()  # keys of rows that go if they do not come again
+        self._coming: dict[str, str] = {}  # key → id
         self._sizes: Counter[str] = Counter()  # rows of each document that comes
+        self._report = BuildReport(str(collection.name))
+        self._repeats: Counter[tuple[str, str]] = Counter()
+        self._put = 0
 
     def close(self) -> None:
         """Delete the incoming passages."""
@@ -113,10 +106,15 @@ class StoreChange:
     # What the store has
 
     @cached_property
+    def _held(self) -> dict[str, Listed]:
+        """The rows that the store had at the start, by their keys."""
+        return {row.key: row for row in self._engine.listed()} if self._info else {}
+
+    @cached_property
     def _stamps(self) -> dict[str, str]:
         """The stamp of each document; empty where it is not whole."""
         found: dict[str, Counter[str]] = defaultdict(Counter)
-        for row in self._listed():
+        for row in self._held.values():
             if row.source:
                 found[row.source][row.stamp] += 1
         return {source: _whole(stamps) for source, stamps in found.items()}
@@ -131,19 +129,11 @@ class StoreChange:
 
     def has(self, source: str) -> bool:
         """Return whether the store has a document."""
-        return bool(source and self._listed("source", [source]))
+        return source in self._stamps
 
     def has_passage(self, identity: str) -> bool:
         """Return whether the store has a passage."""
-        return bool(self._listed("id", [identity]))
-
-    def _listed(self, field: str = "", values: Iterable[str] = ()) -> list[Listed]:
-        if self._info is None:
-            return []
-        if not field:
-            return self._collection.listed()
-        parts = chunks(sorted(values), BATCH)
-        return [row for some in parts for row in self._collection.listed(field, some)]
+        return any(row.id == identity for row in self._held.values())
 
     # What is to change
 
@@ -151,19 +141,18 @@ class StoreChange:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
         self._rebuild = True
         self._may_shrink = may_shrink or not (self._info and self._info["complete"])
-        self._leaving = {row.key: row for row in self._listed()}
+        self._leaving = self._held.keys()
 
     def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
         """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
-        held = self._listed("source", sources | gone)
-        self._updated = len(sources & {row.source for row in held})
-        self._new, self._gone = len(sources) - self._updated, len(gone)
-        self._leaving = {row.key: row for row in held}
+        self._report.updated = updated = sum(map(self.has, sources))
+        self._report.new, self._report.gone = len(sources) - updated, len(gone)
+        self.delete(sources | gone)
 
-    def delete(self, sources: Set[str], ids: Sequence[str]) -> None:
+    def delete(self, sources: Set[str], ids: Sequence[str] = ()) -> None:
         """Remove documents, and passages from whatever document."""
-        held = self._listed("source", sources) + self._listed("id", ids)
-        self._leaving = {row.key: row for row in held}
+        rows = self._held.items()
+        self._leaving = {key for key, row in rows if row.source in sources or row.id in ids}
 
     def run(self) -> BuildReport:
         """Make the change.
@@ -173,68 +162,94 @@ class StoreChange:
                 the engine does not take a passage.
             RuntimeError: The engine failed.
         """
-        before = self._info
-        self._check()
-        info = self._prepared()
+        staying = self._check()
+        before, info = self._info, self._prepared()
         if self.renew:
-            self._collection.drop()
+            self._engine.drop()
         if before is None:
-            self._collection.create(json.dumps(info), self._described["dimension"])
+            self._engine.create(json.dumps(info), self._described["dimension"])
             self._info = info
         self._fill(info)
-        removed = self._remove()
+        leaving = sorted(self._leaving - self._coming.keys())
+        for keys in chunks(leaving, BATCH):
+            self._current()
+            self._engine.remove(keys)
         info["roots"] = self.roots
         if not info["complete"] or self.mode:
             info["mode"], info["mode_reason"] = self._chosen_mode(info)
-            info["background"] = self._background()
+            info["background"] = measure(self._best, self._encoder().encode_queries)
             info["complete"] = True
-        if changed := bool(self._put or removed or before != info):
-            self._collection.finish()
+        self._report.changed = bool(self._put or leaving or before != info)
+        if self._report.changed:
+            self._engine.finish()
         if before != info:
             now = self._current()
             if not self._rebuild:  # other writers may have added folders meanwhile
                 info["roots"] = sorted({*info["roots"], *now["roots"]})
-            self._collection.describe(json.dumps(info))
-        return self._report(info, tally(self._collection.listed())[0], removed, changed)
+            self._engine.describe(json.dumps(info))
+        return self._reported(info, {row.id for row in self._held.values()}, staying)
 
-    def _check(self) -> None:
-        """Check, before anything is written, what the change would do."""
-        most = self._collection.max_text_bytes
-        coming: set[str] = set()
+    def _reported(self, info: StoreInfo, held: set[str], staying: set[str]) -> BuildReport:
+        report, reading = self._report, self.reading
+        report.encoder, report.language = info["encoder"]["name"], info["language"]
+        report.mode, report.mode_reason = info["mode"], info["mode_reason"]
+        report.files, report.unchanged = reading.files, self.unchanged
+        report.skipped, report.ignored = reading.skipped, reading.ignored
+        report.passages = len(staying)
+        report.added, report.removed = len(staying - held), len(held - staying)
+        repeats = self._repeats.most_common(_REPEATS_REPORTED)
+        report.repeats = [Repeat(*sources, count) for sources, count in repeats]
+        return report
+
+    def _rows(self) -> Iterator[Row]:
+        """Read the rows that come; each stamp is that of the file alone."""
         for key, stored in self.incoming:
-            row = Row.of(stored.passage(key), "")
-            self._sizes[row.source] += row.key not in coming
-            coming.add(row.key)
+            yield Row.of(stored.passage(key), stored.places[0].stamp)
+
+    def _check(self) -> set[str]:
+        """Check, before anything is written, what the change would do.
+
+        Returns:
+            The ids of the passages that the collection has afterwards.
+        """
+        name, most, first = self._collection.name, self._engine.max_text_bytes, dict[str, str]()
+        for row in self._rows():
             longest = max(len(text.encode()) for text in (row.text, row.title, row.section))
             if longest > most or "\0" in row.text + row.title + row.section + row.source:
                 what = f"{longest:,} bytes" if longest > most else "a NUL character"
                 raise ValueError(
-                    f"{self._store} cannot take passage {row.id} of {row.source or 'no source'}, "
-                    f"which has {what}, and nothing was changed: split or clean it, or use a folder"
+                    f"{name} cannot take passage {row.id} of {row.source or 'no source'}, which "
+                    f"has {what}, and nothing was changed: split or clean it, or use a folder"
                 )
-        gone, held = len(self._leaving.keys() - coming), len(self._leaving)
+            self._sizes[row.source] += row.key not in self._coming
+            self._coming[row.key] = row.id
+            self._report.duplicates += row.id in first
+            if row.source != (had := first.setdefault(row.id, row.source)):
+                self._repeats[row.source, had] += 1
+        gone, held = len(self._leaving - self._coming.keys()), len(self._held)
         if not self._may_shrink and gone > held / 2:
             raise ValueError(
-                f"this build would remove {gone:,} of the {held:,} passages of {self._store}: add "
+                f"this build would remove {gone:,} of the {held:,} passages of {name}: add "
                 "--replace if that is meant, or use `hopgate index add`"
             )
-        if gone and not coming and all(each.key in self._leaving for each in self._listed()):
+        if gone == held and not self._coming:
             raise ValueError(
-                f"this would delete every passage of {self._store}: delete the collection in "
-                f"{self._store.engine} instead"
+                f"this would delete every passage of {name}: delete the collection in "
+                f"{name.engine} instead"
             )
+        staying = self._held.keys() - self._leaving
+        return {*self._coming.values(), *(self._held[key].id for key in staying)}
 
     def _prepared(self) -> StoreInfo:
         """Return what to keep about the collection, for a new one from a sample of passages."""
         if self._info is not None:
             if self.language not in ("", self._info["language"]):
                 raise ValueError(
-                    f"{self._store} has the language {self._info['language']}: leave out "
-                    "--language, or add --replace to make it anew"
+                    f"{self._collection.name} has the language {self._info['language']}: leave "
+                    "out --language, or add --replace to make it anew"
                 )
             return StoreInfo(**self._info)
-        sample = self.incoming.sample(_SAMPLE)
-        texts = [f"{each.title} {each.text}" for each in sample]
+        texts = [f"{each.title} {each.text}" for each in self.incoming.sample(_SAMPLE)]
         language = self.language or detect(texts)
         counts = [len(terms(language, text)) for text in texts]
         return StoreInfo(
@@ -252,44 +267,37 @@ class StoreChange:
     def _chosen_mode(self, info: StoreInfo) -> tuple[Mode, str]:
         if self.mode:
             return self.mode
-        passages = [
-            each.passage(int(key))
-            for key, each in islice(self.incoming, 0, None, max(1, len(self.incoming) // _SAMPLE))
-        ]
-        try:
-            return default_mode(passages, self._encoder(), info["language"])
-        except Exception as error:  # whatever an app's own encoder raises: all else is done
-            return "hybrid", f"the encoder could not be measured: {reason(error, 300)}"
+        step = max(1, len(self.incoming) // _SAMPLE)
+        passages = [each.passage(key) for key, each in islice(self.incoming, 0, None, step)]
+        return default_mode(passages, self._encoder(), info["language"])
 
-    def _background(self) -> list[float]:
-        def best(queries: Vectors) -> Sequence[float]:
-            return [self._collection.search("dense", q, [], 1, ())[0][1] for q in queries.tolist()]
-
-        try:
-            return measure(best, self._encoder().encode_queries)
-        except Exception:  # as above, and some engines find what was just stored only later
-            return []
+    def _best(self, queries: NDArray[np.float32]) -> Sequence[float]:
+        return [self._engine.dense(query, 1, ())[0][1] for query in queries.tolist()]
 
     def _fill(self, info: StoreInfo) -> None:
         """Write the rows that the store does not have, a batch at a time."""
         stage, done, total = self.stage("filling the store"), 0, len(self.incoming)
-        seen: dict[str, str] = {}
-        for batch in chunks(self.incoming, BATCH):
-            rows: dict[str, Row] = {}
-            for key, stored in batch:
-                row = self._row(key, stored)
-                self._duplicates += row.id in seen
-                first = seen.setdefault(row.id, row.source)
-                if row.source != first:
-                    self._repeats[row.source, first] += 1
-                rows[row.key] = row
-            self._write(info, rows)
+        for batch in chunks(self._rows(), BATCH):
+            self._write(info, {row.key: row for row in map(self._stamped, batch)}.values())
             done += len(batch)
             stage(done, total)
 
-    def _row(self, key: int, stored: Stored) -> Row:
-        passage, stamp = stored.passage(key), stored.places[0].stamp
-        return Row.of(passage, f"{stamp}/{self._sizes[passage['source']]}" if stamp else "")
+    def _stamped(self, row: Row) -> Row:
+        return row._replace(stamp=row.stamp and f"{row.stamp}/{self._sizes[row.source]}")
+
+    def _write(self, info: StoreInfo, rows: Iterable[Row]) -> None:
+        self._current()
+        held = self._held
+        put = [row for row in rows if row.key not in held or held[row.key].stamp != row.stamp]
+        if not put:
+            return
+        vectors, entries = self._vectors(put), []
+        for row in put:
+            words = terms(info["language"], f"{row.title} {row.text}")
+            norm = length_norm(len(words), info["average_terms"])
+            entries.append(Entry(row, vectors[row.id], words, norm))
+        self._engine.put(entries)
+        self._put += len(put)
 
     def _current(self) -> StoreInfo:
         """Read what hopgate keeps about the collection now.
@@ -297,88 +305,40 @@ class StoreChange:
         Raises:
             RuntimeError: Another process has made the collection anew.
         """
-        now = read_info(self._store, self._collection)
+        now = self._collection.find()
         if now is None or (self._info and now["created"] != self._info["created"]):
             raise RuntimeError(
-                f"{self._store} was deleted or built anew by another process meanwhile, so this "
-                "change was stopped: run it again"
+                f"{self._collection.name} was deleted or built anew by another process meanwhile, "
+                "so this change was stopped: run it again"
             )
         return now
 
-    def _write(self, info: StoreInfo, rows: dict[str, Row]) -> None:
-        self._current()
-        held = {each.key: each for each in self._listed("id", {row.id for row in rows.values()})}
-        for key in rows:
-            self._leaving.pop(key, None)
-        put = [r for r in rows.values() if r.key not in held or held[r.key].stamp != r.stamp]
-        if not put:
-            return
-        vectors = self._vectors(put, {each.id: each.key for each in held.values()})
-        words = [terms(info["language"], f"{row.title} {row.text}") for row in put]
-        self._collection.put(put, vectors, words, info["average_terms"])
-        self._put += len(put)
+    @cached_property
+    def _encoded(self) -> dict[str, str]:
+        """The key of a row with each passage that the store has a vector of, by its id."""
+        return {row.id: row.key for row in self._held.values()}
 
-    def _vectors(self, rows: Sequence[Row], held: dict[str, str]) -> Vectors:
-        """Return the vectors of rows: read where the store has the passage, else encoded."""
-        known = {held[row.id] for row in rows if row.id in held}
-        read = self._collection.read(sorted(known)) if known else []
-        found: dict[str, list[float] | Vectors] = {row.id: vector for row, vector in read}
+    def _vectors(self, rows: Sequence[Row]) -> dict[str, list[float]]:
+        """Return the vectors of passages: read where the store has them, else encoded."""
+        known = {self._encoded[row.id] for row in rows if row.id in self._encoded}
+        read = self._engine.read(sorted(known)) if known else []
+        found = {row.id: vector for row, vector in read}
         fresh = {row.id: row.passage() for row in rows if row.id not in found}
         if fresh:
             encoded = self._encode(list(fresh.values()))
             if not np.isfinite(encoded).all():
                 raise RuntimeError("the encoder returned NaN or infinite values: nothing is lost")
-            found |= dict(zip(fresh, encoded, strict=True))
-            self._encoded += len(fresh)
-            self._added.update(fresh)
-        return np.array([found[row.id] for row in rows], dtype=np.float32)
+            found |= dict(zip(fresh, encoded.tolist(), strict=True))
+            self._encoded.update((row.id, row.key) for row in rows)
+            self._report.encoded += len(fresh)
+        return found
 
-    def _encode(self, passages: list[Passage]) -> Vectors:
+    def _encode(self, passages: list[Passage]) -> NDArray[np.float32]:
         encoder = self._encoder()
         if not self.workers:
             return encoder.encode_passages(passages)
         shares = chunks(passages, ceil(len(passages) / self.workers.count))
         return np.concatenate([each for _, each in encode_with(self.workers, encoder, shares)])
-
-    def _remove(self) -> int:
-        """Remove the rows that leave; return how many passages no document has any more.
-
-        A row that another writer has put since it was listed stays.
-        """
-        gone = {row.id for row in self._leaving.values()}
-        if not gone:
-            return 0
-        self._current()
-        now = [row for row in self._listed("id", gone) if self._leaving.get(row.key) == row]
-        for rows in chunks(now, BATCH):
-            self._collection.remove([row.key for row in rows])
-        return len(gone - {row.id for row in self._listed("id", gone)})
-
-    def _report(self, info: StoreInfo, passages: int, removed: int, changed: bool) -> BuildReport:
-        repeats = self._repeats.most_common(_REPEATS_REPORTED)
-        return BuildReport(
-            path=str(self._store),
-            version=0,
-            changed=changed,
-            encoder=info["encoder"]["name"],
-            factory="",
-            language=info["language"],
-            mode=info["mode"],
-            mode_reason=info["mode_reason"],
-            files=self.reading.files,
-            new=self._new,
-            updated=self._updated,
-            gone=self._gone,
-            unchanged=self.unchanged,
-            passages=passages,
-            added=len(self._added),
-            removed=removed,
-            encoded=self._encoded,
-            duplicates=self._duplicates,
-            repeats=[Repeat(source, of, count) for (source, of), count in repeats],
-            skipped=self.reading.skipped,
-            ignored=self.reading.ignored,
-        )
 
 
 def _whole(stamps: Counter[str]) -> str:

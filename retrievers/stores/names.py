@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from threading import Lock
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from hopgate.common.errors import reason, require
@@ -18,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _MAX_REASON_CHARS = 300
 
 
-class Engine(NamedTuple):
+class Needs(NamedTuple):
     """The packages of an engine's extra, and the variables with its address and credentials."""
 
     packages: tuple[str, ...]
@@ -27,9 +28,9 @@ class Engine(NamedTuple):
 
 
 ENGINES = {
-    "milvus": Engine(("pymilvus",), ("MILVUS_URI", "MILVUS_URL"), ("MILVUS_TOKEN",)),
-    "qdrant": Engine(("qdrant_client",), ("QDRANT_URL", "QDRANT_PATH"), ("QDRANT_API_KEY",)),
-    "pgvector": Engine(("psycopg", "psycopg_pool"), ("PGVECTOR_URL",)),
+    "milvus": Needs(("pymilvus",), ("MILVUS_URI", "MILVUS_URL"), ("MILVUS_TOKEN",)),
+    "qdrant": Needs(("qdrant_client",), ("QDRANT_URL", "QDRANT_PATH"), ("QDRANT_API_KEY",)),
+    "pgvector": Needs(("psycopg", "psycopg_pool"), ("PGVECTOR_URL",)),
 }
 
 
@@ -87,11 +88,11 @@ def check_store(name: str) -> StoreName:
         RuntimeError: The extra is missing.
     """
     store = parse(name)
-    engine, given = ENGINES[store.engine], address(store.engine)
-    if not given:
-        raise ValueError(f"{store} needs an address: set {' or '.join(engine.addresses)}")
-    lite = ("milvus_lite",) if store.engine == "milvus" and "://" not in given else ()
-    require(str(store), *engine.packages, *lite, extra=store.engine)
+    needs = ENGINES[store.engine]
+    if not address(store.engine):
+        raise ValueError(f"{store} needs an address: set {' or '.join(needs.addresses)}")
+    lite = ("milvus_lite",) if store.engine == "milvus" and is_local(store.engine) else ()
+    require(str(store), *needs.packages, *lite, extra=store.engine)
     return store
 
 
@@ -100,39 +101,30 @@ def address(engine: str) -> str:
     return next(filter(None, map(_value, ENGINES[engine].addresses)), "")
 
 
+def is_local(engine: str) -> bool:
+    """Return whether an engine runs in this process: milvus-lite, or Qdrant in local mode."""
+    if engine == "qdrant":
+        return not _value("QDRANT_URL")
+    return engine == "milvus" and "://" not in address(engine)
+
+
 @contextmanager
 def explained(store: StoreName) -> Iterator[None]:
-    """Name the store in errors of its client, and take out the addresses that these contain."""
+    """Name the store in errors of its client, and take out the addresses that these contain.
+
+    An engine in this process fails when threads call it at once, so they take turns.
+    """
     try:
-        yield
-    except ForeignError:
-        raise
+        with _taking_turns if is_local(store.engine) else nullcontext():
+            yield
     except Exception as error:  # the clients' errors have no common base class
-        engine = ENGINES[store.engine]
-        variable = " or ".join(filter(_value, engine.addresses))
-        said = _scrubbed(reason(error), engine)
+        needs = ENGINES[store.engine]
+        variable = " or ".join(filter(_value, needs.addresses))
+        said = _scrubbed(reason(error), needs)
         raise RuntimeError(f"{store} failed: {said}{_remedy(error, variable)}") from None
 
 
-class Within:
-    """An object whose methods all run within a context: `enter` opens it anew for each call."""
-
-    def __init__(self, target: object, enter: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Keep both."""
-        self._target, self._enter = target, enter
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the object, or its method within the context."""
-        found = getattr(self._target, name)
-        if not callable(found):
-            return found
-
-        def call(*given: Any, **named: Any) -> Any:
-            with self._enter():
-                return found(*given, **named)
-
-        return call
-
+_taking_turns = Lock()
 
 _REMEDIES = {
     "must be owner": "an account that changes a table must own it: ALTER TABLE … OWNER TO …",
@@ -157,10 +149,10 @@ def _remedy(error: Exception, variable: str) -> str:
     return f"; {remedy.format(variable=variable)}" if (remedy := next(found, "")) else ""
 
 
-def _scrubbed(text: str, engine: Engine) -> str:
+def _scrubbed(text: str, needs: Needs) -> str:
     """Return an error's text without the pieces that contain a word of an address or a secret."""
-    given = [value for name in engine.addresses if re.search("://|=", value := _value(name))]
-    given += map(_value, engine.secrets)
+    given = [value for name in needs.addresses if re.search("://|=", value := _value(name))]
+    given += map(_value, needs.secrets)
     words = set(re.findall(r"\w+", " ".join((*given, *map(unquote, given))).lower()))
     pieces = (
         "…" if words.intersection(re.findall(r"\w+", each.lower())) else each

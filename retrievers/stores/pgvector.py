@@ -5,20 +5,29 @@ from __future__ import annotations
 import atexit
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
-from hopgate.common.cache import Cache
-from hopgate.retrievers.filters import Filter, is_pattern
-from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse, length_norm
-from hopgate.retrievers.stores.names import ForeignError, address
-from hopgate.retrievers.stores.rows import TIMEOUT_S, Listed, Row, Scored, foreign_filter, like
+import psycopg
+from langchain_core.documents import Document
+from psycopg import sql
+from psycopg_pool import ConnectionPool
 
-if TYPE_CHECKING:
-    import numpy as np
-    from langchain_core.documents import Document
-    from numpy.typing import NDArray
-    from psycopg import sql
-    from psycopg_pool import ConnectionPool
+from hopgate.retrievers.base import Hit
+from hopgate.retrievers.filters import Filter
+from hopgate.retrievers.hybrid import CANDIDATES
+from hopgate.retrievers.langchain import hit_of
+from hopgate.retrievers.stores.collection import (
+    TIMEOUT_S,
+    Entry,
+    Foreign,
+    Listed,
+    Row,
+    Scored,
+    foreign_filter,
+    like,
+    split_patterns,
+)
+from hopgate.retrievers.stores.names import address
 
 _MARK = "hopgate "
 """Begins the comment of a table that hopgate made; then comes what it keeps about it."""
@@ -50,15 +59,15 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::vector, %s::tsvector, %s)
 ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
 = (excluded.stamp, excluded.vector, excluded.words, excluded.norm)
 """
+_INFO: LiteralString = """
+SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%(table)s)
+"""
 _GRAPH: LiteralString = """
 SELECT atttypmod, EXISTS (SELECT FROM pg_index JOIN pg_class c ON c.oid = indexrelid
 JOIN pg_am a ON a.oid = c.relam WHERE indrelid = attrelid AND amname = 'hnsw')
 FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'vector'
 """
 """The dimension of a table's vectors, and whether there is a graph of them."""
-_LOCK: LiteralString = """
-SELECT pg_advisory_xact_lock(hashtextextended('hopgate', %s::regclass::oid::bigint))
-"""
 _SET: LiteralString = """
 SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS s (name, value)
 """
@@ -109,38 +118,50 @@ SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(table)s)
 AND attname = 'langchain_id'), to_regclass('langchain_pg_collection') IS NOT NULL
 """
 
-_pools: Cache[ConnectionPool] = Cache()
+
+def connect() -> ConnectionPool:
+    """Open a pool of connections."""
+    # So that a connection notices when its server is gone.
+    reaching: dict[str, Any] = {
+        "connect_timeout": TIMEOUT_S,
+        "keepalives_idle": 10,
+        "tcp_user_timeout": 40_000,
+    }
+    url = address("pgvector")
+    psycopg.connect(url, **reaching).close()  # its error says what is wrong
+    pool = ConnectionPool(
+        url,
+        kwargs=reaching,
+        min_size=0,
+        max_size=_CONNECTIONS,
+        timeout=TIMEOUT_S,
+        open=True,
+        check=ConnectionPool.check_connection,
+    )
+    atexit.register(pool.close)
+    return pool
 
 
-class PgCollection:
-    """A table of PostgreSQL, see `rows.Collection`."""
+class Pgvector:
+    """A table of PostgreSQL, see `collection.Engine`."""
 
     max_text_bytes = 16 << 20
 
-    def __init__(self, name: str) -> None:
-        """Connect, once per process and address."""
-        from psycopg import sql
-
-        self._pool, self._name = _pool(), name
+    def __init__(self, pool: ConnectionPool, name: str) -> None:
+        """Keep both."""
+        self._pool, self._name = pool, name
         self._table, self._quoted = sql.Identifier(name), f'"{name}"'
 
     def info(self) -> str | None:
         """Return what was stored with the table."""
-        found = self._run(
-            "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = "
-            "to_regclass(%(table)s)",
-            {"table": self._quoted},
-        )
+        found = self._run(_INFO, {"table": self._quoted})
         if not found and self._langchain() is None:
             return None
-        if not found or not str(found[0][0]).startswith(_MARK):
-            raise ForeignError
-        return str(found[0][0]).removeprefix(_MARK)
+        comment = str(found[0][0]) if found else ""
+        return comment.removeprefix(_MARK) if comment.startswith(_MARK) else ""
 
     def create(self, info: str, dimension: int) -> None:
         """Create the table, and the extension if it is missing."""
-        from psycopg import sql
-
         self._run(_CREATE, info=_comment(info), dimension=sql.Literal(dimension))
 
     def describe(self, info: str) -> None:
@@ -153,28 +174,19 @@ class PgCollection:
 
     def finish(self) -> None:
         """Make the HNSW graph, which takes less time after the rows than before them."""
-        from psycopg import sql
-
         with self._pool.connection() as connection:
             # Two builds that end together would each make a graph, and wait for each other.
-            connection.execute(_LOCK, [self._quoted])
+            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE")
+            connection.execute(lock.format(self._table))
             dimension, indexed = connection.execute(_GRAPH, [self._quoted]).fetchone() or (0, True)
             if dimension <= _MAX_HNSW_DIMENSIONS and not indexed:  # else every search is exact
                 create = "CREATE INDEX ON {} USING hnsw (vector vector_ip_ops)"
                 connection.execute(sql.SQL(create).format(self._table))
         self._run("ANALYZE {table}")  # apart, since it waits while another change has its lock
 
-    def listed(self, field: str = "", values: Sequence[str] = ()) -> list[Listed]:
-        """List rows."""
-        from psycopg import sql
-
-        some = sql.SQL("{} = ANY (%(values)s)").format(sql.Identifier(field))
-        found = self._run(
-            "SELECT key, id, source, stamp FROM {table} WHERE {where}",
-            {"values": list(values)},
-            where=some if field else sql.SQL("true"),
-        )
-        return [Listed(*row) for row in found]
+    def listed(self) -> list[Listed]:
+        """List all rows."""
+        return [Listed(*row) for row in self._run("SELECT key, id, source, stamp FROM {table}")]
 
     def read(self, keys: Sequence[str]) -> list[tuple[Row, list[float]]]:
         """Read rows with their vectors."""
@@ -184,20 +196,9 @@ class PgCollection:
         )
         return [(Row(*row[:-1]), row[-1]) for row in found]
 
-    def put(
-        self,
-        rows: Sequence[Row],
-        vectors: NDArray[np.float32],
-        terms: Sequence[Sequence[str]],
-        average: float,
-    ) -> None:
+    def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
-        from psycopg import sql
-
-        values = [
-            (*row, str(vector), _tsvector(words), length_norm(len(words), average))
-            for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
-        ]
+        values = [(*e.row, str(e.vector), _tsvector(e.words), e.norm) for e in entries]
         values.sort()  # so that two writers never wait for each other's rows
         with self._pool.connection() as connection, connection.cursor() as cursor:
             cursor.executemany(sql.SQL(_PUT).format(table=self._table), values)
@@ -206,39 +207,35 @@ class PgCollection:
         """Delete rows."""
         self._run("DELETE FROM {table} WHERE key = ANY (%(keys)s)", {"keys": sorted(keys)})
 
-    def search(
-        self, mode: Mode, vector: Sequence[float], terms: Sequence[str], k: int, wanted: Filter
-    ) -> Scored:
-        """Find the best rows; hybrid search fuses both rankings here."""
-        from psycopg import sql
-
-        if mode == "hybrid":
-            depth = max(k, CANDIDATES)
-            both = [self.search(each, vector, terms, depth, wanted) for each in ("dense", "bm25")]
-            number = {row: position for position, row in enumerate(_rows(both))}
-            fused = fuse([[number[row] for row, _ in ranking] for ranking in both], k)
-            rows = list(number)
-            return [(rows[position], score) for position, score in fused]
+    def dense(self, vector: list[float], k: int, wanted: Filter) -> Scored:
+        """Find the rows with the highest inner product."""
         where, values = native(wanted)
-        if mode == "dense":
-            given = {"k": k, "vector": str(list(vector)), **values}
-            found = self._near(given, where=where, distance=sql.SQL("<#>"))
-        elif counts := Counter(terms):
-            given = {"k": k, "terms": list(counts), "counts": list(counts.values()), **values}
-            given |= {"query": " | ".join(map(_quote, counts)), "table": self._quoted}
-            found = self._run(_BM25, given, {}, where=where)
-        else:
-            return []
+        found = self._near(vector, k, values, where=where, distance=sql.SQL("<#>"))
+        return [(Row(*row[:-1]), row[-1]) for row in found]
+
+    def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
+        """Find the best rows for some words."""
+        counts, (where, values) = Counter(words), native(wanted)
+        given = {
+            "k": k,
+            "terms": list(counts),
+            "counts": list(counts.values()),
+            "query": " | ".join(map(_quote, counts)),
+            "table": self._quoted,
+        }
+        found = self._run(_BM25, given | values, {}, where=where)
         return [(Row(*row[:-1]), float(row[-1])) for row in found]
 
-    def _near(self, given: dict[str, Any], **parts: sql.Composable) -> list[tuple[Any, ...]]:
+    def _near(
+        self, vector: list[float], k: int, values: dict[str, Any], **parts: sql.Composable
+    ) -> list[tuple[Any, ...]]:
         """Search the graph; where its scan ends early, as with a rare filter, compare every row."""
-        seen = min(max(2 * given["k"], CANDIDATES), _MAX_SEEN)
+        seen = min(max(2 * k, CANDIDATES), _MAX_SEEN)
         graph = {"hnsw.ef_search": str(seen), "hnsw.iterative_scan": "strict_order"}
+        given = {"k": k, "vector": str(vector), **values}
         found = self._run(_DENSE, given, graph, **parts)
-        if len(found) == given["k"]:
-            return found
-        return self._run(_DENSE, given, {"enable_indexscan": "off"}, **parts)
+        exact = {"enable_indexscan": "off"}
+        return found if len(found) == k else self._run(_DENSE, given, exact, **parts)
 
     def _run(
         self,
@@ -253,12 +250,10 @@ class PgCollection:
             query: The statement, with fields for its parts.
             given: Its parameters.
             search: If it is a search, the server's settings that are changed for it.
-            parts: What the fields stand for, if not for all rows of the table.
+            parts: What the fields stand for.
         """
-        from psycopg import sql
-
         columns = sql.SQL(", ").join(map(sql.Identifier, Row._fields))
-        known = {"table": self._table, "columns": columns, "where": sql.SQL("true")}
+        known = {"table": self._table, "columns": columns}
         with self._pool.connection() as connection:
             if search is not None:
                 settings = {"statement_timeout": f"{_SEARCH_S}s", **search}
@@ -268,8 +263,6 @@ class PgCollection:
 
     def _langchain(self) -> sql.Composable | None:
         """Return the documents that LangChain stored under this name; None if there are none."""
-        from psycopg import sql
-
         ((table, collections),) = self._run(_MADE_BY_LANGCHAIN, {"table": self._quoted})
         if table:
             return sql.SQL(_LANGCHAIN_TABLE).format(table=self._table)
@@ -278,75 +271,27 @@ class PgCollection:
             return sql.SQL(_LANGCHAIN_COLLECTION).format(name=sql.Literal(self._name))
         return None
 
-    def foreign_dimension(self) -> int | None:
-        """Return the dimension of LangChain's vectors."""
+    def foreign(self) -> Foreign | None:
+        """Search what LangChain stored by cosine distance, its default."""
         if (documents := self._langchain()) is None:
             return None
+        columns = sql.SQL("id, text, metadata")
+
+        def search(vector: list[float], k: int, wanted: Filter) -> list[Hit]:
+            where, values = native(foreign_filter(wanted), "metadata ->> {}")
+            near = sql.SQL("<=>")
+            parts = {"table": documents, "columns": columns, "where": where, "distance": near}
+            return [
+                hit_of(Document(text or "", id=key, metadata=metadata), 1 + score)
+                for key, text, metadata, score in self._near(vector, k, values, **parts)
+            ]
+
         found = self._run("SELECT vector_dims(vector) FROM {table} LIMIT 1", table=documents)
-        return int(found[0][0]) if found else None
-
-    def search_foreign(
-        self, vector: Sequence[float], k: int, wanted: Filter
-    ) -> list[tuple[Document, float]]:
-        """Find the best documents by cosine distance, LangChain's default."""
-        from langchain_core.documents import Document
-        from psycopg import sql
-
-        documents = self._langchain()
-        assert documents is not None
-        where, values = native(foreign_filter(wanted), "metadata ->> {}")
-        found = self._near(
-            {"k": k, "vector": str(list(vector)), **values},
-            table=documents,
-            columns=sql.SQL("id, text, metadata"),
-            where=where,
-            distance=sql.SQL("<=>"),
-        )
-        return [
-            (Document(id=key, page_content=text or "", metadata=metadata), 1 + score)
-            for key, text, metadata, score in found
-        ]
-
-
-def _rows(rankings: Sequence[Scored]) -> list[Row]:
-    """Return the rows of some rankings, each once."""
-    return list(dict.fromkeys(row for ranking in rankings for row, _ in ranking))
+        return (int(found[0][0]), search) if found else None
 
 
 def _comment(info: str) -> sql.Literal:
-    from psycopg import sql
-
     return sql.Literal(f"{_MARK}{info}")
-
-
-def _pool() -> ConnectionPool:
-    """Return the connection pool of this address."""
-    import psycopg
-    from psycopg_pool import ConnectionPool
-
-    url = address("pgvector")
-    # So that a connection notices when its server is gone.
-    reaching: dict[str, Any] = {
-        "connect_timeout": TIMEOUT_S,
-        "keepalives_idle": 10,
-        "tcp_user_timeout": 40_000,
-    }
-
-    def connect() -> ConnectionPool:
-        psycopg.connect(url, **reaching).close()  # its error says what is wrong
-        pool = ConnectionPool(
-            url,
-            kwargs=reaching,
-            min_size=0,
-            max_size=_CONNECTIONS,
-            timeout=TIMEOUT_S,
-            open=True,
-            check=ConnectionPool.check_connection,
-        )
-        atexit.register(pool.close)
-        return pool
-
-    return _pools.get(url, connect)
 
 
 def _quote(term: str) -> str:
@@ -372,19 +317,12 @@ def native(
         wanted: The filter.
         column: The column of a field.
     """
-    from psycopg import sql
-
     conditions: list[sql.Composable] = [sql.SQL("true")]
     values: dict[str, list[str]] = {}
     for number, (name, allowed) in enumerate(wanted):
-        patterned = name == "source" and any(map(is_pattern, allowed))
-        key = sql.Literal(name) if "->>" in column else sql.Identifier(name)
+        patterned = any(split_patterns(name, allowed)[1])
         values[f"w{number}"] = list(map(like, allowed)) if patterned else list(allowed)
-        conditions.append(
-            sql.SQL("{} {} ANY ({})").format(
-                sql.SQL(column).format(key),
-                sql.SQL("LIKE" if patterned else "="),
-                sql.Placeholder(f"w{number}"),
-            )
-        )
+        key = sql.Literal(name) if "->>" in column else sql.Identifier(name)
+        condition = sql.SQL(column + (" LIKE" if patterned else " =") + " ANY ({})")
+        conditions.append(condition.format(key, sql.Placeholder(f"w{number}")))
     return sql.SQL(" AND ").join(conditions), values

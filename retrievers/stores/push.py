@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as with_values
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.building import building
@@ -16,15 +17,15 @@ from hopgate.retrievers.index.change import BuildProgress, BuildReport
 from hopgate.retrievers.index.incoming import chunks
 from hopgate.retrievers.index.manifest import EncoderInfo, Manifest, checked_info
 from hopgate.retrievers.index.reader import Parts
-from hopgate.retrievers.index.texts import identity, key_of
-from hopgate.retrievers.stores.names import is_store, parse
-from hopgate.retrievers.stores.opening import connect, usable_info
-from hopgate.retrievers.stores.rows import BATCH, StoreInfo
+from hopgate.retrievers.index.texts import key_of
+from hopgate.retrievers.stores.collection import BATCH, Collection, StoreInfo
+from hopgate.retrievers.stores.names import is_store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Vectors = NDArray[np.float32]
+    Read = Callable[[Sequence[str]], NDArray[np.float32]]
+    Held = tuple[Manifest | StoreInfo, Iterator[tuple[Passage, str]], Read]
 
 
 def push(
@@ -49,18 +50,18 @@ def push(
         ValueError: There is no such source, or the target cannot be written to.
         RuntimeError: An extra is missing, or an engine failed.
     """
-    held = _of_store(str(source)) if is_store(source) else _of_folder(Path(source))
+    held = _of_store(str(source)) if is_store(source) else _of_folder(Path(source).expanduser())
+    info, passages, read = held
 
     def renamed(stage: str, done: int, total: int) -> None:
         if progress:
             progress("copying vectors" if stage == "encoding passages" else stage, done, total)
 
-    carried = Carried(held.info["encoder"], held.vectors)
-    language = held.info["language"]
-    with building(target, carried, renamed, language=language, replace=replace) as change:
-        change.roots = list(held.info["roots"])
-        change.mode = held.info["mode"], held.info["mode_reason"]
-        for passage, stamp in held.passages():
+    carried = Carried(info["encoder"], read)
+    with building(target, carried, renamed, language=info["language"], replace=replace) as change:
+        change.roots = list(info["roots"])
+        change.mode = info["mode"], info["mode_reason"]
+        for passage, stamp in passages:
             change.incoming.put([passage], stamp)
         return with_values(change.run(), encoded=0)
 
@@ -73,62 +74,45 @@ class Carried(Encoder):
         read: Returns the vectors of passages by their ids, in the order given.
     """
 
-    def __init__(self, described: EncoderInfo, read: Callable[[Sequence[str]], Vectors]) -> None:
+    def __init__(self, described: EncoderInfo, read: Read) -> None:
         """Take the attributes of the encoder, without loading it."""
-        for name, value in described.items():
-            setattr(self, name, value)
+        vars(self).update(described)
         self._read = read
 
     def encode_passages(
         self, passages: Sequence[Passage], progress: EncodeProgress | None = None
-    ) -> Vectors:
+    ) -> NDArray[np.float32]:
         """Return the vectors that the passages have."""
         return self._read([passage["id"] for passage in passages])
 
 
-class _Held(NamedTuple):
-    """What an index holds, read as often as asked."""
-
-    info: Manifest | StoreInfo
-    passages: Callable[[], Iterator[tuple[Passage, str]]]
-    vectors: Callable[[Sequence[str]], Vectors]
-
-
-def _of_folder(folder: Path) -> _Held:
-    folder = folder.expanduser()
-    parts = Parts.open(folder, checked_info(folder))
+def _of_folder(folder: Path) -> Held:
+    """Return what describes an index, its passages with their stamps, and what reads vectors."""
+    manifest, words, vectors = Parts.open(folder, checked_info(folder))
 
     def passages() -> Iterator[tuple[Passage, str]]:
-        keys = parts.words.keys().tolist()
-        for key, stored in zip(keys, parts.words.read(keys, checked=True), strict=True):
+        keys = words.keys().tolist()
+        for key, stored in zip(keys, words.read(keys, checked=True), strict=True):
             for place in stored.places:
-                found = Passage(
-                    id=identity(key), title=stored.title, text=stored.text, source=place.source
-                )
-                if place.page is not None:
-                    found["page"] = place.page
-                if place.section:
-                    found["section"] = place.section
-                yield found, place.stamp
+                yield structs.replace(stored, places=(place,)).passage(key), place.stamp
 
-    return _Held(
-        parts.manifest, passages, lambda ids: parts.vectors.vectors([key_of(each) for each in ids])
-    )
+    return manifest, passages(), lambda ids: vectors.vectors([key_of(each) for each in ids])
 
 
-def _of_store(name: str) -> _Held:
-    collection = connect(name)
-    info = usable_info(parse(name), collection)
-    keys = {row.key: row.id for row in collection.listed()}
+def _of_store(name: str) -> Held:
+    """Return the same of a collection."""
+    collection = Collection(name)
+    info, read = collection.info(), collection.engine.read
+    keys = {row.key: row.id for row in collection.engine.listed()}
     first = {identity: key for key, identity in keys.items()}
 
     def passages() -> Iterator[tuple[Passage, str]]:
         for some in chunks(keys, BATCH):
-            for row, _ in collection.read(some):
+            for row, _ in read(some):
                 yield row.passage(), row.stamp.rpartition("/")[0]  # without the count of rows
 
-    def vectors(ids: Sequence[str]) -> Vectors:
-        found = {row.id: each for row, each in collection.read([first[one] for one in ids])}
+    def vectors(ids: Sequence[str]) -> NDArray[np.float32]:
+        found = {row.id: each for row, each in read([first[one] for one in ids])}
         return np.array([found[each] for each in ids], dtype=np.float32)
 
-    return _Held(info, passages, vectors)
+    return info, passages(), vectors

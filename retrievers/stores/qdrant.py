@@ -1,4 +1,4 @@
-"""Collections of Qdrant: dense and sparse vectors, fused by the engine."""
+"""Collections of Qdrant: dense vectors, and the words of BM25 as sparse ones."""
 
 from __future__ import annotations
 
@@ -7,67 +7,74 @@ import hashlib
 import os
 import re
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Sequence
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hopgate.common.cache import Cache
-from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
-from hopgate.retrievers.hybrid import CANDIDATES, K0, K1, Mode, length_norm
-from hopgate.retrievers.stores.names import ForeignError, Within
-from hopgate.retrievers.stores.rows import TIMEOUT_S, Listed, Row, Scored, foreign_filter
+from langchain_core.documents import Document
+from qdrant_client import QdrantClient, models
 
-if TYPE_CHECKING:
-    import numpy as np
-    from langchain_core.documents import Document
-    from numpy.typing import NDArray
-    from qdrant_client import models
+from hopgate.retrievers.base import Hit
+from hopgate.retrievers.filters import Filter, literal, pieces
+from hopgate.retrievers.hybrid import K1
+from hopgate.retrievers.langchain import hit_of
+from hopgate.retrievers.stores.collection import (
+    TIMEOUT_S,
+    Entry,
+    Foreign,
+    Listed,
+    Row,
+    Scored,
+    foreign_filter,
+    split_patterns,
+)
+from hopgate.retrievers.stores.names import address, is_local
 
-DENSE, SPARSE = "dense", "words"
-_INFO = "hopgate"
+_DENSE, _WORDS, _INFO = "dense", "words", "hopgate"
 _PAGE = 4_096
 _INDEXED = ("id", "source", "title", "page", "section")
 
-_clients: Cache[Any] = Cache()
+
+def connect() -> QdrantClient:
+    """Connect; a folder in local mode can be opened only once."""
+    if is_local("qdrant"):
+        local = QdrantClient(path=address("qdrant"), force_disable_check_same_thread=True)
+        atexit.register(local.close)
+        return local
+    key = os.environ.get("QDRANT_API_KEY") or None
+    url = address("qdrant")
+    return QdrantClient(url, api_key=key, timeout=TIMEOUT_S, check_compatibility=False)
 
 
-class QdrantCollection:
-    """A collection of Qdrant, see `rows.Collection`."""
+class Qdrant:
+    """A collection of Qdrant, see `collection.Engine`."""
 
     max_text_bytes = 16 << 20  # a server takes requests of 32 MB
 
-    def __init__(self, name: str) -> None:
-        """Connect, once per process and address."""
-        self._name, self._client = name, _client()
+    def __init__(self, client: Any, name: str) -> None:
+        """Keep both."""
+        self._client, self._name = client, name
 
     def info(self) -> str | None:
         """Return what was stored with the collection."""
         if not self._client.collection_exists(self._name):
             return None
         found = (self._client.get_collection(self._name).config.metadata or {}).get(_INFO)
-        if not isinstance(found, str):
-            raise ForeignError
-        return found
+        return found if isinstance(found, str) else ""
 
     def create(self, info: str, dimension: int) -> None:
         """Create the collection; it makes its own HNSW graph as it grows."""
-        from qdrant_client import models
-
+        dense = models.VectorParams(size=dimension, distance=models.Distance.DOT)
+        words = models.SparseVectorParams(modifier=models.Modifier.IDF)
         self._client.create_collection(
             self._name,
-            vectors_config={
-                DENSE: models.VectorParams(size=dimension, distance=models.Distance.DOT)
-            },
-            sparse_vectors_config={SPARSE: models.SparseVectorParams(modifier=models.Modifier.IDF)},
+            vectors_config={_DENSE: dense},
+            sparse_vectors_config={_WORDS: words},
             metadata={_INFO: info},
         )
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Payload indexes have no effect")  # in local mode
-            for field in _INDEXED:
-                kind = models.PayloadSchemaType.KEYWORD
-                self._client.create_payload_index(self._name, field, kind)
+        for field in () if is_local("qdrant") else _INDEXED:
+            kind = models.PayloadSchemaType.KEYWORD
+            self._client.create_payload_index(self._name, field, kind)
 
     def describe(self, info: str) -> None:
         """Store other JSON with it."""
@@ -80,15 +87,12 @@ class QdrantCollection:
     def finish(self) -> None:
         """Do nothing: the engine indexes on its own."""
 
-    def listed(self, field: str = "", values: Sequence[str] = ()) -> list[Listed]:
-        """List rows."""
-        from qdrant_client import models
-
-        chosen = models.Filter(must=[_equals(field, values)]) if field else None
+    def listed(self) -> list[Listed]:
+        """List all rows."""
         fields, offset, found = list(Listed._fields[1:]), None, list[Listed]()
         while True:
             points, offset = self._client.scroll(
-                self._name, chosen, limit=_PAGE, offset=offset, with_payload=fields
+                self._name, limit=_PAGE, offset=offset, with_payload=fields
             )
             found += [Listed(_key(each), *map(each.payload.get, fields)) for each in points]
             if offset is None:
@@ -96,26 +100,18 @@ class QdrantCollection:
 
     def read(self, keys: Sequence[str]) -> list[tuple[Row, list[float]]]:
         """Read rows with their vectors."""
-        points = self._client.retrieve(self._name, keys, with_payload=True, with_vectors=[DENSE])
-        return [(_row(point), point.vector[DENSE]) for point in points]
+        points = self._client.retrieve(self._name, keys, with_payload=True, with_vectors=[_DENSE])
+        return [(_row(point), point.vector[_DENSE]) for point in points]
 
-    def put(
-        self,
-        rows: Sequence[Row],
-        vectors: NDArray[np.float32],
-        terms: Sequence[Sequence[str]],
-        average: float,
-    ) -> None:
+    def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
-        from qdrant_client import models
-
         points = [
             models.PointStruct(
                 id=row.key,
-                vector={DENSE: vector, SPARSE: _passage_words(words, average)},
+                vector={_DENSE: vector, _WORDS: _passage_words(words, norm)},
                 payload={name: getattr(row, name) for name in Row._fields[1:]},
             )
-            for row, vector, words in zip(rows, vectors.tolist(), terms, strict=True)
+            for row, vector, words, norm in entries
         ]
         self._client.upsert(self._name, points, wait=True)
 
@@ -123,84 +119,35 @@ class QdrantCollection:
         """Delete rows."""
         self._client.delete(self._name, list(keys), wait=True)
 
-    def search(
-        self, mode: Mode, vector: Sequence[float], terms: Sequence[str], k: int, wanted: Filter
-    ) -> Scored:
-        """Find the best rows."""
-        from qdrant_client import models
+    def dense(self, vector: list[float], k: int, wanted: Filter) -> Scored:
+        """Find the rows with the highest inner product."""
+        return [(_row(each), each.score) for each in self._best(vector, _DENSE, k, native(wanted))]
 
-        only = native(wanted)
-        queries: dict[str, Any] = {DENSE: list(vector), SPARSE: _query_words(terms)}
-        if mode == "hybrid":
-            depth = max(k, CANDIDATES)
-            both = [
-                models.Prefetch(query=query, using=using, limit=depth, filter=only)
-                for using, query in queries.items()
-            ]
-            # Qdrant counts ranks from 0.
-            asked: dict[str, Any] = {
-                "prefetch": both,
-                "query": models.RrfQuery(rrf=models.Rrf(k=K0 + 1)),
-            }
-        else:
-            using = DENSE if mode == "dense" else SPARSE
-            asked = {"query": queries[using], "using": using, "query_filter": only}
-        found = self._client.query_points(self._name, limit=k, with_payload=True, **asked)
-        return [(_row(point), float(point.score)) for point in found.points]
+    def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
+        """Find the best rows for some words; Qdrant multiplies a passage's part by the IDF."""
+        query = _sparse({word: float(count) for word, count in _counts(words).items()})
+        return [(_row(each), each.score) for each in self._best(query, _WORDS, k, native(wanted))]
 
-    def foreign_dimension(self) -> int | None:
-        """Return the dimension of LangChain's vectors."""
-        _, vectors = self._foreign_vectors()
-        return vectors.size if vectors else None
+    def _best(self, query: Any, using: str | None, k: int, only: models.Filter) -> Any:
+        asked = {"query": query, "using": using, "query_filter": only, "limit": k}
+        return self._client.query_points(self._name, **asked).points
 
-    def _foreign_vectors(self) -> tuple[str | None, models.VectorParams | None]:
-        """Return the name and the settings of the first dense vectors."""
+    def foreign(self) -> Foreign | None:
+        """Search the first dense vectors of a collection that LangChain made."""
         found = self._client.get_collection(self._name).config.params.vectors
         named = found if isinstance(found, dict) else {None: found}
-        return next(iter(named.items()), (None, None))
+        using, vectors = next(iter(named.items()), (None, None))
 
-    def search_foreign(
-        self, vector: Sequence[float], k: int, wanted: Filter
-    ) -> list[tuple[Document, float]]:
-        """Find the best documents."""
-        from langchain_core.documents import Document
+        def search(vector: list[float], k: int, wanted: Filter) -> list[Hit]:
+            only = native(foreign_filter(wanted), "metadata.")
+            return [_hit(each) for each in self._best(vector, using, k, only)]
 
-        found = self._client.query_points(
-            self._name,
-            query=list(vector),
-            using=self._foreign_vectors()[0],
-            query_filter=native(foreign_filter(wanted), "metadata."),
-            limit=k,
-        )
-        return [
-            (
-                Document(
-                    id=str(point.id),
-                    page_content=point.payload["page_content"],
-                    metadata=point.payload.get("metadata") or {},
-                ),
-                float(point.score),
-            )
-            for point in found.points
-        ]
+        return (vectors.size, search) if vectors else None
 
 
-def _client() -> Any:
-    """Return the client of this address; a folder in local mode can be opened only once."""
-    from qdrant_client import QdrantClient
-
-    url, path = (os.environ.get(each, "").strip() for each in ("QDRANT_URL", "QDRANT_PATH"))
-
-    def connect() -> Any:
-        if url:
-            key = os.environ.get("QDRANT_API_KEY") or None
-            return QdrantClient(url, api_key=key, timeout=TIMEOUT_S, check_compatibility=False)
-        local = QdrantClient(path=path, force_disable_check_same_thread=True)
-        atexit.register(local.close)
-        lock = Lock()  # threads that call it at once break it
-        return Within(local, lambda: lock)
-
-    return _clients.get(url or path, connect)
+def _hit(point: Any) -> Hit:
+    text, metadata = point.payload["page_content"], point.payload.get("metadata") or {}
+    return hit_of(Document(text, id=str(point.id), metadata=metadata), point.score)
 
 
 def _key(point: Any) -> str:
@@ -211,25 +158,18 @@ def _row(point: Any) -> Row:
     return Row(_key(point), *(point.payload[name] for name in Row._fields[1:]))
 
 
-def _counts(terms: Sequence[str]) -> Counter[int]:
+def _counts(words: Sequence[str]) -> Counter[int]:
     """Count words by their dimension, 32 bits of their hash."""
-    return Counter(int.from_bytes(hashlib.sha256(each.encode()).digest()[:4]) for each in terms)
+    return Counter(int.from_bytes(hashlib.sha256(each.encode()).digest()[:4]) for each in words)
 
 
-def _passage_words(terms: Sequence[str], average: float) -> models.SparseVector:
-    """Return the part of BM25 that depends on the passage; Qdrant multiplies it by the IDF."""
-    from qdrant_client import models
-
-    norm, counts = length_norm(len(terms), average), _counts(terms)
-    values = [count * (K1 + 1) / (count + norm) for count in counts.values()]
-    return models.SparseVector(indices=list(counts), values=values)
+def _passage_words(words: Sequence[str], norm: float) -> models.SparseVector:
+    """Return the part of BM25 that depends on the passage."""
+    return _sparse({w: count * (K1 + 1) / (count + norm) for w, count in _counts(words).items()})
 
 
-def _query_words(terms: Sequence[str]) -> models.SparseVector:
-    from qdrant_client import models
-
-    counts = _counts(terms)
-    return models.SparseVector(indices=list(counts), values=list(map(float, counts.values())))
+def _sparse(values: dict[int, float]) -> models.SparseVector:
+    return models.SparseVector(indices=list(values), values=list(values.values()))
 
 
 def native(wanted: Filter, prefix: str = "") -> models.Filter:
@@ -241,11 +181,9 @@ def native(wanted: Filter, prefix: str = "") -> models.Filter:
         wanted: The filter.
         prefix: What comes before the name of a field.
     """
-    from qdrant_client import models
 
     def either(name: str, values: Sequence[str]) -> models.Filter:
-        patterns = [each for each in values if name == "source" and is_pattern(each)]
-        exact = [each for each in values if each not in patterns]
+        exact, patterns = split_patterns(name, values)
         words = [models.Filter(must=_words(prefix + name, each)) for each in patterns]
         return models.Filter(should=[*words, *([_equals(prefix + name, exact)] if exact else [])])
 
@@ -253,16 +191,12 @@ def native(wanted: Filter, prefix: str = "") -> models.Filter:
 
 
 def _words(key: str, pattern: str) -> list[Any]:
-    from qdrant_client import models
-
     text = "".join(literal(piece) or "*" for piece in pieces(pattern))
     found = (models.MatchText(text=word) for word in _WORD.findall(text))
     return [models.FieldCondition(key=key, match=each) for each in found]
 
 
 def _equals(name: str, values: Sequence[str]) -> models.FieldCondition:
-    from qdrant_client import models
-
     return models.FieldCondition(key=name, match=models.MatchAny(any=[*values]))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -10,17 +11,15 @@ from hopgate.retrievers.base import Hit, check_k, encodable
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.filters import Filter, Where, parse_where, search_until
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
 from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
-from hopgate.retrievers.langchain import hit_of
-from hopgate.retrievers.language import terms
-from hopgate.retrievers.stores.names import ForeignError, StoreName, parse
-from hopgate.retrievers.stores.opening import connect, usable_info
-from hopgate.retrievers.stores.rows import Collection, Row, StoreInfo
+from hopgate.retrievers.language import OTHER, terms
+from hopgate.retrievers.stores.collection import Collection, Row, StoreInfo
+from hopgate.retrievers.stores.names import ForeignError, explained
 
 
-def load_store(name: str) -> StoreIndex | LangChainIndex:
+def load_store(name: str) -> StoreIndex:
     """Open a collection; connections and encoders are opened once per process.
 
     Args:
@@ -32,12 +31,7 @@ def load_store(name: str) -> StoreIndex | LangChainIndex:
             filled, or its encoder is another.
         RuntimeError: An extra or the encoder is missing, or the engine failed.
     """
-    index = StoreIndex(parse(name), connect(name))
-    try:
-        index.check()
-    except ForeignError:
-        return LangChainIndex(parse(name), connect(name))
-    return index
+    return StoreIndex(Collection(name))
 
 
 class StoreIndex:
@@ -47,15 +41,42 @@ class StoreIndex:
     another encoder or language than the vectors and words have now.
     """
 
-    def __init__(self, store: StoreName, collection: Collection) -> None:
-        """Keep both, see `load_store`."""
-        self._store, self._collection = store, collection
+    def __init__(self, collection: Collection) -> None:
+        """Check the collection and load its encoder, see `load_store`."""
+        self._collection = collection
+        self._foreign: tuple[Encoder, Callable[..., list[Hit]]] | None = None
+        try:
+            self._check()
+        except ForeignError:
+            self._foreign = self._made_by_langchain()
 
-    def check(self) -> tuple[StoreInfo, Encoder]:
-        """Read what the collection is, and load its encoder; see `load_store`."""
-        store = self._store
-        info = usable_info(store, self._collection)
-        return info, matching_encoder(Path(str(store)), info, store.encoder or None)
+    def _check(self) -> tuple[StoreInfo, Encoder]:
+        """Read what the collection is, and load its encoder."""
+        info, name = self._collection.info(), self._collection.name
+        return info, matching_encoder(Path(str(name)), info, name.encoder or None)
+
+    def _made_by_langchain(self) -> tuple[Encoder, Callable[..., list[Hit]]]:
+        """Return the encoder that the user names for LangChain's vectors, and their search."""
+        name = self._collection.name
+        if (found := self._collection.engine.foreign()) is None:
+            raise ForeignError(f"{name} was not made by hopgate or LangChain, or it is empty")
+        if not name.encoder:
+            raise ForeignError(
+                f"{name} was made by LangChain: name the encoder of its vectors, as in "
+                f"{name}@minilm"
+            )
+        (dimension, search), encoder = found, load_encoder(name.encoder)
+        if encoder.dimension != dimension:
+            raise ValueError(
+                f"the vectors of {name} have {dimension} dimensions, and those of encoder "
+                f"{name.encoder} have {encoder.dimension}: name the encoder they come from"
+            )
+        return encoder, explained(name)(search)
+
+    @property
+    def background(self) -> Sequence[float]:
+        """What unrelated questions score, as `Index.background`."""
+        return [] if self._foreign else background_of(self._check()[0])
 
     def search(
         self,
@@ -67,113 +88,51 @@ class StoreIndex:
         """Find the best passages for each query; arguments and errors are those of `Index.search`.
 
         Raises:
+            ValueError: LangChain made the collection, and the mode is not `dense`.
             RuntimeError: The engine failed.
         """
         check_k(k)
-        wanted = _without_nul(parse_where(where))
-        info, encoder = self.check()
-        mode = mode or info["mode"]
-        if mode not in get_args(Mode):
-            raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
+        # No store takes a NUL character, so a value with one matches nothing.
+        wanted = tuple(
+            (n, tuple(v for v in values if "\0" not in v)) for n, values in parse_where(where)
+        )
+        mode, encoder, language = self._settings(mode)
         if not all(values for _, values in wanted):
             return [[] for _ in queries]
         queries = [encodable(query) for query in queries]
-        vectors = [[] for _ in queries] if mode == "bm25" else _vectors(encoder, queries)
-        found = []
-        for query, vector in zip(queries, vectors, strict=True):
-            words = [] if mode == "dense" else terms(info["language"], query)[:MAX_QUERY_TERMS]
-            found.append(self._found(mode, vector, words, k, wanted))
-        return found
+        dense = queries if mode != "bm25" else []
+        vectors = encoder.encode_queries(dense).tolist() or [[] for _ in queries]
+        return [
+            search_until(partial(self._found, mode, vector, language, query, wanted), k, wanted)
+            for query, vector in zip(queries, vectors, strict=True)
+        ]
 
-    @property
-    def background(self) -> Sequence[float]:
-        """What unrelated questions score, as `Index.background`."""
-        return background_of(self.check()[0])
+    def _settings(self, mode: Mode | None) -> tuple[Mode, Encoder, str]:
+        """Return the mode of a search, and the encoder and the language of the collection."""
+        if self._foreign:
+            if mode in (None, "dense"):
+                return "dense", self._foreign[0], OTHER
+            raise ValueError(
+                f"mode {mode!r} is not available with {self._collection.name}, which LangChain "
+                "made without hopgate's words: use dense"
+            )
+        info, encoder = self._check()
+        if (mode or info["mode"]) not in get_args(Mode):
+            raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
+        return mode or info["mode"], encoder, info["language"]
 
     def _found(
-        self, mode: Mode, vector: list[float], words: list[str], k: int, wanted: Filter
+        self, mode: Mode, vector: list[float], language: str, query: str, wanted: Filter, k: int
     ) -> list[Hit]:
-        def search(candidates: int) -> list[Hit]:
-            rows = self._collection.search(mode, vector, words, candidates, wanted)
-            return [_hit(row, score) for row, score in rows]
-
-        return search_until(search, k, wanted)
-
-
-class LangChainIndex:
-    """A collection that LangChain made, searched with the encoder that its user names.
-
-    Args:
-        store: Its name, with the encoder.
-        collection: The collection.
-
-    Raises:
-        ValueError: No encoder is named, its vectors have another dimension, or LangChain did not
-            make the collection.
-        RuntimeError: The encoder is missing, or the engine failed.
-    """
-
-    background: Sequence[float] = ()
-
-    def __init__(self, store: StoreName, collection: Collection) -> None:
-        """Check the collection, and load the encoder."""
-        self._store, self._collection = store, collection
-        dimension = collection.foreign_dimension()
-        if dimension is None:
-            raise ForeignError(f"{store} was not made by hopgate or LangChain, or it is empty")
-        if not store.encoder:
-            raise ForeignError(
-                f"{store} was made by LangChain: name the encoder of its vectors, as in "
-                f"{store}@minilm"
-            )
-        self._encoder = load_encoder(store.encoder)
-        if self._encoder.dimension != dimension:
-            raise ValueError(
-                f"the vectors of {store} have {dimension} dimensions, and those of encoder "
-                f"{store.encoder} have {self._encoder.dimension}: name the encoder they come from"
-            )
-
-    def search(
-        self,
-        queries: Sequence[str],
-        k: int,
-        mode: Mode | None = None,
-        where: Where | Filter | None = None,
-    ) -> list[list[Hit]]:
-        """Find the best documents for each query; see `Index.search`.
-
-        Raises:
-            ValueError: The mode is not `dense`, or see `Index.search`.
-            RuntimeError: The engine failed.
-        """
-        check_k(k)
-        wanted = _without_nul(parse_where(where))
-        if mode not in (None, "dense"):
-            raise ValueError(
-                f"mode {mode!r} is not available with {self._store}, which LangChain made without "
-                "hopgate's words: use dense"
-            )
-        if not all(values for _, values in wanted):
-            return [[] for _ in queries]
-        vectors = _vectors(self._encoder, [encodable(query) for query in queries])
-        return [self._found(vector, k, wanted) for vector in vectors]
-
-    def _found(self, vector: list[float], k: int, wanted: Filter) -> list[Hit]:
-        def search(candidates: int) -> list[Hit]:
-            found = self._collection.search_foreign(vector, candidates, wanted)
-            return [hit_of(document, score) for document, score in found]
-
-        return search_until(search, k, wanted)
-
-
-def _without_nul(wanted: Filter) -> Filter:
-    """Leave out values with a NUL character, which no store takes."""
-    return tuple((n, tuple(v for v in values if "\0" not in v)) for n, values in wanted)
-
-
-def _vectors(encoder: Encoder, queries: Sequence[str]) -> list[list[float]]:
-    found: list[list[float]] = encoder.encode_queries(queries).tolist()
-    return found
+        if self._foreign:
+            return self._foreign[1](vector, k, wanted)
+        engine, depth = self._collection.engine, max(k, CANDIDATES) if mode == "hybrid" else k
+        words = terms(language, query)[:MAX_QUERY_TERMS] if mode != "dense" else []
+        near = engine.dense(vector, depth, wanted) if mode != "bm25" else []
+        found = engine.bm25(words, depth, wanted) if words else []
+        if mode == "hybrid":
+            found = fuse([[row for row, _ in ranking] for ranking in (near, found)], k)
+        return [_hit(row, score) for row, score in found or near]
 
 
 def _hit(row: Row, score: float) -> Hit:
