@@ -9,12 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hopgate.nodes.loop import (
-    REFERENCE,
-    leaving_room,
-    measured_tokens,
-    set_stop_reason,
-)
+from hopgate.nodes.loop import REFERENCE, leaving_room, measured_tokens, set_stop_reason
 from hopgate.nodes.prompts import templates as prompts
 from hopgate.nodes.prompts.own import fill
 from hopgate.nodes.run.events import PlanEvent

@@ -25,9 +25,7 @@ async def escalate(state: State, runtime: NodeRuntime) -> Update:
         "answer": "",
         "citations": [],
         "decision": Decision(
-            strategy=deeper,
-            escalate_to=None,
-            escalated=[*decision.get("escalated", []), step],
+            strategy=deeper, escalate_to=None, escalated=[*decision.get("escalated", []), step]
         ),
     }
     if deeper == "multi" and decomposes:

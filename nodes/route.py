@@ -60,12 +60,7 @@ def guessed(model: str, profile: str) -> str | None:
 
 def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
     return RouteDecision(
-        label=LABEL_OF[strategy],
-        probs={},
-        alpha=alpha,
-        source="forced",
-        profile="",
-        reason=reason,
+        label=LABEL_OF[strategy], probs={}, alpha=alpha, source="forced", profile="", reason=reason
     )
 
 

@@ -70,12 +70,7 @@ async def ask(
     passages: Any, layout: Any, multihop: Any, question: str = QUESTION
 ) -> tuple[dict[str, Any], FixedRetriever]:
     context = Context(
-        gate="ta-are",
-        layout=layout,
-        multihop=multihop,
-        hop_k=50,
-        max_passages=50,
-        answers="short",
+        gate="ta-are", layout=layout, multihop=multihop, hop_k=50, max_passages=50, answers="short"
     )
     return await run("C", {"question": question}, context, *passages)
 

@@ -3,16 +3,7 @@
 from typing import Any
 
 import pytest
-from doubles import (
-    CORRANE,
-    FERRY,
-    LIGHT,
-    Clock,
-    FixedRetriever,
-    FixedRouter,
-    TalkingModel,
-    by_task,
-)
+from doubles import CORRANE, FERRY, LIGHT, Clock, FixedRetriever, FixedRouter, TalkingModel, by_task
 from fake_openai import FakeOpenAI
 
 from hopgate import Context, build_graph

@@ -361,11 +361,7 @@ def test_uncertainty_is_that_of_the_least_certain_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("What is the capital of France?", "no"),
-        (KEEPER, "yes"),
-    ],
+    ("question", "answer"), [("What is the capital of France?", "no"), (KEEPER, "yes")]
 )
 async def test_the_embedded_models_gate_tells_known_from_unknown(
     embedded: str, question: str, answer: str

@@ -40,9 +40,7 @@ THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 
 def build(
-    label: str = "B",
-    retriever: FixedRetriever | None = None,
-    checkpointer: Saver | None = None,
+    label: str = "B", retriever: FixedRetriever | None = None, checkpointer: Saver | None = None
 ) -> CompiledStateGraph[Any, Context, Any, Any]:
     return build_graph(
         checkpointer,
@@ -324,8 +322,7 @@ async def test_a_conversation_continues_after_a_refused_message(
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"question": ""}, {"question": "  "}, {"question": "x\ud800"}, {"messages": []}],
+    "bad", [{"question": ""}, {"question": "  "}, {"question": "x\ud800"}, {"messages": []}]
 )
 async def test_a_bad_question_is_refused_before_any_call(
     fake: FakeOpenAI, bad: dict[str, Any]
@@ -407,11 +404,7 @@ async def test_a_finished_conversation_can_be_edited_and_continued(
     ],
 )
 async def test_the_loops_mode_is_decided_at_route(
-    fake: FakeOpenAI,
-    saver: Saver,
-    where: Any,
-    edit: dict[str, Any],
-    searched: str,
+    fake: FakeOpenAI, saver: Saver, where: Any, edit: dict[str, Any], searched: str
 ) -> None:
     retriever = FixedRetriever([LIGHT])
     graph = build("C", retriever, saver)

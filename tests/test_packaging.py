@@ -60,6 +60,8 @@ def test_the_wheel_holds_one_package_with_its_weights_and_sample(wheel: set[str]
         "hopgate/template/tests/test_graph.py",
         "hopgate/template/documents/canteen.md",
         "hopgate/graphs/adaptive.py",
+        "hopgate/nodes/prompts/demonstrations.toml",
+        "hopgate/nodes/texts/vocabulary.toml",
         "hopgate/server/web.py",
         "hopgate/server/static/index.html",
         "hopgate/classifiers/weights/features.onnx",

@@ -3,16 +3,7 @@
 from math import inf
 
 import pytest
-from doubles import (
-    CORRANE,
-    FERRY,
-    LIGHT,
-    FixedRetriever,
-    FixedRouter,
-    FreshRetriever,
-    by_task,
-    hit,
-)
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, FixedRouter, FreshRetriever, by_task, hit
 from fake_openai import FakeOpenAI
 from hypothesis import given
 from hypothesis import strategies as st

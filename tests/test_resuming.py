@@ -122,10 +122,7 @@ def test_a_failing_endpoint_leaves_the_answers_so_far_and_the_same_command_resum
     resume(run, fake, command)
 
 
-@pytest.mark.parametrize(
-    ("build", "how"),
-    [(label, signal.SIGKILL), (retrievalqa, signal.SIGINT)],
-)
+@pytest.mark.parametrize(("build", "how"), [(label, signal.SIGKILL), (retrievalqa, signal.SIGINT)])
 def test_a_killed_command_resumes(
     run: Callable[..., Ran],
     fake: FakeOpenAI,
@@ -156,10 +153,7 @@ def test_a_killed_command_resumes(
 
 
 def test_workers_answer_as_one_process_does(
-    run: Callable[..., Ran],
-    fake: FakeOpenAI,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_pictures(monkeypatch)
     rows = []

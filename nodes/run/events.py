@@ -73,8 +73,7 @@ class StopEvent(TypedDict):
 
 
 EscalateEvent = TypedDict(
-    "EscalateEvent",
-    {"event": Literal["escalate"], "from": Strategy, "to": Strategy, "reason": str},
+    "EscalateEvent", {"event": Literal["escalate"], "from": Strategy, "to": Strategy, "reason": str}
 )
 """The answer was in doubt: discard the tokens and the answer sent before."""
 
