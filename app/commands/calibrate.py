@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hopgate.commands.options import Asking, Recorded, command, refuse, request_context
+from hopgate.commands.options import Asking, RecordedFiles, command, refuse, request_context
 from hopgate.terminal import pages
 from hopgate.terminal.progress import stage
 
@@ -22,7 +22,7 @@ GATE_COLUMNS = (
 @command(context=("router", *GATE_FIELDS))
 def calibrate(
     *,
-    recorded: Recorded,
+    recorded: RecordedFiles,
     budget_steps: float | None = None,
     budget_calls: float | None = None,
     budget_tokens: float | None = None,
@@ -70,7 +70,7 @@ def calibrate(
 
 
 def _alpha(
-    router: str, recorded: Recorded, goals: dict[str, float | None], save: str | None
+    router: str, recorded: RecordedFiles, goals: dict[str, float | None], save: str | None
 ) -> None:
     from hopgate.evaluation.measuring import calibration
 

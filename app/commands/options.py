@@ -349,7 +349,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedFiles:
     """Names recorded outcomes, on which a router is replayed.
 
     Args:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hopgate.commands.options import Recorded, command
+from hopgate.commands.options import RecordedFiles, command
 from hopgate.common.strategies import LABELS
 from hopgate.terminal import pages
 from hopgate.terminal.progress import stage
@@ -13,7 +13,7 @@ from hopgate.terminal.progress import stage
 def sweep(
     *,
     router: tuple[str, ...] = ("builtin",),
-    recorded: Recorded,
+    recorded: RecordedFiles,
     points: int = 201,
     out: Path,
     overwrite: bool = False,

@@ -17,7 +17,7 @@ from hopgate.terminal.pages import err
 if TYPE_CHECKING:
     from hopgate.nodes.run.events import Event
 
-Row = tuple[str, str]  # a label, empty if it is the same as above, and a text
+Line = tuple[str, str]  # a label, empty if it is the same as above, and a text
 
 ANSWER = "answer"
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
@@ -28,7 +28,7 @@ class View:
 
     def __init__(self) -> None:
         """Start with a spinner only."""
-        self._rows: list[Row] = []
+        self._rows: list[Line] = []
         self._spinner = Spinner("dots", "thinking")
 
     def show(self, event: "Event") -> None:
@@ -52,7 +52,7 @@ class View:
         yield self._spinner
 
 
-def event_rows(event: Any) -> list[Row]:
+def event_rows(event: Any) -> list[Line]:
     """Return the lines that describe an event."""
     match event["event"]:
         case "gate":

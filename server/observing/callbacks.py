@@ -20,7 +20,7 @@ from hopgate.nodes.generate import generate
 from hopgate.nodes.run.spending import RUN_USAGE
 from hopgate.nodes.run.state import Decision, merge_decision
 from hopgate.nodes.start import start
-from hopgate.server.observing.turns import Kind, Observer, Outcome, Step, Turn
+from hopgate.server.observing.turns import Kind, Observer, Step, Turn, TurnOutcome
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def _read_update(turn: Turn, update: Any) -> None:
     turn.answer = update.get("answer", turn.answer)
 
 
-def _outcome(turn: Turn, error: BaseException | None) -> Outcome:
+def _outcome(turn: Turn, error: BaseException | None) -> TurnOutcome:
     if error is not None:
         return "cancelled" if isinstance(error, STOPPED) else "error"
     is_over = after_generate({"decision": turn.decision}) == END

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hopgate.nodes.run.state import NO_USAGE, Decision, Usage
 
-Outcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
+TurnOutcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
 Cause = Literal["input", "model", "other"]
 Kind = Literal["node", "model"]
 
@@ -76,7 +76,7 @@ class Turn:
     thread_id: str | None
     started_at: int
     ended_at: int = 0
-    outcome: Outcome = "paused"
+    outcome: TurnOutcome = "paused"
     error: str | None = None
     cause: Cause | None = None
     failed_in: str | None = None
