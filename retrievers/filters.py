@@ -62,7 +62,7 @@ def matches(passage: Mapping[str, Any], wanted: Filter) -> bool:
     A field that is missing or empty fulfils no condition, so `{"source": "*"}` matches the
     passages that have a source. Values are compared as text: page 3 is `"3"`.
     """
-    return all(_holds(passage, name, values) for name, values in wanted)
+    return all(_holds(passage.get(name), name, values) for name, values in wanted)
 
 
 def is_pattern(value: str) -> bool:
@@ -176,17 +176,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
-def _holds(passage: Mapping[str, Any], name: str, values: Iterable[str]) -> bool:
-    found = passage.get(name)
+def _holds(found: object, name: str, values: Sequence[str]) -> bool:
     if found is None or found == "":
         return False
-    return any(_equal(name, str(found), value) for value in values)
-
-
-def _equal(name: str, text: str, value: str) -> bool:
-    if name in PATTERNS and is_pattern(value):
-        return _compiled(value).match(text) is not None
-    return text == value
+    if name not in PATTERNS:
+        return str(found) in values
+    return any(_compiled(value).match(str(found)) for value in values)
 
 
 def _pairs(where: object) -> Iterable[tuple[Any, Any]]:

@@ -142,7 +142,7 @@ class Words:
         """Open the files; the folder of links goes at once, since they are mapped."""
         self.files, self.meta = files, meta
         self._analyzer = analyzer(language)
-        self._selection = lru_cache(_FILTERS_REMEMBERED)(self._select)  # a pattern lists sources
+        self._selections: dict[Filter, tantivy.Query] = {}  # an lru_cache would keep this open
         with _opening_folder(files, meta) as folder, tantivy_faults():
             index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
@@ -232,6 +232,15 @@ class Words:
     def of(self, field: str, values: Sequence[str]) -> Keys:
         """Return the keys of the passages with one of these exact values."""
         return self._keys(self._any(field, values))
+
+    def _selection(self, wanted: Filter) -> tantivy.Query:
+        """Return the query for what a filter allows; made once, since a pattern lists sources."""
+        found = self._selections.get(wanted)
+        if found is None:
+            if len(self._selections) >= _FILTERS_REMEMBERED:
+                self._selections.clear()
+            found = self._selections[wanted] = self._select(wanted)
+        return found
 
     def _select(self, wanted: Filter) -> tantivy.Query:
         """Make the query that selects what a filter allows.
