@@ -42,7 +42,7 @@ def main() -> None:
     recorded = join(rows, rows, dict.fromkeys({row.dataset for row in rows}, 1.0))
     right = recorded.correct.astype(float)
     router = load_router(options.router, options.profile)
-    choices = route_all(router, recorded.questions, ALPHAS, lambda done: None).choices
+    choices = route_all(router, recorded.questions, ALPHAS).choices
     count = len(rows)
     draws = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
 

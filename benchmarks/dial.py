@@ -34,7 +34,7 @@ def main() -> None:
     router = load_router(options.router, options.profile)
     bent = [step / 10 for step in range(11)]
     plain = [router.dial.alpha(alpha) for alpha in bent]  # gives back α as the weight
-    choices = route_all(router, recorded.questions, [*bent, *plain], lambda done: None).choices
+    choices = route_all(router, recorded.questions, [*bent, *plain]).choices
     print(f"{options.profile}, {len(rows)} questions of {options.labels.name}\n")
     print("| α | before: accuracy | steps | weight | now: accuracy | steps |")
     print("|---|---|---|---|---|---|")

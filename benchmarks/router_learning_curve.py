@@ -325,7 +325,7 @@ def shipped(flare: Path) -> list[list[float]]:
     """Return the shipped router's interval, on the validation questions."""
     valid = validation_data(flare)
     router = load_router("builtin", "flan-t5-xl")
-    choices = route_all(router, valid.questions, evenly(201), lambda done: None).choices
+    choices = route_all(router, valid.questions, evenly(201)).choices
     found = with_interval(measures(choices, valid.right[:, 0], valid))
     print("\nThe router that ships, FLAN-T5-XL, validation\n")
     header(*MEASURES)

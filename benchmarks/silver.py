@@ -218,7 +218,7 @@ def compare(sets: Mapping[str, tuple[int, Choices]], test: Recorded) -> None:
 
 
 def choose(router: Any, questions: Sequence[str]) -> Choices:
-    return route_all(router, questions, ALPHAS, lambda done: None).choices
+    return route_all(router, questions, ALPHAS).choices
 
 
 def trained(labels: Sequence[Labelled], profile: str) -> Any:

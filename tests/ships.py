@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from doubles import task
 from fake_openai import Messages, Reply
-
-from hopgate.evaluation.reports import pictures
+from matplotlib.figure import Figure
 
 CORRECT = [["zero"], ["one", "multiple"], ["multiple"], []]
 """Which strategies answer ship 0, 1, 2 and 3; then again from the start."""
@@ -85,4 +84,4 @@ def count_rows(path: Path) -> int:
 
 def skip_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no pictures in reports; layout and rendering take a second each."""
-    monkeypatch.setattr(pictures, "to_png", lambda _: b"\x89PNG")
+    monkeypatch.setattr(Figure, "savefig", lambda _, file, **__: file.write(b"\x89PNG"))

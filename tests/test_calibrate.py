@@ -14,7 +14,7 @@ from fake_openai import FakeOpenAI
 from recorded import four_questions, write_labels
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER
-from hopgate.classifiers.saved_alphas import check_name, save_alpha, saved_alpha
+from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
 from hopgate.evaluation.measuring.calibration import (
     RESAMPLES,
     Goal,
@@ -39,12 +39,8 @@ def test_calibration_error_by_hand() -> None:
     truth = np.array([0, 2, 2], np.int8)
     by_hand = 2 / 3 * abs(0.5 - 0.96) + 1 / 3 * abs(1 - 0.5)
     assert calibration_error(probabilities, truth) == pytest.approx(by_hand)
-
-
-def test_calibrated_probabilities_have_no_error() -> None:
     probabilities = np.array([likely(0.75, 1)] * 4)
     assert calibration_error(probabilities, np.array([1, 1, 1, 2], np.int8)) == 0
-    assert calibration_error(np.array([likely(1.0, 1)]), np.array([0], np.int8)) == 1
 
 
 def test_recall_is_by_true_label_and_leaves_out_absent_ones() -> None:
@@ -64,14 +60,9 @@ def test_cost_and_reliability_weights_have_their_own_truth() -> None:
     # α = 0: a is A, c is B, b has no right strategy; α = 1: nq is B, musique is C
     assert found["recall"] == {"cost": {"A": 1, "B": 0}, "reliability": {"B": 0, "C": 0}}
     assert found["ece"] == {"cost": 0.5, "reliability": 1}
-
-
-def test_without_truth_there_is_no_calibration_error() -> None:
     sure = np.array([likely(1.0, 0)] * 4)
     found = router_calibration(four_questions(), cost=sure, reliability=sure)
-    assert found["ece"]["reliability"] is None
-    assert found["recall"]["reliability"] is None
-    assert found["recall"]["cost"] == {"A": 1, "B": 0, "C": 0}
+    assert (found["ece"]["reliability"], found["recall"]["reliability"]) == (None, None)
 
 
 # Choosing α
@@ -83,14 +74,14 @@ STEPS = np.array([0.5, 1.8, 1.5, 3.0, 0.5])
 @pytest.mark.parametrize(
     ("goal", "best"),
     [
-        (Goal(budget_steps=1.8), 2),  # of the two with 0.4 the cheaper
-        (Goal(budget_steps=0.5), 4),
-        (Goal(budget_steps=9), 3),
-        (Goal(budget_steps=0.4), -1),
-        (Goal(min_accuracy=0.4), 2),
-        (Goal(min_accuracy=0.1), 4),  # of the two at 0.5 steps the better
-        (Goal(min_accuracy=0.45), 3),
-        (Goal(min_accuracy=0.51), -1),
+        (Goal("budget_steps", 1.8), 2),  # of the two with 0.4 the cheaper
+        (Goal("budget_steps", 0.5), 4),
+        (Goal("budget_steps", 9), 3),
+        (Goal("budget_steps", 0.4), -1),
+        (Goal("min_accuracy", 0.4), 2),
+        (Goal("min_accuracy", 0.1), 4),  # of the two at 0.5 steps the better
+        (Goal("min_accuracy", 0.45), 3),
+        (Goal("min_accuracy", 0.51), -1),
     ],
 )
 def test_the_best_point_that_meets_a_goal(goal: Goal, best: int) -> None:
@@ -99,55 +90,21 @@ def test_the_best_point_that_meets_a_goal(goal: Goal, best: int) -> None:
     assert both.tolist() == [best, 4 - best if best >= 0 else -1]
 
 
-@pytest.mark.parametrize(
-    ("budget", "floor", "message"),
-    [
-        (None, None, "give one of --budget-steps"),
-        (1.0, 0.4, "give one of --budget-steps"),
-        (-1.0, None, "--budget-steps is -1"),
-        (float("nan"), None, "--budget-steps is nan"),
-        (None, 1.1, "--min-accuracy is 1.1"),
-        (None, float("nan"), "--min-accuracy is nan"),
-    ],
-)
-def test_a_goal_is_one_number_in_range(
-    budget: float | None, floor: float | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        Goal(budget, floor)
-
-
-def alike(questions: int, correct: list[int]) -> Recorded:
-    return Recorded(
-        questions=("x",) * questions,
-        datasets=np.array([""] * questions),
-        correct=np.array([correct] * questions, bool),
-        steps=np.array([[0.0, 1.0, 3.0]] * questions),
-    )
-
-
-def test_questions_that_are_all_alike_give_intervals_of_no_width() -> None:
-    choices = np.array([[0] * 5, [1] * 5, [2] * 5], np.int8)
-    found = choose_alpha(alike(5, [0, 1, 1]), choices, [0.0, 0.5, 1.0], Goal(min_accuracy=0.9))
-    assert (found["alpha"], found["accuracy"], found["steps"]) == (0.5, 1, 1)
-    assert found["interval"]["alpha"] == [0.5, 0.5]
-    assert found["interval"]["accuracy"] == pytest.approx([1, 1])
-    assert found["interval"]["steps"] == pytest.approx([1, 1])
-    assert found["shares"] == {"A": 0, "B": 1, "C": 0}
-    assert (found["resamples"], found["infeasible"]) == (RESAMPLES, 0)
-
-
 def halves(questions: int) -> tuple[Recorded, np.ndarray]:
     """Half the questions need no retrieval, half need one; at α = 1 all get one."""
     half = questions // 2
-    recorded = alike(questions, [0, 1, 1])
-    recorded.correct[:half] = [True, False, False]
+    recorded = Recorded(
+        questions=("x",) * questions,
+        datasets=np.array([""] * questions),
+        correct=np.array([[1, 0, 0]] * half + [[0, 1, 1]] * half, bool),
+        steps=np.array([[0.0, 1.0, 3.0]] * questions),
+    )
     return recorded, np.array([[0] * questions, [1] * questions], np.int8)
 
 
 def test_the_interval_of_a_share_has_its_known_width() -> None:
     recorded, choices = halves(400)
-    found = choose_alpha(recorded, choices, [0.0, 1.0], Goal(budget_steps=0))
+    found = choose_alpha(recorded, choices, [0.0, 1.0], Goal("budget_steps", 0))
     low, high = found["interval"]["accuracy"]
     assert found["accuracy"] == 0.5
     assert high - low == pytest.approx(2 * 1.96 * 0.5 / 400**0.5, rel=0.15)
@@ -157,19 +114,12 @@ def test_the_interval_of_a_share_has_its_known_width() -> None:
 
 def test_resamples_that_meet_no_goal_are_counted_and_alpha_is_chosen_anew() -> None:
     recorded, choices = halves(400)
-    found = choose_alpha(recorded, choices[:1], [0.3], Goal(min_accuracy=0.5))
+    found = choose_alpha(recorded, choices[:1], [0.3], Goal("min_accuracy", 0.5))
     assert 0.3 * RESAMPLES < found["infeasible"] < 0.7 * RESAMPLES
     assert found["interval"]["alpha"] == [0.3, 0.3]
-    either = choose_alpha(recorded, choices, [0.0, 1.0], Goal(min_accuracy=0.5))
+    either = choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.5))
     assert (either["alpha"], either["infeasible"]) == (0, 0)
     assert either["interval"]["alpha"] == [0, 1]
-
-
-def test_the_same_seed_gives_the_same_intervals() -> None:
-    recorded, choices = halves(100)
-    goal = Goal(min_accuracy=0.45)
-    first, again = (choose_alpha(recorded, choices, [0.0, 1.0], goal) for _ in range(2))
-    assert first == again
 
 
 def test_an_unreachable_goal_names_what_can_be_reached() -> None:
@@ -177,9 +127,9 @@ def test_an_unreachable_goal_names_what_can_be_reached() -> None:
     with pytest.raises(
         ValueError, match=r"accuracy of 0.9.*α = 0, has an accuracy of 0.5000 at 0.000"
     ):
-        choose_alpha(recorded, choices, [0.0, 1.0], Goal(min_accuracy=0.9))
+        choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.9))
     with pytest.raises(ValueError, match=r"within 0.5 steps.*the cheapest, α = 1.*1.000 steps"):
-        choose_alpha(recorded, choices[1:], [1.0], Goal(budget_steps=0.5))
+        choose_alpha(recorded, choices[1:], [1.0], Goal("budget_steps", 0.5))
 
 
 # Settings by name
@@ -194,29 +144,20 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_setting_is_saved_beside_others(folder: Path) -> None:
+def test_a_setting_is_saved_beside_others_for_its_profile(folder: Path) -> None:
+    with pytest.raises(ValueError, match="none yet"):
+        saved_alpha(folder, "cheap")
     save_alpha(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
     save_alpha(folder, "sure-2", {"alpha": 1, "profile": "gpt-4o", "labels": "l.jsonl"})
     save_alpha(folder, "cheap", {"alpha": 0.2, "profile": "gpt-4o"})
     assert saved_alpha(folder, "cheap") == 0.2
     assert saved_alpha(folder, "sure-2", "gpt-4o") == 1
-    assert json.loads((folder / "presets.json").read_text())["sure-2"]["labels"] == "l.jsonl"
-    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "presets.json"]
-
-
-def test_an_unknown_setting_lists_the_known_ones(folder: Path) -> None:
-    with pytest.raises(ValueError, match="none yet"):
-        saved_alpha(folder, "cheap")
-    save_alpha(folder, "b", {"alpha": 0.1, "profile": "x"})
-    save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
-    with pytest.raises(ValueError, match=r"'cheap' is neither.*saved: a, b\)"):
-        saved_alpha(folder, "cheap")
-
-
-def test_a_setting_of_another_profile_is_refused(folder: Path) -> None:
-    save_alpha(folder, "cheap", {"alpha": 0.1, "profile": "gpt-4o"})
     with pytest.raises(ValueError, match="for the profile gpt-4o, not for flan-t5-xl"):
         saved_alpha(folder, "cheap", "flan-t5-xl")
+    with pytest.raises(ValueError, match=r"'b' is neither.*saved: cheap, sure-2\)"):
+        saved_alpha(folder, "b")
+    assert json.loads((folder / "presets.json").read_text())["sure-2"]["labels"] == "l.jsonl"
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "presets.json"]
 
 
 def test_settings_of_replaced_weights_are_refused_and_dropped(folder: Path) -> None:
@@ -228,16 +169,14 @@ def test_settings_of_replaced_weights_are_refused_and_dropped(folder: Path) -> N
     assert set(json.loads((folder / "presets.json").read_text())) == {"new"}
 
 
-@pytest.mark.parametrize("name", ["", "Cheap", "1st", "a b", "a/b", "-a", "nan", "inf", "a\n"])
+@pytest.mark.parametrize("name", ["", "Cheap", "1st", "a/b", "nan", "a\n"])
 def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot name a setting"):
-        check_name(name)
     with pytest.raises(ValueError, match="cannot name a setting"):
         save_alpha(folder, name, {"alpha": 0.1, "profile": "x"})
     assert not (folder / "presets.json").exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": {"alpha": 0.1}}'])
+@pytest.mark.parametrize("text", ["{", '{"a": {"alpha": 0.1}}'])
 def test_damaged_settings_are_named(folder: Path, text: str) -> None:
     (folder / "presets.json").write_text(text)
     with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
@@ -328,7 +267,8 @@ def test_an_unknown_name_is_one_line(run: Callable[..., Ran], router: Path) -> N
     [
         ([], ["--budget-steps", "--min-accuracy"]),
         (["--budget-steps", "1", "--min-accuracy", "0.5"], ["give one of --budget-steps"]),
-        (["--min-accuracy", "2"], ["--min-accuracy is 2"]),
+        (["--min-accuracy", "2"], ["'--min-accuracy': 2.0 is not in the range 0<=x<=1"]),
+        (["--budget-steps", "-1"], ["'--budget-steps': -1.0 is not in the range"]),
         (["--min-accuracy", "1"], ["reaches an accuracy of 1", "has an accuracy"]),
         (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "lowercase letters"]),
         (["--budget-steps", "1", "--router", "nowhere"], ["nowhere"]),

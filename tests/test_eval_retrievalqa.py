@@ -14,7 +14,7 @@ from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, 
 from ships import reads_the_passage, ship_with_passage, skip_pictures, write_rows
 
 from hopgate import Context
-from hopgate.evaluation.measuring.datasets import Example, read_retrievalqa
+from hopgate.evaluation.measuring.datasets import Example
 from hopgate.evaluation.measuring.harness import GivenPassages, SingleRetrievalGraph
 from hopgate.evaluation.measuring.journal import Journal
 from hopgate.evaluation.measuring.specs import parse_spec, parse_specs
@@ -219,7 +219,7 @@ def test_an_index_can_be_searched_instead(
     (found,) = predictions(out, "always")
     assert (found["prediction"], found["match"], found["em"]) == ("Caddoc Fairlow", True, True)
     given = run("eval", "retrievalqa", *common)
-    one_line(given, 2, "always.jsonl", 'passages: "index', '"given" now')
+    one_line(given, 2, "always.jsonl", "passages: 'index", "'given' now")
 
 
 async def test_a_failing_retriever_is_an_error(
@@ -262,27 +262,25 @@ def test_the_embedded_model_really_runs(
 # Resuming (see test_resuming for kills)
 
 
-def test_a_finished_run_asks_nothing(
+def test_a_finished_run_asks_nothing_and_more_questions_are_added(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
 ) -> None:
     fake.answers(reads_the_passage)
+    few = json.loads(evaluate("--limit", "2", "--json").out)
+    assert few["runs"][0]["scores"]["n"] == 2
     first = json.loads(evaluate("--json").out)
     count = len(fake.requests)
+    assert count == 6 * (2 + 1 + 1)
     again = json.loads(evaluate("--json").out)
     assert len(fake.requests) == count
     assert again["runs"] == first["runs"]
+    path = out / "predictions" / "never.jsonl"
+    row = json.loads(path.read_text().splitlines()[0])
+    del row["f1"]
+    path.write_text(json.dumps(row) + "\n")
+    one_line(evaluate("--gate", "never"), 2, f"{path}:1", "'f1'", "--overwrite")
     assert evaluate("--gate", "never", "--overwrite").code == 0
     assert len(fake.requests) == count + 6
-
-
-def test_more_questions_of_the_same_file_are_added(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    fake.answers(reads_the_passage)
-    for limit, known in ((2, 2), (5, 5), (3, 5)):
-        ran = evaluate("--gate", "never", "--limit", str(limit), "--json")
-        assert json.loads(ran.out)["runs"][0]["scores"]["n"] == limit
-        assert len(fake.requests) == len(predictions(out, "never")) == known
 
 
 def test_a_resumed_run_keeps_the_date_of_its_start(
@@ -294,7 +292,7 @@ def test_a_resumed_run_keeps_the_date_of_its_start(
     asked = [text for text in fake.prompts if "Today is" in text]
     assert len(asked) == 6
     assert all("Today is 2024-02-03" in text for text in asked)
-    one_line(evaluate("--gate", "ta-are", "--today", "2025-01-01"), 2, '"2024-02-03" in the file')
+    one_line(evaluate("--gate", "ta-are", "--today", "2025-01-01"), 2, "'2024-02-03' in the file")
 
 
 def test_other_settings_are_refused_before_anything_is_asked(
@@ -306,7 +304,7 @@ def test_other_settings_are_refused_before_anything_is_asked(
     common = ("eval", "retrievalqa", "--data", data, "--out", out, "--gate", "never")
     other = run(*common, "--gate", "always", "--model", "openai:other")
     one_line(
-        other, 2, "never.jsonl", 'model: "openai:fake" in the file', "--overwrite", "another --out"
+        other, 2, "never.jsonl", "model: 'openai:fake' in the file", "--overwrite", "another --out"
     )
     write_rows(data, [ship_with_passage(1)])
     one_line(evaluate("--gate", "never"), 2, "never.jsonl", "data: ")
@@ -339,6 +337,11 @@ def test_a_drop_is_exit_code_1_with_a_line_for_each(
     worse = evaluate("--gate", "always", "--overwrite", "--baseline", baseline, "--json")
     assert worse.code == 1
     assert json.loads(worse.out)["runs"][0]["scores"]["match"] == 0
+    again = evaluate("--gate", "always", "--baseline", out / "results.json")
+    one_line(again, 2, "baseline", "overwritten")
+    fresh = ("--out", tmp_path / "new", "--gate", "never", "--baseline", baseline)
+    one_line(evaluate(*fresh), 2, "missing now: always")
+    assert not (tmp_path / "new").exists()
     lines = worse.err.splitlines()
     assert "hopgate: always: match fell from 1.0000 to 0.0000" in lines
     assert all(re.fullmatch(r"hopgate: always: \w+ fell from \S+ to \S+", line) for line in lines)
@@ -348,73 +351,21 @@ def test_a_drop_is_exit_code_1_with_a_line_for_each(
     assert lenient.err == "hopgate: never: not in the baseline, so not compared\n"
 
 
-@pytest.mark.parametrize("change", ["data", "gates", "json", "missing"])
-def test_a_baseline_that_cannot_be_compared_is_refused_first(
-    evaluate: Callable[..., Ran],
-    fake: FakeOpenAI,
-    data: Path,
-    out: Path,
-    tmp_path: Path,
-    change: str,
-) -> None:
-    fake.answers(reads_the_passage)
-    assert evaluate("--gate", "always").code == 0
-    baseline = tmp_path / "baseline.json"
-    if change != "missing":
-        baseline.write_bytes((out / "results.json").read_bytes())
-    if change == "data":
-        write_rows(data, [ship_with_passage(7)])
-    if change == "json":
-        baseline.write_text("{")
-    fake.requests.clear()
-    gate = "never" if change == "gates" else "always"
-    new = ("--out", tmp_path / "new", "--gate", gate, "--baseline", baseline)
-    one_line(evaluate(*new), 2, "baseline")
-    assert fake.requests == []
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_baseline_that_would_be_overwritten_is_refused(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    fake.answers(reads_the_passage)
-    assert evaluate("--gate", "always").code == 0
-    again = evaluate("--gate", "always", "--baseline", out / "results.json")
-    one_line(again, 2, "baseline", "overwritten")
-
-
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ('{"question": ', "not JSON"),
-        ({**ship_with_passage(2), "ground_truth": []}, "ground_truth"),
-        (
-            {key: value for key, value in ship_with_passage(2).items() if key != "question"},
-            "question",
-        ),
-        ({**ship_with_passage(2), "question": "x" * 5000}, "5000 characters"),
-    ],
-    ids=["broken line", "no golds", "missing field", "long question"],
-)
-def test_a_bad_row_is_named_before_anything_is_asked(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, bad: Any, reason: str
+def test_a_bad_row_is_named_before_anything_is_asked_or_left_out_on_request(
+    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
 ) -> None:
-    write_rows(data, [ship_with_passage(1), bad, ship_with_passage(3)])
-    one_line(evaluate("--gate", "never"), 2, f"{data}:2", reason)
-    assert fake.requests == []
-    assert not out.exists()
-
-
-def test_bad_rows_are_left_out_when_asked_to(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path
-) -> None:
-    write_rows(data, [ship_with_passage(1), "{", ship_with_passage(3)])
+    long = ship_with_passage(2, question="x" * 5000)
+    write_rows(data, [ship_with_passage(1), long, ship_with_passage(3)])
+    one_line(evaluate("--gate", "never"), 2, f"{data}:2", "5000 characters")
+    pool = write_rows(data.with_name("pool.jsonl"), ["{}"])
+    bad_pool = ("--skip-bad-rows", "--gate", "always", "--gate", f"ta-are:pool={pool}")
+    one_line(evaluate(*bad_pool), 2, f"{pool}:1")
+    assert (fake.requests, out.exists()) == ([], False)
     fake.answers(reads_the_passage)
     ran = evaluate("--gate", "never", "--skip-bad-rows", "--json")
-    assert ran.code == 0, ran.err
     found = json.loads(ran.out)["data"]
     assert (found["rows"], found["bad_rows"]) == (2, 1)
 
@@ -425,33 +376,24 @@ def test_bad_rows_are_left_out_when_asked_to(
         (["--gate", "maybe"], ["'maybe'", "ta-are"]),
         (["--gate", "off"], ["'off'"]),
         (["--gate", ""], ["''"]),
-        (["--gate", "ta-are:"], ["'ta-are:'", "date=yes|no"]),
-        (["--gate", "ta-are:data=no"], ["'data=no'", "date=yes|no"]),
-        (["--gate", "ta-are:date=maybe"], ["date is 'maybe'", "date=yes|no"]),
-        (["--gate", "ta-are:demos=3"], ["demos is '3'", "even"]),
-        (["--gate", "ta-are:demos=14"], ["demos is '14'"]),
-        (["--gate", "ta-are:pool=nowhere"], ["pool is 'nowhere'"]),
-        (["--gate", "ta-are:threshold=0.5"], ["ta-are has no threshold"]),
-        (["--gate", "always:date=no"], ["always has no date"]),
-        (["--gate", "draft:threshold=2"], ["threshold is '2'"]),
-        (["--gate", "draft:threshold=nan"], ["threshold is 'nan'"]),
-        (["--gate", "draft:layout=wide"], ["layout is 'wide'"]),
-        (["--gate", "ta-are:date=no,date=no"], ["date is given twice"]),
-        (["--gate", "never", "--gate", "never"], ["'never' is given twice"]),
+        (["--gate", "ta-are:"], ["'ta-are:'", "date, demos, pool"]),
+        (["--gate", "ta-are:data=no"], ["'data=no'", "date, demos, pool"]),
+        (["--gate", "ta-are:demos=3"], ["gate_demos is '3'", "multiple of 2"]),
+        (["--gate", "ta-are:pool=nowhere"], ["nowhere cannot be read"]),
+        (["--gate", "ta-are:threshold=0.5"], ["'threshold=0.5' is not one of date"]),
+        (["--gate", "draft:threshold=nan"], ["gate_threshold is 'nan'"]),
         (
             ["--gate", "ta-are:date=no,demos=0", "--gate", "ta-are:demos=0,date=no"],
-            ["given twice, as 'ta-are:date=no,demos=0'"],
+            ["means the same as 'ta-are:date=no,demos=0'"],
         ),
         (["--passages", "index"], ["--index"]),
         (["--index", "nowhere"], ["--passages index"]),
         (["--passages", "index", "--index", "nowhere"], ["nowhere", "hopgate index build"]),
         (["--prices", "nowhere"], ["nowhere"]),
-        (["--concurrency", "0"], ["--concurrency"]),
-        (["--limit", "0"], ["--limit"]),
+        (["--tolerance", "2"], ["--tolerance"]),
         (["--today", "yesterday"], ["--today", "'yesterday'"]),
         (["--model", "gpt"], ["gpt", "openai:NAME"]),
         (["--data", "nowhere"], ["nowhere"]),
-        (["--out", "data.jsonl"], ["data.jsonl is not a folder"]),
         (["--out", "data.jsonl/deep"], ["data.jsonl is not a folder"]),
     ],
     ids=lambda each: " ".join(each)[:40],
@@ -471,28 +413,7 @@ def test_wrong_usage_is_one_line_before_anything_is_asked(
     assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
-def test_a_bad_pool_is_refused_before_anything_is_asked(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, out: Path
-) -> None:
-    pool = write_rows(tmp_path / "pool.jsonl", ["{}"])
-    gates = ("--gate", "always", "--gate", f"ta-are:pool={pool}")
-    one_line(evaluate(*gates), 2, f"{pool}:1")
-    assert fake.requests == []
-    assert not out.exists()
-
-
 # Specs
-
-
-@pytest.mark.parametrize(("invalid", "retrieved"), [("retrieve", True), ("direct", False)])
-def test_a_spec_says_what_an_invalid_reply_means(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, invalid: str, retrieved: bool
-) -> None:
-    fake.answers(by_task(gate="maybe", direct="x", answer="x"))
-    ran = evaluate("--gate", f"vanilla:invalid={invalid}", "--limit", "1")
-    assert ran.code == 0, ran.err
-    (kept,) = predictions(out, parse_spec(f"vanilla:invalid={invalid}").slug)
-    assert (kept["verdict"], kept["retrieve"]) == ("invalid", retrieved)
 
 
 def test_the_time_of_a_question_excludes_loading(
@@ -501,13 +422,13 @@ def test_the_time_of_a_question_excludes_loading(
     make = chat._create
 
     def slowly(name: str) -> chat.ChatModel:
-        time.sleep(2)
+        time.sleep(0.5)
         return make(name)
 
     monkeypatch.setattr(chat, "_create", slowly)
     fake.answers(reads_the_passage)
     assert evaluate("--gate", "never").code == 0
-    assert max(each["ms"] for each in predictions(out, "never")) < 2000
+    assert max(each["ms"] for each in predictions(out, "never")) < 500
 
 
 def test_a_spec_sets_the_context() -> None:
@@ -521,14 +442,13 @@ def test_a_spec_sets_the_context() -> None:
     }
     Context(**spec.settings)
     assert not spec.dated
+    assert parse_spec("vanilla:invalid=direct").settings["gate_invalid"] == "direct"
     assert parse_spec("ta-are").dated
     assert not parse_spec("vanilla").dated
 
 
 def test_specs_have_files_of_their_own(tmp_path: Path) -> None:
     a, b = tmp_path / "a_b", tmp_path / "a-b"
-    for pool in (a, b):
-        pool.touch()
     texts = ["ta-are", "ta-are:date=no", "ta-are:date=no,demos=0", "draft:threshold=0.5"]
     texts += [f"ta-are:pool={a}", f"ta-are:pool={b}"]
     slugs = [spec.slug for spec in parse_specs(texts)]
@@ -540,11 +460,3 @@ def test_specs_have_files_of_their_own(tmp_path: Path) -> None:
     ]
     assert len(set(slugs)) == 6
     assert all(re.fullmatch(r"[a-z0-9.=,_-]{1,90}", slug) for slug in slugs)
-
-
-def test_the_released_file_is_read() -> None:
-    released = Path(__file__).resolve().parents[2] / "shared/data/retrievalqa/dev.jsonl"
-    if not released.is_file():
-        pytest.skip("needs the released questions in ../shared/data")
-    examples, bad = read_retrievalqa(released)
-    assert (len(examples), bad) == (150, [])

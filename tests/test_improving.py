@@ -13,7 +13,7 @@ import pytest
 from commands import Ran, one_line
 from doubles import task
 from fake_openai import FakeOpenAI, Messages
-from ships import prompted, read_rows, ship, write_rows
+from ships import prompted, read_rows, ship, skip_pictures, write_rows
 from test_versions import made
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, profiles_in
@@ -24,7 +24,6 @@ from hopgate.evaluation.learning.verdicts import ALPHAS, Comparison, HeldOut, co
 from hopgate.evaluation.measuring.replay import Choices, Recorded
 from hopgate.evaluation.measuring.runner import Job
 from hopgate.evaluation.measuring.sweep import evenly
-from hopgate.evaluation.reports import pictures
 from hopgate.retrievers.sources import sample_path
 
 ALPHA = 0.7
@@ -204,7 +203,7 @@ def improved(tmp_path_factory: pytest.TempPathFactory, _fake_server: FakeOpenAI)
         patch.setenv("OPENAI_API_KEY", "sk-test")
         patch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
         patch.setattr(improving, "MIN_QUESTIONS", LEAST)
-        patch.setattr(pictures, "to_png", lambda _: b"\x89PNG")
+        skip_pictures(patch)
         job = Job({"model": "openai:fake"}, 4, False, "hopgate improve", lambda *_: None)
         inputs = improving.Inputs(folder / "questions.jsonl", sample_path(), Judging("em"))
         improving.improve(inputs, improving.Rule("builtin", "auto", ALPHA), folder / "out", job)
@@ -260,7 +259,7 @@ def improve(
 ) -> Callable[..., Ran]:
     """`hopgate improve` on the questions of `improved`, with more options."""
     monkeypatch.setattr(improving, "MIN_QUESTIONS", LEAST)
-    monkeypatch.setattr(pictures, "to_png", lambda _: b"\x89PNG")
+    skip_pictures(monkeypatch)
     fake.answers(knows_most)
     data = improved.parent / "questions.jsonl"
     return lambda *more: run(

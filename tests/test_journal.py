@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "rows.jsonl"
 
 
+def stored(path: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def filled(path: Path, *ids: str) -> None:
     with Journal(path, SETTINGS) as journal:
         for each in ids:
@@ -33,16 +34,13 @@ def test_rows_are_read_again_with_the_same_settings(path: Path) -> None:
     with Journal(path, json.loads(json.dumps(SETTINGS))) as journal:
         assert list(journal.done) == ["1", "2"]
         assert journal.done["2"] == {"id": "2", "text": "é 2"}
-        journal.append({"id": "3"})
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["id"] for line in lines] == ["1", "2", "3"]
-    assert stored_settings(path) == SETTINGS
-
-
-def test_a_row_is_on_the_disk_when_append_returns(path: Path) -> None:
+        journal.append({"id": "3", "text": "\ud800"})
+        assert stored(path) == ["1", "2", "3"]  # on the disk at once
+        with pytest.raises(RuntimeError, match="in use by another process"):
+            Journal(path, SETTINGS)
     with Journal(path, SETTINGS) as journal:
-        journal.append({"id": "1"})
-        assert path.read_text() == '{"id": "1"}\n'
+        assert journal.done["3"]["text"] == "\ud800"
+    assert stored_settings(path) == SETTINGS
 
 
 @pytest.mark.parametrize("torn", ['{"id": "3", "te', '{"id": "3"}', "\0\0\0"])
@@ -65,8 +63,8 @@ def test_other_settings_are_refused_by_name(path: Path) -> None:
     message = str(caught.value)
     for part in (
         str(path),
-        'model: "a" in the file, "b" now',
-        "data: not set in the file, null now",
+        "model: 'a' in the file, 'b' now",
+        "data: 'unset' in the file, None now",
     ):
         assert part in message
     assert "--overwrite" in message
@@ -83,23 +81,13 @@ def test_overwriting_starts_again(path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", "3"])
+@pytest.mark.parametrize("line", ["{", "{}", '{"id": "2"}'])
 def test_a_damaged_row_is_named(path: Path, line: str) -> None:
     filled(path, "1")
     with path.open("a") as file:
         file.write(f'{line}\n{{"id": "3"}}\n')
     with pytest.raises(ValueError, match=r"rows\.jsonl:2: .*--overwrite"):
-        Journal(path, SETTINGS)
-
-
-def test_a_row_without_a_field_is_named(path: Path) -> None:
-    filled(path, "1")
-    with path.open("a") as file:
-        file.write('{"id": "2"}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl:2: .*'text'.*--overwrite"):
         Journal(path, SETTINGS, fields={"id", "text"})
-    with Journal(path, SETTINGS) as journal:
-        assert list(journal.done) == ["1", "2"]
 
 
 def test_rows_without_settings_are_refused(path: Path) -> None:
@@ -117,54 +105,6 @@ def test_damaged_settings_are_named(path: Path, text: str) -> None:
         Journal(path, SETTINGS)
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from hopgate.evaluation.measuring.journal import Journal
-with Journal(Path(sys.argv[1]), {"model": "a"}) as journal:
-    journal.append({"id": "1"})
-    print("open", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == b"open\n"
-        with pytest.raises(RuntimeError, match="in use by another process"):
-            Journal(path, {"model": "a"})
-        holder.kill()
-    with Journal(path, {"model": "a"}) as journal:
-        assert list(journal.done) == ["1"]
-
-
-def test_half_a_character_is_preserved(path: Path) -> None:
-    with Journal(path, SETTINGS) as journal:
-        journal.append({"id": "1", "text": "\ud800 é"})
-    with Journal(path, SETTINGS) as journal:
-        assert journal.done["1"]["text"] == "\ud800 é"
-
-
-def test_a_full_disk_is_reported_and_leaves_no_row(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with Journal(path, SETTINGS) as journal:
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(RuntimeError, match=r"rows\.jsonl cannot be used: .*No space left"):
-            journal.append({"id": "1"})
-        assert journal.done == {}
-        assert path.read_bytes() == b""
-        monkeypatch.undo()
-        journal.append({"id": "2"})
-    assert path.read_text() == '{"id": "2"}\n'
-
-
 def test_a_full_disk_never_leaves_part_of_a_row(path: Path) -> None:
     with Journal(path, SETTINGS) as journal:
         journal.append({"id": "1"})
@@ -172,7 +112,7 @@ def test_a_full_disk_never_leaves_part_of_a_row(path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
         try:
             for each in ("2", "3"):
-                with pytest.raises(RuntimeError, match="cannot be used"):
+                with pytest.raises(RuntimeError, match=r"rows\.jsonl cannot be written to"):
                     journal.append({"id": each, "text": "x" * 100})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -216,15 +156,6 @@ async def test_an_error_stops_new_work_and_finishes_what_is_running() -> None:
         await for_each(range(20), act, 3, done.append)
     assert started == [0, 1, 2]
     assert done == [1, 2]
-
-
-async def test_the_first_of_several_errors_is_raised() -> None:
-    async def act(item: int) -> int:
-        await asyncio.sleep(0.01 - item * 0.002)
-        raise ValueError(item)
-
-    with pytest.raises(ValueError, match="2"):
-        await for_each(range(3), act, 3, lambda _: None)
 
 
 async def test_a_result_that_cannot_be_saved_stops_the_work() -> None:

@@ -1,6 +1,5 @@
 """RetrievalQA's file: every published shape, and every kind of bad row."""
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopgate.common.files import BadRow
-from hopgate.evaluation.measuring.datasets import KINDS, Example, data_summary, read_retrievalqa
+from hopgate.evaluation.measuring.datasets import KINDS, Example, read_retrievalqa
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "retrievalqa" / "dev.jsonl"
 ROW = {
@@ -67,7 +66,7 @@ def test_the_released_file_is_read_as_it_is() -> None:
     assert all(not hit["title"] for e in examples if e.source == "toolqa" for hit in e.passages)
 
 
-def test_passages_come_as_objects_with_and_without_text_and_as_strings(write: Write) -> None:
+def test_passages_come_as_objects_or_strings_without_empty_and_repeated_ones(write: Write) -> None:
     context = [
         {"id": "123", "title": "One", "text": " first ", "score": "1.87"},
         {"title": "Two"},
@@ -75,6 +74,11 @@ def test_passages_come_as_objects_with_and_without_text_and_as_strings(write: Wr
         "a plain text",
         {"text": "no title"},
         {"title": None, "text": "null title"},
+        {"text": "no title"},
+        {"title": "", "text": ""},
+        " ",
+        {},
+        {"title": "a\ud83d", "text": "\ude00b"},
     ]
     example = only(write({"context": context}))
     assert [(hit["title"], hit["text"]) for hit in example.passages] == [
@@ -84,26 +88,9 @@ def test_passages_come_as_objects_with_and_without_text_and_as_strings(write: Wr
         ("", "a plain text"),
         ("", "no title"),
         ("", "null title"),
+        ("a\ufffd", "\ufffdb"),
     ]
-    assert [hit["score"] for hit in example.passages] == [1 / rank for rank in range(1, 7)]
-
-
-def test_empty_and_repeated_passages_are_left_out(write: Write) -> None:
-    context = ["same", {"title": "", "text": ""}, " ", {}, {"text": "same"}, "other"]
-    example = only(write({"context": context}))
-    assert [(hit["text"], hit["score"]) for hit in example.passages] == [
-        ("same", 1),
-        ("other", 0.5),
-    ]
-
-
-def test_a_passage_s_id_depends_on_its_content_alone(write: Write) -> None:
-    (one,) = only(write({"context": ["text"]})).passages
-    _, other = only(write({"context": ["before", "text"], "question_id": "x"})).passages
-    assert one["id"] == other["id"]
-
-
-def test_a_question_may_have_no_passages(write: Write) -> None:
+    assert [hit["score"] for hit in example.passages] == [1 / rank for rank in range(1, 8)]
     assert only(write({"context": []})).passages == ()
 
 
@@ -137,56 +124,29 @@ def test_a_missing_id_is_made_from_source_and_line(write: Write) -> None:
     assert [each.id for each in read_retrievalqa(path)[0]] == ["popqa_1", "popqa_3", "7"]
 
 
-def test_byte_order_mark_empty_lines_and_windows_line_ends_are_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf\r\n" + json.dumps(ROW).encode() + b"\r\n\r\n")
-    assert only(path).id == "popqa_1"
-
-
-def test_a_line_separator_inside_a_text_ends_no_line(write: Write) -> None:
-    row = json.dumps(ROW | {"question": "Who\u2028keeps\x85it?"}, ensure_ascii=False).encode()
-    assert only(write(row)).question == "Who\u2028keeps\x85it?"
-
-
-def test_half_characters_in_passages_are_replaced(write: Write) -> None:
-    (hit,) = only(write({"context": [{"title": "a\ud83d", "text": "\ude00b"}]})).passages
-    assert (hit["title"], hit["text"]) == ("a\ufffd", "\ufffdb")
-
-
 # Bad rows
 
 
 BAD: list[tuple[dict[str, Any] | bytes, str]] = [
     ({"question": "left out"}, "question is missing"),
-    ({"ground_truth": "left out"}, "ground_truth is missing"),
-    ({"context": "left out"}, "context is missing"),
+    ({"ground_truth": "left out"}, "answers are missing; give ground_truth"),
     ({"data_source": "left out"}, "data_source is missing"),
     ({"question": "  "}, "question is '  '"),
-    ({"question": None}, "question is None"),
     ({"question": "half \ud800"}, "question contains half of a character"),
-    ({"question_id": ""}, "question_id is ''"),
     ({"question_id": True}, "question_id is True"),
     ({"question_id": "popqa_1"}, "id 'popqa_1' appears twice"),
-    ({"ground_truth": []}, "empty list"),
-    ({"ground_truth": "[]"}, "empty list"),
-    ({"ground_truth": ["the", "?!", ""]}, "only articles and punctuation"),
-    ({"ground_truth": "   "}, "only articles and punctuation"),
+    ({"ground_truth": []}, "ground_truth is []"),
+    ({"ground_truth": "[]"}, "ground_truth is '[]'"),
+    ({"ground_truth": ["the", "?!", ""]}, "more than articles and punctuation"),
     ({"ground_truth": [1858]}, "ground_truth is [1858]"),
-    ({"ground_truth": None}, "ground_truth is None"),
-    ({"ground_truth": {"a": 1}}, "must list strings"),
+    ({"ground_truth": {"a": 1}}, "it must list texts"),
     ({"ground_truth": ["ok", "\udfff"]}, "ground_truth contains half of a character"),
     ({"context": None}, "context is None"),
     ({"context": "text"}, "context is 'text'"),
     ({"context": [7]}, "a passage of context is 7"),
     ({"context": [{"text": ["a"]}]}, "title and text"),
-    ({"param_knowledge_answerable": "yes"}, "param_knowledge_answerable is 'yes'"),
     ({"param_knowledge_answerable": 2}, "param_knowledge_answerable is 2"),
     (b'{"question": "cut', "not JSON"),
-    (b"[1]", "not a JSON object"),
-    (b"null", "not a JSON object"),
-    (b"\xff\xfe", "not UTF-8"),
-    (b"[" * 100_000, "not JSON"),
-    (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
 ]
 
 
@@ -208,33 +168,6 @@ def test_a_bad_row_is_named_with_line_and_reason(
     assert [each.line for each in bad] == [3] and reason in bad[0].reason
 
 
-def test_the_number_of_bad_rows_is_reported(write: Write) -> None:
-    path = write({}, {"question": ""}, b"{", {"question": None})
-    with pytest.raises(ValueError, match=r":2: question is ''.*2 more bad rows"):
-        read_retrievalqa(path)
-    assert len(read_retrievalqa(path, skip_bad=True)[1]) == 3
-
-
-@pytest.mark.parametrize("skip_bad", [False, True])
-def test_a_file_without_questions_is_refused(write: Write, skip_bad: bool) -> None:
-    with pytest.raises(ValueError, match=r"data.jsonl has no usable rows"):
-        read_retrievalqa(write(b"", b"  "), skip_bad)
-
-
-def test_a_file_of_only_bad_rows_is_refused(write: Write) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"data.jsonl:1: not a JSON object \(1 more bad rows follow\); correct the file",
-    ):
-        read_retrievalqa(write(b"1", b"2"), skip_bad=True)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "nowhere.jsonl", tmp_path):
-        with pytest.raises(ValueError, match="does not exist or is not a file"):
-            read_retrievalqa(path)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None), max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -242,7 +175,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.sampled_from([*ROW, "param_knowledge_answerable"]), JSON))
 def test_any_row_is_either_read_or_bad(
     tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]
@@ -254,13 +187,3 @@ def test_any_row_is_either_read_or_bad(
     assert len(examples) + len(bad) == 2
     assert all(isinstance(each, BadRow) and each.line == 2 for each in bad)
     json.dumps([each._asdict() for each in examples]).encode()
-
-
-def test_the_summary_of_data_names_the_file_and_its_hash(write: Write) -> None:
-    path = write({})
-    assert data_summary(path, rows=1, bad_rows=2) == {
-        "name": "data.jsonl",
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "rows": 1,
-        "bad_rows": 2,
-    }

@@ -1,17 +1,11 @@
 """Summaries of a run, against cases worked by hand and scikit-learn."""
 
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from predictions import prediction
-from sklearn import metrics
 
 from hopgate.evaluation.measuring.scores import (
     Price,
@@ -55,6 +49,10 @@ def test_the_summary_by_hand() -> None:
 
 
 def test_groups_have_the_headline_metrics_of_their_questions() -> None:
+    found = summarise([prediction(source="mine", answerable=True, known=False, match=True)])
+    assert (list(found["by_source"]), found["by_kind"]) == (["mine"], {})
+    assert (found["retrieval_accuracy"], found["cost"]) == (None, None)
+    assert (found["match"], found["flow"]["yes"]["unknown"]) == (1, 1)
     found = summarise(FOUR)
     assert {name: part["n"] for name, part in found["by_source"].items()} == {
         "popqa": 2,
@@ -73,21 +71,6 @@ def test_groups_have_the_headline_metrics_of_their_questions() -> None:
     assert list(found["by_need"]) == ["must-retrieve"]
 
 
-def test_an_unknown_source_has_no_kind() -> None:
-    found = summarise([prediction(source="mine")])
-    assert (list(found["by_source"]), found["by_kind"]) == (["mine"], {})
-
-
-def test_without_a_price_there_is_no_cost() -> None:
-    assert summarise(FOUR)["cost"] is None
-
-
-def test_i_don_t_know_is_never_correct_in_the_flow() -> None:
-    found = summarise([prediction(known=False, match=True)])
-    assert found["flow"]["yes"] == {"right": 0, "wrong": 0, "unknown": 1}
-    assert found["match"] == 1
-
-
 def test_retrieval_accuracy_counts_only_questions_that_must_retrieve() -> None:
     rows = [
         prediction(answerable=False),
@@ -102,12 +85,6 @@ def test_retrieval_accuracy_counts_only_questions_that_must_retrieve() -> None:
         "must-retrieve": 2,
     }
     assert found["decision"]["n"] == 3
-
-
-def test_without_must_retrieve_questions_there_is_no_retrieval_accuracy() -> None:
-    found = summarise([prediction(answerable=True)])
-    assert found["retrieval_accuracy"] is None
-    assert found["interval"]["retrieval_accuracy"] is None
 
 
 # Intervals
@@ -125,54 +102,20 @@ def test_the_interval_of_a_certain_share_has_no_width(count: int) -> None:
     assert interval([False] * count) == [0, 0]
 
 
-@settings(deadline=None)
-@given(st.lists(st.booleans(), min_size=1, max_size=200))
-def test_the_interval_contains_the_share(hits: list[bool]) -> None:
-    low, high = interval(hits)
-    assert 0 <= low <= np.mean(hits) + 1e-9
-    assert np.mean(hits) - 1e-9 <= high <= 1
-
-
 # The decision
-
-
-def judged(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
-    found = decision([prediction(answerable=a, retrieve=r) for a, r in pairs])
-    assert found is not None
-    return found
 
 
 def test_the_decision_by_hand() -> None:
     # must-retrieve: 3, retrieved 2 of them; answerable: 2, 1 left alone
-    found = judged([(False, True), (False, True), (False, False), (True, True), (True, False)])
-    assert found == pytest.approx(
-        {
-            "n": 5,
-            "accuracy": 3 / 5,
-            "precision": (2 / 3 + 1 / 2) / 2,
-            "recall": (2 / 3 + 1 / 2) / 2,
-            "f1": (2 / 3 + 1 / 2) / 2,
-        }
+    pairs = [(False, True), (False, True), (False, False), (True, True), (True, False)]
+    third = (2 / 3 + 1 / 2) / 2
+    assert decision([prediction(answerable=a, retrieve=r) for a, r in pairs]) == pytest.approx(
+        {"n": 5, "accuracy": 3 / 5, "precision": third, "recall": third, "f1": third}
     )
-
-
-def test_always_retrieving_has_no_precision_on_answerable_questions() -> None:
-    found = judged([(False, True), (True, True)])
-    assert found == pytest.approx(
+    always = decision([prediction(answerable=each) for each in (False, True)])
+    assert always == pytest.approx(
         {"n": 2, "accuracy": 0.5, "precision": 0.25, "recall": 0.5, "f1": 1 / 3}
     )
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
-def test_the_decision_is_scored_as_scikit_learn_does(pairs: list[tuple[bool, bool]]) -> None:
-    truth, chosen = [not a for a, _ in pairs], [r for _, r in pairs]
-    macro = metrics.precision_recall_fscore_support(
-        truth, chosen, labels=[False, True], average="macro", zero_division=0
-    )
-    found = judged(pairs)
-    assert (found["precision"], found["recall"], found["f1"]) == pytest.approx(macro[:3])
-    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(truth, chosen))
 
 
 # Prices
@@ -191,15 +134,10 @@ def test_a_price_is_found_by_full_or_bare_model_name(tmp_path: Path) -> None:
     ("content", "part"),
     [
         ("{", "is not a JSON file"),
-        ("[]", "does not hold a JSON object"),
         ("{}", "has no price for model 'openai:small' (it has none)"),
-        ('{"large": {}}', "(it has large)"),
-        ('{"small": 3}', "small is 3"),
-        ('{"small": {"input": 1}}', "small: output is None"),
-        ('{"small": {"input": -1, "output": 1}}', "small: input is -1"),
-        ('{"small": {"input": true, "output": 1}}', "small: input is True"),
-        ('{"small": {"input": NaN, "output": 1}}', "small: input is nan"),
-        ('{"small": {"input": "1", "output": 1}}', "small: input is '1'"),
+        ('{"small": {"input": 1}}', "small.output is missing"),
+        ('{"small": {"input": -1, "output": 1}}', "small.input is -1"),
+        ('{"small": {"input": NaN, "output": 1}}', "small.input is nan"),
     ],
 )
 def test_a_bad_price_file_is_named(tmp_path: Path, content: str, part: str) -> None:
@@ -218,19 +156,3 @@ def test_calls_without_counted_tokens_have_no_cost() -> None:
     )
     free = summarise([prediction(prompt_tokens=0, completion_tokens=0, llm_calls=0)], price)["cost"]
     assert free == {"total": 0, "per_question": 0}
-
-
-def test_a_missing_price_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere\.json cannot be read: No such file"):
-        read_price(tmp_path / "nowhere.json", "small")
-
-
-def test_all_numbers_are_finite_plain_json() -> None:
-    def numbers(value: Any) -> list[float]:
-        inner = value.values() if isinstance(value, dict) else value
-        if isinstance(value, dict | list):
-            return [each for part in inner for each in numbers(part)]
-        assert value is None or type(value) in (int, float)
-        return [] if value is None else [value]
-
-    assert all(map(math.isfinite, numbers(summarise(FOUR, Price(1, 1)))))

@@ -4,6 +4,8 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import click
+
 from hopgate.commands.options import Asking, RecordedFiles, command, refuse, request_context
 from hopgate.terminal import pages
 from hopgate.terminal.progress import stage
@@ -18,18 +20,21 @@ GATE_COLUMNS = (
     *("accuracy", "balanced=balanced_accuracy"),
 )
 
+Budget = Annotated[float | None, click.FloatRange(min=0)]
+Share = Annotated[float | None, click.FloatRange(0, 1)]
+
 
 @command(context=("router", *GATE_FIELDS))
 def calibrate(
     *,
     recorded: RecordedFiles,
-    budget_steps: float | None = None,
-    budget_calls: float | None = None,
-    budget_tokens: float | None = None,
-    min_accuracy: float | None = None,
+    budget_steps: Budget = None,
+    budget_calls: Budget = None,
+    budget_tokens: Budget = None,
+    min_accuracy: Share = None,
     save: Annotated[str | None, {"metavar": "NAME"}] = None,
     gate: Literal["confidence", "draft"] | None = None,
-    min_recall: float | None = None,
+    min_recall: Share = None,
     out: Path | None = None,
     asking: Asking,
     settings: dict[str, Any],
@@ -57,8 +62,13 @@ def calibrate(
     context = request_context(settings)
     if gate is None:
         refuse(GATE_ONLY, "cannot be used without --gate")
-        goals = (budget_steps, budget_calls, budget_tokens, min_accuracy)
-        _alpha(context.router, recorded, dict(zip(GOALS, goals, strict=True)), save)
+        goals = zip(GOALS, (budget_steps, budget_calls, budget_tokens, min_accuracy), strict=True)
+        given = [(name, bound) for name, bound in goals if bound is not None]
+        if len(given) != 1:
+            raise click.UsageError(
+                "give one of --budget-steps, --budget-calls, --budget-tokens and --min-accuracy"
+            )
+        _alpha(context.router, recorded, given[0], save)
         return
     from hopgate.evaluation.measuring.gates import calibrate_gate
 
@@ -69,9 +79,7 @@ def calibrate(
     pages.output(found, _show_gate, out)
 
 
-def _alpha(
-    router: str, recorded: RecordedFiles, goals: dict[str, float | None], save: str | None
-) -> None:
+def _alpha(router: str, recorded: RecordedFiles, goal: tuple[str, float], save: str | None) -> None:
     from hopgate.evaluation.measuring import calibration
 
     with stage("routing") as advance:
@@ -79,7 +87,7 @@ def _alpha(
             router,
             recorded.profile,
             recorded.outcomes,
-            calibration.Goal(**goals),
+            calibration.Goal(*goal),
             save,
             advance,
         )

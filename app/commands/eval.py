@@ -1,8 +1,7 @@
 """`hopgate eval`: gates and strategies with a real model."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,10 @@ from hopgate.terminal import pages
 
 RETRIEVALQA_GATES = ("ta-are", "always", "never")
 GATE_FIELDS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
+COLUMNS = {
+    "retrievalqa": ("gate", "retrieval=retrieval_accuracy", "match", "em", "f1"),
+    "qa": ("strategy", "match", "em", "f1", "steps=retrieval_steps"),
+}
 COSTS = ("calls=llm_calls", "tokens=tokens.per_question.total", "ms=ms.mean")
 Specs = Annotated[tuple[str, ...], {"metavar": "SPEC"}]
 
@@ -41,34 +44,37 @@ class Benchmark:
     limit: Annotated[int | None, click.IntRange(min=1)] = None
     skip_bad_rows: bool = False
     baseline: Path | None = None
-    tolerance: float = 0.02
+    tolerance: Annotated[float, click.FloatRange(0, 1)] = 0.02
 
     def run(
-        self, run: Callable[..., Any], asking: Asking, settings: dict[str, Any], *columns: str
+        self,
+        name: str,
+        data: Path,
+        variants: Sequence[Any],
+        index: Path | None,
+        asking: Asking,
+        settings: dict[str, Any],
     ) -> None:
         """Run a benchmark, show it, and exit with code 1 if a score dropped."""
-        from hopgate.evaluation.measuring.benchmarks import Scoring
+        from hopgate.evaluation.measuring import benchmarks
 
         def show(results: dict[str, Any]) -> None:
             title = f"{results['model']}, {results['data']['rows']} questions"
             scores = {each["name"]: each["scores"] for each in results["runs"]}
-            pages.table(title, (*columns, *COSTS), scores)
+            pages.table(title, (*COLUMNS[name], *COSTS), scores)
             pages.rows([("out", str(self.out / "report.md"))])
 
-        scoring = Scoring(
-            self.limit, self.skip_bad_rows, self.prices, self.baseline, self.tolerance
-        )
         with asking.job(settings) as job:
-            evaluated = run(self.out, job, scoring)
-        pages.output(evaluated.results, show)
-        for name in evaluated.new:
-            pages.note(f"hopgate: {name}: not in the baseline, so not compared")
-        for drop in evaluated.drops:
+            results, drops, new = benchmarks.run(name, data, variants, job, index, **vars(self))
+        pages.output(results, show)
+        for each in new:
+            pages.note(f"hopgate: {each}: not in the baseline, so not compared")
+        for drop in drops:
             pages.note(
                 f"hopgate: {drop.run}: {drop.metric} fell from {drop.before:.4f} to "
                 f"{drop.after:.4f}"
             )
-        if evaluated.drops:
+        if drops:
             raise SystemExit(1)
 
 
@@ -98,14 +104,12 @@ def retrievalqa(
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
-    from hopgate.evaluation.measuring.benchmarks import run_retrievalqa
+    from hopgate.evaluation.measuring.specs import parse_specs
 
     if (passages == "index") != (index is not None):
         raise click.UsageError("give --passages index and --index DIR together")
     request_context(settings)
-    run = partial(run_retrievalqa, data, gate, index=index)
-    columns = ("gate", "retrieval=retrieval_accuracy", "match", "em", "f1")
-    benchmark.run(run, asking, settings, *columns)
+    benchmark.run("retrievalqa", data, parse_specs(gate), index, asking, settings)
 
 
 @command(
@@ -136,7 +140,6 @@ def qa(
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
-    from hopgate.evaluation.measuring.benchmarks import run_qa
     from hopgate.evaluation.measuring.specs import DECIDING, systems
     from hopgate.retrievers.sources import index_path
 
@@ -144,9 +147,7 @@ def qa(
     deciding = {name: settings.pop(name) for name in DECIDING if name in settings}
     deciding |= {name: getattr(context, name) for name in ("gate", "router", "profile")}
     found = systems(strategies, alphas, settings.pop("escalate", 0), deciding)
-    run = partial(run_qa, data, found, index=index_path(context.index))
-    columns = ("strategy", "match", "em", "f1", "steps=retrieval_steps")
-    benchmark.run(run, asking, settings, *columns)
+    benchmark.run("qa", data, found, index_path(context.index), asking, settings)
 
 
 @command(context=("model", "layout", "today"))

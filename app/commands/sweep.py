@@ -1,7 +1,9 @@
 """`hopgate sweep`: routers on recorded outcomes, at every α."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import click
 
 from hopgate.commands.options import RecordedFiles, command
 from hopgate.common.strategies import LABELS
@@ -14,7 +16,7 @@ def sweep(
     *,
     router: tuple[str, ...] = ("builtin",),
     recorded: RecordedFiles,
-    points: int = 201,
+    points: Annotated[int, click.IntRange(2, 1001)] = 201,
     out: Path,
     overwrite: bool = False,
 ) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -211,14 +212,8 @@ def _replayed(
     held_out = replayable(rows)
     recorded = held_out.recorded
     alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(f"replaying, {name}", done, 2 * len(rows))
-
-    routed = [route_all(_AsServed(each), recorded.questions, alphas, count) for each in pair]
+    advance = partial(progress, f"replaying, {name}")
+    routed = [route_all(_AsServed(each), recorded.questions, alphas, advance) for each in pair]
     before, after = (each.choices for each in routed)
     floor = rule.floor if name == HELD_OUT else None
     named = dict(zip(("in use", "candidate"), zip(pair, routed, strict=True), strict=True))

@@ -9,8 +9,9 @@ from typing import Any
 from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
 from hopgate.evaluation.learning.outcomes import Outcome
 from hopgate.evaluation.learning.verdicts import STEPS, Comparison, Figure
+from hopgate.evaluation.reports.drawing import to_png
 from hopgate.evaluation.reports.pages import code, percent, table
-from hopgate.evaluation.reports.pictures import sweep_png
+from hopgate.evaluation.reports.pictures import draw_sweep
 
 PAGE, PICTURE = "report.md", "replay.png"
 MOST_SHOWN = 200
@@ -56,7 +57,7 @@ def files(verdict: Mapping[str, Any], replayed: Mapping[str, Replayed]) -> dict[
         RuntimeError: matplotlib is not installed.
     """
     drawn = next((each.sweep for each in replayed.values() if each.sweep), None)
-    pictures = {PICTURE: sweep_png(drawn)} if drawn else {}
+    pictures = {PICTURE: to_png(draw_sweep(drawn))} if drawn else {}
     return pictures | {PAGE: page(verdict, replayed).encode()}
 
 

@@ -25,6 +25,7 @@ from hopgate.evaluation.measuring.journal import settings_path
 from hopgate.evaluation.measuring.remote import Row
 from hopgate.evaluation.measuring.runner import Job, Run, execute, index_identity, make_run
 from hopgate.evaluation.measuring.scores import Answered, mean
+from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import append_lines, check_folder, write_files
 from hopgate.nodes.run.context import Context
 
@@ -90,7 +91,7 @@ def label(
     about = data_summary(questions, len(examples), len(bad))
     data = {"data": about["sha256"], "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
-    run = make_run("answers", _beside(out, "answers"), job, data)
+    run = make_run(Variant("answers", {}), _beside(out, "answers"), job, data)
     file = LabelFile(out, examples, judging)
     items = {answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
     update = file.update if judging.model is None else _nothing
@@ -133,7 +134,7 @@ def _ask_judge(
     items = {key: each for key, each in found.items() if each["answers"]}
     job = replace(job, settings={"model": model})
     data = {"answers": hashlib.sha256(json_bytes(asked.settings)).hexdigest()}
-    run = make_run("judge", _beside(file.path, "judged"), job, data)
+    run = make_run(Variant("judge", {}), _beside(file.path, "judged"), job, data)
     (judged,) = execute([run], items, JudgeModel(), job, run.path)
     file.update(answers, {each["id"]: each["right"] for each in judged})
 
@@ -302,11 +303,8 @@ class LabelFile:
             write_files(self.path.parent, {self.path.name: lines})
             self._started = True
         elif rows:
-            try:
-                with self.path.open("ab", buffering=0) as file:
-                    append_lines(file, lines)
-            except OSError as error:
-                raise RuntimeError(f"{self.path} cannot be written to: {error}") from error
+            with self.path.open("ab", buffering=0) as file:
+                append_lines(file, lines)
         self.rows += rows
         self.unclear += len(finished) - len(rows)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,56 +103,33 @@ def router_calibration(
 # Choosing α
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What α must achieve: exactly one of a budget and an accuracy floor.
+class Goal(NamedTuple):
+    """What α must achieve.
 
     Attributes:
-        budget_steps: Maximum mean steps; picks the most accurate α within it.
-        min_accuracy: Minimum accuracy, 0 to 1; picks the cheapest α that reaches it.
-        budget_calls: As `budget_steps`, for model calls, which the labels must have.
-        budget_tokens: The same for tokens.
-
-    Raises:
-        ValueError: Several or none is given, or one is out of range.
+        name: `budget_steps` (the most accurate α within these mean steps), `budget_calls` or
+            `budget_tokens` (the same for what the labels must have), or `min_accuracy` (the
+            cheapest α that reaches it).
+        bound: The budget, or the accuracy from 0 to 1.
     """
 
-    budget_steps: float | None = None
-    min_accuracy: float | None = None
-    budget_calls: float | None = None
-    budget_tokens: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        given = [(name, value) for name, value in asdict(self).items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                "give one of --budget-steps, --budget-calls, --budget-tokens and --min-accuracy"
-            )
-        ((name, value),) = given
-        share = name == "min_accuracy"
-        if not 0 <= value < math.inf or (share and value > 1):
-            wanted = "from 0 to 1" if share else "of at least 0"
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is {value}; use a number {wanted}")
+    name: str
+    bound: float
 
     @property
     def cost(self) -> str:
         """What is budgeted: `steps`, `calls` or `tokens`."""
-        if self.budget_calls is not None:
-            return "calls"
-        return "steps" if self.budget_tokens is None else "tokens"
+        return "steps" if self.name == "min_accuracy" else self.name.removeprefix("budget_")
 
     def best(self, accuracy: Floats, cost: Floats) -> NDArray[np.intp]:
         """Return the index along the last axis of the best point that meets the goal; -1 if none.
 
         Ties go to the point that is better in the other measure, then to the first.
         """
-        if self.min_accuracy is None:
-            budget = self.budget_steps or self.budget_calls or self.budget_tokens or 0
-            met, first, second = cost <= budget + _EPSILON, -accuracy, cost
+        if self.name == "min_accuracy":
+            met, first, second = accuracy >= self.bound - _EPSILON, cost, -accuracy
         else:
-            met, first, second = accuracy >= self.min_accuracy - _EPSILON, cost, -accuracy
+            met, first, second = cost <= self.bound + _EPSILON, -accuracy, cost
         first = np.where(met, first.round(9), math.inf)
         equal = met & (first == first.min(-1, keepdims=True))
         second = np.where(equal, second.round(9), math.inf)
@@ -192,20 +168,10 @@ def calibrate(
         saved_alphas.check_writable(router)
     recorded, inputs = read_recorded(*outcomes)
     classifier = load_router(router, profile)
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        advance(done, len(recorded.questions))
-
-    routed = route_all(classifier, recorded.questions, ALPHAS, count)
+    routed = route_all(classifier, recorded.questions, ALPHAS, advance)
     costs = None if goal.cost == "steps" else _costs(outcomes[0], goal.cost, recorded)
     found = choose_alpha(recorded, routed.choices, ALPHAS, goal, costs=costs)
-    about = {
-        "profile": classifier.profile,
-        "goal": {name: value for name, value in asdict(goal).items() if value is not None},
-    }
+    about = {"profile": classifier.profile, "goal": {goal.name: goal.bound}}
     if save is not None:
         preset = {name: found[name] for name in ("alpha", "accuracy", "steps")} | about
         preset |= {"labels": outcomes[0].name, "date": date.today().isoformat()}
@@ -279,13 +245,12 @@ def choose_alpha(
 
 
 def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:
-    if goal.min_accuracy is not None:
-        best, wanted = int(accuracy.argmax()), f"reaches an accuracy of {goal.min_accuracy:g}"
-        extreme = "the most accurate"
+    if goal.name == "min_accuracy":
+        wanted, extreme = f"reaches an accuracy of {goal.bound:g}", "the most accurate"
+        best = int(accuracy.argmax())
     else:
-        budget = getattr(goal, f"budget_{goal.cost}")
-        best, wanted = int(steps.argmin()), f"stays within {budget:g} {goal.cost}"
-        extreme = "the cheapest"
+        wanted, extreme = f"stays within {goal.bound:g} {goal.cost}", "the cheapest"
+        best = int(steps.argmin())
     return (
         f"no α {wanted} on these labels; {extreme}, α = {alphas[best]:g}, has "
         f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} {goal.cost}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ KINDS = {
 """RetrievalQA's sources: knowledge newer than the models, or rare (the paper, section 2)."""
 ANSWERS = ("answers", "ground_truth", "answer")
 """Fields that may hold the accepted answers; the first that is present counts."""
+
+REMEDY = "; correct the file, or leave out bad rows with --skip-bad-rows"
 
 
 class Example(NamedTuple):
@@ -71,7 +73,26 @@ def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example],
         ValueError: The file is missing, has no usable row, or has a bad row and `skip_bad` is
             off. The message names file and line.
     """
-    return _read(path, _retrievalqa_example, "RetrievalQA's JSONL", skip_bad)
+
+    def parse(fields: dict[str, Any], line: int) -> Example:
+        source = required_text(fields, "data_source")
+        answerable = fields.get("param_knowledge_answerable")
+        if answerable not in (None, 0, 1):
+            raise ValueError(
+                f"param_knowledge_answerable is {shown(answerable)}; it must be 0 or 1"
+            )
+        return Example(
+            id=_row_id(fields, "question_id", source, line),
+            question=check_question(required_text(fields, "question")),
+            golds=_golds(fields, ("ground_truth",)),
+            source=source,
+            passages=_passages(fields.get("context")),
+            answerable=None if answerable is None else bool(answerable),
+        )
+
+    return read_jsonl(
+        path, parse, expected="RetrievalQA's JSONL", skip_bad=skip_bad, unique="id", remedy=REMEDY
+    )
 
 
 def read_examples(
@@ -90,9 +111,20 @@ def read_examples(
     Raises:
         ValueError: As `read_retrievalqa`.
     """
+
+    def parse(fields: dict[str, Any], line: int) -> Example:
+        dataset = required_text(fields, "dataset") if fields.get("dataset") is not None else ""
+        return Example(
+            id=_row_id(fields, "id", dataset, line),
+            question=check_question(required_text(fields, "question")),
+            golds=_golds(fields, ANSWERS, answers_needed),
+            source=dataset,
+            passages=(),
+            answerable=None,
+        )
+
     expected = 'JSONL with rows such as {"question": "…", "answers": ["…"]}'
-    parse = partial(_question_example, answers_needed=answers_needed)
-    return _read(path, parse, expected, skip_bad)
+    return read_jsonl(path, parse, expected=expected, skip_bad=skip_bad, unique="id", remedy=REMEDY)
 
 
 def question_id(question: str) -> str:
@@ -111,109 +143,55 @@ def data_summary(path: Path, rows: int, bad_rows: int) -> dict[str, Any]:
     return {"name": path.name, "sha256": sha256(path), "rows": rows, "bad_rows": bad_rows}
 
 
-def _read(
-    path: Path,
-    parse: Callable[[dict[str, Any], int], Example],
-    expected: str,
-    skip_bad: bool,
-) -> tuple[list[Example], list[BadRow]]:
-    return read_jsonl(
-        path,
-        parse,
-        expected=expected,
-        skip_bad=skip_bad,
-        unique="id",
-        remedy="; correct the file, or leave out bad rows with --skip-bad-rows",
-    )
-
-
-def _retrievalqa_example(fields: dict[str, Any], line: int) -> Example:
-    for name in ("ground_truth", "context"):
-        if name not in fields:
-            raise ValueError(f"{name} is missing")
-    answerable = fields.get("param_knowledge_answerable")
-    if answerable not in (None, 0, 1):
-        raise ValueError(f"param_knowledge_answerable is {shown(answerable)}; it must be 0 or 1")
-    source = required_text(fields, "data_source")
-    return Example(
-        id=_row_id(fields, "question_id", f"{source}_{line}"),
-        question=check_question(required_text(fields, "question")),
-        golds=_golds(fields, "ground_truth"),
-        source=source,
-        passages=_passages(fields["context"]),
-        answerable=None if answerable is None else bool(answerable),
-    )
-
-
-def _question_example(fields: dict[str, Any], line: int, *, answers_needed: bool) -> Example:
-    question = check_question(required_text(fields, "question"))
-    accepted = next((name for name in ANSWERS if fields.get(name) is not None), None)
-    if accepted is None and answers_needed:
-        raise ValueError(f"the accepted answers are missing; give {' or '.join(ANSWERS)}")
-    dataset = required_text(fields, "dataset") if fields.get("dataset") is not None else ""
-    return Example(
-        id=_row_id(fields, "id", f"{dataset}_{line}" if dataset else str(line)),
-        question=question,
-        golds=_golds(fields, accepted) if accepted else (),
-        source=dataset,
-        passages=(),
-        answerable=None,
-    )
-
-
-def _row_id(fields: dict[str, Any], name: str, default: str) -> str:
+def _row_id(fields: dict[str, Any], name: str, source: str, line: int) -> str:
     value = fields.get(name)
     if value is None:
-        return default
+        return f"{source}_{line}" if source else str(line)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return required_text(fields, name)
 
 
-def _golds(fields: dict[str, Any], name: str) -> tuple[str, ...]:
-    value = fields[name]
-    if isinstance(value, str):
-        value = _list_in_string(value)
-    if not isinstance(value, list) or not all(isinstance(gold, str) for gold in value):
-        raise ValueError(f"{name} is {shown(value)}; it must list strings")
-    if not value:
-        raise ValueError(f"{name} is an empty list; a question needs an accepted answer")
-    if not any(map(normalise, value)):
+def _golds(fields: dict[str, Any], names: Sequence[str], needed: bool = True) -> tuple[str, ...]:
+    """Return the accepted answers: a list, or a text that may hold a list as JSON."""
+    name = next((name for name in names if fields.get(name) is not None), None)
+    if name is None:
+        if needed:
+            raise ValueError(f"the accepted answers are missing; give {' or '.join(names)}")
+        return ()
+    given = fields[name]
+    golds = given
+    if isinstance(given, str):
+        with suppress(ValueError, RecursionError):
+            golds = json.loads(given)
+        golds = golds if _are_texts(golds) else [given]
+    if not _are_texts(golds) or not any(map(normalise, golds)):
         raise ValueError(
-            f"{name} {shown(value)} is only articles and punctuation, which match nothing"
+            f"{name} is {shown(given)}; it must list texts, one at least with more than articles "
+            "and punctuation, which match nothing"
         )
-    if any(map(has_surrogate, value)):
+    if any(map(has_surrogate, golds)):
         raise ValueError(f"{name} contains half of a character (a lone surrogate)")
-    return tuple(value)
+    return tuple(golds)
 
 
-def _list_in_string(value: str) -> list[str]:
-    """Return the list that a string holds as JSON; else the string as the only answer."""
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return [value]
-    is_list = isinstance(found, list) and all(isinstance(gold, str) for gold in found)
-    return found if is_list else [value]
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _passages(value: Any) -> tuple[Hit, ...]:
     if not isinstance(value, list):
         raise ValueError(f"context is {shown(value)}; it must be a list of passages")
-    made = (make_passage(*_title_and_text(passage)) for passage in value)
-    unique = {each["id"]: each for each in made if each["title"] or each["text"]}
+    unique = {}
+    for each in value:
+        fields = each if isinstance(each, dict) else {"text": each}
+        title, text = fields.get("title") or "", fields.get("text") or ""
+        if not _are_texts([title, text]):
+            raise ValueError(f"a passage of context is {shown(each)}; give title and text")
+        passage = make_passage(title, text)
+        if passage["title"] or passage["text"]:
+            unique[passage["id"]] = passage
     return tuple(
         Hit(id=each["id"], title=each["title"], text=each["text"], score=1 / rank)
         for rank, each in enumerate(unique.values(), 1)
     )
-
-
-def _title_and_text(passage: Any) -> tuple[str, str]:
-    if isinstance(passage, str):
-        passage = {"text": passage}
-    if not isinstance(passage, dict):
-        raise ValueError(f"a passage of context is {shown(passage)}; it must be an object or text")
-    title, text = (passage.get(name) or "" for name in ("title", "text"))
-    if not isinstance(title, str) or not isinstance(text, str):
-        raise ValueError("title and text of a passage of context must be strings")
-    return title, text

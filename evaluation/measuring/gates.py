@@ -22,9 +22,9 @@ from hopgate.evaluation.measuring.harness import GateAlone, Question
 from hopgate.evaluation.measuring.runner import Job, execute, make_runs
 from hopgate.evaluation.measuring.scores import percentile_interval
 from hopgate.evaluation.measuring.specs import Variant
-from hopgate.evaluation.reports.drawing import require_matplotlib
+from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
-from hopgate.evaluation.reports.pictures import threshold_png
+from hopgate.evaluation.reports.pictures import draw_threshold
 from hopgate.nodes.prompts.demonstrations import read_pool
 
 RESAMPLES = 1000
@@ -52,7 +52,7 @@ def calibrate_gate(
         labels: See `hopgate.nodes.prompts.demonstrations.read_pool`.
         gate: `confidence` or `draft`.
         job: The command's options.
-        min_recall: Minimum recall; picks the cheapest threshold that reaches it. None: the
+        min_recall: Minimum recall, 0 to 1; picks the cheapest threshold that reaches it. None: the
             threshold of the best balanced accuracy.
         out: Folder for `calibration.json`, `calibration.png` and the answers; None saves nothing.
 
@@ -71,7 +71,11 @@ def calibrate_gate(
         require_matplotlib()
     labelled = read_pool(labels)
     needed = [each.retrieve for each in labelled]
-    check_goal(needed, min_recall)
+    if len(set(needed)) == 1:
+        raise ValueError(
+            f"all {len(needed)} questions {'' if needed[0] else 'do not '}need retrieval; a "
+            "threshold needs some of each kind"
+        )
     questions = {str(at): Question(str(at), each.question) for at, each in enumerate(labelled, 1)}
     saved_in = None if out is None else out / REPLIES
     with nullcontext(saved_in) if saved_in else tempfile.TemporaryDirectory() as folder:
@@ -90,42 +94,25 @@ def calibrate_gate(
         "inputs": {"labels": labels.name, "sha256": data["data"]},
     }
     if out is not None:
-        files = {"calibration.png": threshold_png(found), "calibration.json": json_bytes(found)}
-        write_files(out, files)
+        picture = to_png(draw_threshold(found))
+        write_files(out, {"calibration.png": picture, "calibration.json": json_bytes(found)})
     return found
-
-
-def curve(values: Sequence[float], needed: Sequence[bool]) -> list[dict[str, float]]:
-    """Return what each threshold does, from 0 (always retrieve) upwards.
-
-    Args:
-        values: The value of each question, 0 to 1.
-        needed: Whether each question needs retrieval.
-
-    Returns:
-        `at` of each threshold that decides differently.
-
-    Raises:
-        ValueError: No question needs retrieval, or all do.
-    """
-    check_goal(needed)
-    scores = np.asarray(values, float)
-    return [at(threshold, scores, needed) for threshold in _thresholds(np.unique(scores))]
 
 
 def at(
     threshold: float, values: Sequence[float] | Floats, needed: Sequence[bool]
 ) -> dict[str, float]:
-    """Return what one threshold does; the arguments are as in `curve`.
+    """Return what one threshold does.
+
+    Args:
+        threshold: A question retrieves if its value is at least this.
+        values: The value of each question, 0 to 1.
+        needed: Whether each question needs retrieval; some do and some do not.
 
     Returns:
         `threshold`, `needed` and `known` (share that retrieves, among the questions that need it
         and those that do not), `retrieve` (among all), `accuracy` and `balanced_accuracy`.
-
-    Raises:
-        ValueError: No question needs retrieval, or all do.
     """
-    check_goal(needed)
     labels = np.asarray(needed, bool)
     retrieves = np.asarray(values, float) >= threshold
     recall, fallout = float(retrieves[labels].mean()), float(retrieves[~labels].mean())
@@ -155,25 +142,22 @@ def choose_threshold(
 
     Args:
         values: The value of each question, 0 to 1.
-        needed: Whether each question needs retrieval.
+        needed: Whether each question needs retrieval; some do and some do not.
         min_recall: Minimum recall, 0 to 1.
         seed: Seed of the resampling.
 
     Returns:
-        `auc`, `threshold`, its point (see `curve`) as `chosen`, `curve` (thinned to `MAX_POINTS`),
-        `interval` (of `auc` and `threshold`), `questions`, `needed` (how many), `resamples`.
-
-    Raises:
-        ValueError: No question needs retrieval, or all do, or `min_recall` is out of range.
+        `auc`, `threshold`, its point (see `at`) as `chosen`, `curve` (the points of the thresholds
+        that decide differently, from 0 upwards, thinned to `MAX_POINTS`), `interval` (of `auc` and
+        `threshold`), `questions`, `needed` (how many), `resamples`.
     """
-    check_goal(needed, min_recall)
     labels = np.asarray(needed, bool)
     distinct, place = np.unique(np.asarray(values, float), return_inverse=True)
     counts = [
         np.bincount(place[kind], minlength=len(distinct)).astype(float)
         for kind in (labels, ~labels)
     ]
-    points = curve(values, needed)
+    points = [at(threshold, values, needed) for threshold in _thresholds(distinct)]
     chosen = _best(counts, len(points), min_recall)
     aucs, moved = [], []
     for drawn in _resamples(counts, np.random.default_rng(seed)):
@@ -189,21 +173,6 @@ def choose_threshold(
         "needed": int(labels.sum()),
         "resamples": RESAMPLES,
     }
-
-
-def check_goal(needed: Sequence[bool], min_recall: float | None = None) -> None:
-    """Check, before any question is asked, that a threshold can be chosen.
-
-    Raises:
-        ValueError: No question needs retrieval, or all do, or `min_recall` is out of range.
-    """
-    if min_recall is not None and not 0 <= min_recall <= 1:
-        raise ValueError(f"--min-recall is {min_recall}; it must be from 0 to 1")
-    if all(needed) or not any(needed):
-        which = "need retrieval" if any(needed) else "do without retrieval"
-        raise ValueError(
-            f"all {len(needed)} questions {which}; a threshold needs some of each kind"
-        )
 
 
 def _thresholds(distinct: Floats) -> list[float]:
@@ -260,7 +229,5 @@ def _middle(distinct: Floats, drawn: Sequence[Floats], index: int) -> float:
 
 
 def _thinned(points: list[dict[str, float]], chosen: int) -> list[dict[str, float]]:
-    if len(points) <= MAX_POINTS:
-        return points
-    indices = {round(i * (len(points) - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)}
-    return [points[i] for i in sorted(indices | {chosen})]
+    even = np.linspace(0, len(points) - 1, MAX_POINTS).round().astype(int)
+    return [points[index] for index in sorted({*even.tolist(), chosen})]

@@ -21,7 +21,7 @@ from hopgate.nodes.run.context import FIXED, Context
 from hopgate.nodes.run.resources import RETRIEVER_FAILED, RetrievalFailed
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.nodes.texts.text import without_marks
-from hopgate.retrievers.base import Hit
+from hopgate.retrievers.base import Hit, Retriever
 
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
@@ -59,29 +59,26 @@ class OneRetrieval:
         return [{"A": 0.0, "B": 1.0, "C": 0.0} for _ in questions]
 
 
-_passages: ContextVar[tuple[Hit, ...]] = ContextVar("passages")
+PASSAGES: ContextVar[tuple[Hit, ...]] = ContextVar("passages")
+"""The passages of the example that the running task asks about."""
 
 
 class GivenPassages:
-    """A retriever that finds the passages which come with the current example.
+    """A retriever that finds the passages of the current example, in `PASSAGES`.
 
     The example is identified by the task that asks about it, not by its text: two examples may
     have the same text.
     """
 
-    def give(self, passages: tuple[Hit, ...]) -> None:
-        """Set what searches of the running task find from now on."""
-        _passages.set(passages)
-
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Return the first `k` passages of the example, for each query."""
-        return [list(_passages.get()[:k]) for _ in queries]
+        return [list(PASSAGES.get()[:k]) for _ in queries]
 
 
 class _GraphPart:
     """A part of the graph with its resources; see `remote.Subject`."""
 
-    options: tuple[bool, ...] = ()
+    options: Any = ()
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -112,15 +109,40 @@ class _GraphPart:
             await asyncio.to_thread(pool.pick, "warm up", 2)
 
 
-class WholeGraph(_GraphPart):
+class _CompiledGraph(_GraphPart):
+    """The graph, with an app's retriever and router if they are given."""
+
+    def __init__(
+        self, retriever: Retriever | None = None, router: OneRetrieval | None = None
+    ) -> None:
+        super().__init__(Resources(retriever=retriever, router=router))
+        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
+            retriever=retriever, router=router
+        )
+
+    async def _run(self, example: Example, context: Context) -> dict[str, Any]:
+        """Return the final state, by default with the papers' short answers.
+
+        A retriever that failed is an error here, not an answer.
+        """
+        await self._warm_up(context)
+        if context.answers == "auto":
+            context = context.model_copy(update={"answers": "short"})
+        question = {"question": example.question}
+        try:
+            result: dict[str, Any] = await self._graph.ainvoke(question, context=context)
+        except RuntimeError as error:
+            raise RuntimeError(f"question {example.id}: {error}") from error
+        for warning in result["decision"]["warnings"]:
+            if RETRIEVER_FAILED in warning:
+                raise RuntimeError(f"question {example.id}: {warning}")
+        return result
+
+
+class WholeGraph(_CompiledGraph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
 
     fields, item = Answered.__required_keys__, Example
-
-    def __init__(self) -> None:
-        """Compile the graph."""
-        super().__init__(Resources())
-        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph()
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -128,8 +150,7 @@ class WholeGraph(_GraphPart):
         Raises:
             RuntimeError: The model or the retriever failed; the message names the question.
         """
-        await self._warm_up(context)
-        result = await _final_state(self._graph, item, context)
+        result = await self._run(item, context)
         decision = result["decision"]
         prediction = _scored(item, result)
         prediction["retrieve"] = decision["strategy"] != "none"
@@ -142,7 +163,7 @@ class WholeGraph(_GraphPart):
         )
 
 
-class SingleRetrievalGraph(_GraphPart):
+class SingleRetrievalGraph(_CompiledGraph):
     """The graph as RetrievalQA runs it: gate, at most one retrieval, answer.
 
     Args:
@@ -153,24 +174,13 @@ class SingleRetrievalGraph(_GraphPart):
 
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
+        super().__init__(GivenPassages() if given else None, OneRetrieval())
         self.options = (given,)
-        self._given = GivenPassages() if given else None
-        router = OneRetrieval()
-        super().__init__(Resources(retriever=self._given, router=router))
-        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
-            retriever=self._given, router=router
-        )
 
     async def ask(self, item: Example, context: Context) -> Prediction:
-        """Ask one question and score the answer.
-
-        Raises:
-            RuntimeError: The model or the retriever failed; the message names the question.
-        """
-        if self._given:
-            self._given.give(item.passages)
-        await self._warm_up(context)
-        return _scored(item, await _final_state(self._graph, item, context))
+        """Ask one question and score the answer; see `WholeGraph.ask`."""
+        PASSAGES.set(item.passages)
+        return _scored(item, await self._run(item, context))
 
 
 class GateAlone(_GraphPart):
@@ -205,27 +215,6 @@ class GateAlone(_GraphPart):
             prompt_tokens=runtime.usage["prompt_tokens"],
             completion_tokens=runtime.usage["completion_tokens"],
         )
-
-
-async def _final_state(
-    graph: CompiledStateGraph[Any, Context, Any, Any], example: Example, context: Context
-) -> dict[str, Any]:
-    """Run the graph, by default with the papers' short answers.
-
-    A retriever that failed is an error here, not an answer.
-    """
-    if context.answers == "auto":
-        context = context.model_copy(update={"answers": "short"})
-    try:
-        result: dict[str, Any] = await graph.ainvoke(
-            {"question": example.question}, context=context
-        )
-    except RuntimeError as error:
-        raise RuntimeError(f"question {example.id}: {error}") from error
-    for warning in result["decision"]["warnings"]:
-        if RETRIEVER_FAILED in warning:
-            raise RuntimeError(f"question {example.id}: {warning}")
-    return result
 
 
 def _scored(example: Example, result: dict[str, Any]) -> Prediction:

@@ -10,11 +10,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, json_line, parse_object, write_atomic
+from hopgate.common.files import json_bytes, json_line, parse_object, shown, write_atomic
 from hopgate.evaluation.reports.output import append_lines
-
-MAX_SHOWN_CHARS = 60
-"""Of a setting's value in an error message."""
 
 
 class Journal(ExitStack):
@@ -36,7 +33,8 @@ class Journal(ExitStack):
 
     Raises:
         ValueError: The file was written with other settings, or is not a journal.
-        RuntimeError: Another process has it open, or it cannot be written.
+        RuntimeError: Another process has it open.
+        OSError: It cannot be written.
     """
 
     def __init__(
@@ -59,14 +57,12 @@ class Journal(ExitStack):
             self._check_settings(json.loads(json.dumps(settings)))
             self._read(fields)
             self._file = self.enter_context(path.open("ab", buffering=0))
-        except BaseException as error:
+        except Timeout as error:
+            raise RuntimeError(
+                f"{path} is in use by another process; wait for it, or use another --out"
+            ) from error
+        except BaseException:
             self.close()
-            if isinstance(error, Timeout):
-                raise RuntimeError(
-                    f"{path} is in use by another process; wait for it, or use another --out"
-                ) from error
-            if isinstance(error, OSError):
-                raise _unusable(path, error) from error
             raise
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -75,10 +71,7 @@ class Journal(ExitStack):
         Raises:
             RuntimeError: It cannot be written.
         """
-        try:
-            append_lines(self._file, json_line(row))
-        except OSError as error:
-            raise _unusable(self.path, error) from error
+        append_lines(self._file, json_line(row))
         self.done[str(row["id"])] = dict(row)
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
@@ -127,15 +120,12 @@ def stored_settings(path: Path) -> dict[str, Any] | None:
 
     Raises:
         ValueError: They are damaged.
-        RuntimeError: They cannot be read.
     """
     file = settings_path(path)
     try:
         return parse_object(file.read_bytes())
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise _unusable(path, error) from error
     except ValueError as error:
         raise ValueError(
             f"{file} does not hold settings ({error}); use --overwrite, or another --out"
@@ -143,17 +133,11 @@ def stored_settings(path: Path) -> dict[str, Any] | None:
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    pairs = {
+        name: (before.get(name, "unset"), now.get(name, "unset")) for name in {**before, **now}
+    }
     return ", ".join(
-        f"{name}: {_shown(before, name)} in the file, {_shown(now, name)} now"
-        for name in {**before, **now}
-        if name not in before or name not in now or before[name] != now[name]
+        f"{name}: {shown(was)} in the file, {shown(given)} now"
+        for name, (was, given) in pairs.items()
+        if was != given
     )
-
-
-def _shown(settings: Mapping[str, Any], name: str) -> str:
-    text = json.dumps(settings[name], ensure_ascii=False) if name in settings else "not set"
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
-
-
-def _unusable(path: Path, error: OSError) -> RuntimeError:
-    return RuntimeError(f"{path} cannot be used: {error}; use another --out")

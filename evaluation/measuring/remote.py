@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -16,19 +16,17 @@ Row = Mapping[str, Any]
 
 
 class Subject(Protocol):
-    """The graph, or a part of it; a worker makes its own, from its class and `options`."""
+    """The graph, or a part of it; a worker makes its own, from its class and `options`.
 
-    @property
-    def fields(self) -> Set[str]:
-        """What each row has."""
+    Attributes:
+        fields: The names of each row's fields.
+        item: The type of its questions.
+        options: The arguments that its class was called with.
+    """
 
-    @property
-    def item(self) -> Any:
-        """The type of what it is asked about."""
-
-    @property
-    def options(self) -> tuple[bool, ...]:
-        """What its class was called with."""
+    fields: frozenset[str]
+    item: Any
+    options: Any
 
     async def check(self, context: Context) -> None:
         """Raise ValueError if a run would fail later for something that the context names."""

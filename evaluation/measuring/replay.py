@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.common.files import read_json
 from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
-from hopgate.evaluation.measuring.scores import number_of_at_least
+from hopgate.nodes.run.context import explain
 
 MULTI_STEPS = {
     "squad": 4.52,
@@ -196,64 +197,46 @@ def multi_steps(given: str | None, datasets: Iterable[str]) -> dict[str, float]:
     names = sorted(set(datasets))
     if given is None:
         return {name: MULTI_STEPS.get(name, MEAN_MULTI_STEPS) for name in names}
+    file = Path(given)
+    steps = read_json(file, "--steps-multi") if file.is_file() else dict.fromkeys(names, given)
+    least_one = Annotated[float, Field(ge=1, allow_inf_nan=False)]
     try:
-        return dict.fromkeys(names, number_of_at_least(1, float(given), "--steps-multi"))
-    except ValueError:
-        if not Path(given).is_file():
-            raise ValueError(
-                f"--steps-multi is {given!r}; give a number of at least 1, or a JSON file with one "
-                "for each dataset"
-            ) from None
-    found = read_json(Path(given), "--steps-multi")
-    if missing := [name for name in names if name not in found]:
-        raise ValueError(f"{given} has no steps for the dataset {missing[0]!r}; add them")
-    return {name: number_of_at_least(1, found[name], f"{given}: {name}") for name in names}
+        return TypeAdapter(dict[str, least_one]).validate_python(
+            {name: steps.get(name) for name in names}
+        )
+    except ValidationError as error:
+        raise ValueError(
+            f"--steps-multi is {given!r}; give a number of at least 1, or a JSON file with one for "
+            f"each dataset ({explain(error)})"
+        ) from error
 
 
 def route_all(
     router: Routes,
     questions: Sequence[str],
     alphas: Sequence[float],
-    advance: Callable[[int], None],
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Routed:
     """Route every question at every α; the most probable label wins, ties go to the cheaper.
 
     Args:
-        router: Gives the probabilities.
+        router: Gives the probabilities. Its weights are blended once for each α, if it has
+            `one_pass` and that is False.
         questions: At least one.
         alphas: At least one, each from 0 to 1.
-        advance: Called with how many more questions are done.
+        advance: Called with how many questions are done, and the total.
     """
-    if not getattr(router, "one_pass", True):
-        return _route_by_alpha(router, questions, alphas, advance)
-    parts = []
-    for start in range(0, len(questions), BATCH):
-        batch = list(questions[start : start + BATCH])
-        parts.append(_routed(router.route_alphas(batch, alphas)))
-        advance(len(batch))
-    return Routed(
-        choices=np.concatenate([part.choices for part in parts], axis=1),
-        first=np.concatenate([part.first for part in parts]),
-        last=np.concatenate([part.last for part in parts]),
-    )
-
-
-def _route_by_alpha(
-    router: Routes,
-    questions: Sequence[str],
-    alphas: Sequence[float],
-    advance: Callable[[int], None],
-) -> Routed:
-    """Route as `route_all`, for a router with other weights at each α: blend each α once."""
+    count = len(questions)
+    if one_pass := getattr(router, "one_pass", True):
+        batches = [questions[start : start + BATCH] for start in range(0, count, BATCH)]
+        parts = [(batch, alphas) for batch in batches]
+    else:
+        parts = [(questions, [alpha]) for alpha in alphas]
     found = []
-    for number, alpha in enumerate(alphas, 1):
-        found += router.route_alphas(list(questions), [alpha])
-        done = [len(questions) * count // len(alphas) for count in (number - 1, number)]
-        advance(done[1] - done[0])
-    return _routed(found)
-
-
-def _routed(found: list[list[dict[str, float]]]) -> Routed:
-    rows = np.array([[[each[label] for label in LABELS] for each in row] for row in found])
+    for done, (some, at) in enumerate(parts, 1):
+        probabilities = router.route_alphas(list(some), at)
+        found.append([[[each[label] for label in LABELS] for each in row] for row in probabilities])
+        advance(count * done // len(parts), count)
+    rows = np.concatenate(found, axis=1 if one_pass else 0)
     # argmax takes the first of equals, so the cheaper.
     return Routed(choices=rows.argmax(-1).astype(np.int8), first=rows[0], last=rows[-1])

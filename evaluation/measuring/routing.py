@@ -21,23 +21,14 @@ def route_one(question: str, alpha: float, router: str, profile: str) -> dict[st
     """Route one question.
 
     Returns:
-        `label`, `probs` of A, B and C, `alpha`, `profile`, `reason`, and `ms`, the time of the
+        `label`, `probs` of A, B and C, `alpha`, `reason`, `profile`, and `ms`, the time of the
         decision alone.
     """
     question = check_question(question)
     classifier = _load(router, profile)
     started = time.perf_counter()
-    (probs,) = classifier.route([question], alpha)
-    ms = (time.perf_counter() - started) * 1000
-    label, reason = choose(probs, alpha, doubts(classifier, [question])[0])
-    return {
-        "label": label,
-        "probs": probs,
-        "alpha": alpha,
-        "profile": classifier.profile,
-        "reason": reason,
-        "ms": round(ms, 2),
-    }
+    (found,) = _routes(classifier, [question], alpha)
+    return {**found, "profile": classifier.profile, "ms": _ms_since(started)}
 
 
 def route_file(
@@ -69,26 +60,19 @@ def route_file(
         ValueError: The file cannot be read or has no rows, a row has no question or already has
             `route` (the message names the line), or `target` cannot be a file.
     """
-    if target.exists() and not target.is_file():
-        raise ValueError(f"--output {target} is not a file; name a file to write")
-    if not target.parent.is_dir():
-        raise ValueError(f"--output {target}: the folder {target.parent} does not exist; create it")
+    if (target.exists() and not target.is_file()) or not target.parent.is_dir():
+        raise ValueError(f"--output {target}: name a file to write, in a folder that exists")
     rows, _ = read_jsonl(source, _row, expected="--input with a `question` in each row")
     classifier = _load(router, profile)
-    labels: list[str] = []
     started = time.perf_counter()
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
         questions = [check_question(row["question"]) for row in batch]
-        routed = zip(
-            batch, classifier.route(questions, alpha), doubts(classifier, questions), strict=True
-        )
-        for row, probs, doubt in routed:
-            label, reason = choose(probs, alpha, doubt)
-            labels.append(label)
-            row["route"] = {"label": label, "probs": probs, "alpha": alpha, "reason": reason}
-        advance(len(labels), len(rows))
-    ms = (time.perf_counter() - started) * 1000
+        for row, found in zip(batch, _routes(classifier, questions, alpha), strict=True):
+            row["route"] = found
+        advance(first + len(batch), len(rows))
+    ms = _ms_since(started)
+    labels = [row["route"]["label"] for row in rows]
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)  # NaN passes through
     with atomic_write(target) as file:
         file.writelines(line.encode(errors="backslashreplace") for line in lines)
@@ -98,7 +82,7 @@ def route_file(
         "alpha": alpha,
         "profile": classifier.profile,
         "shares": {label: labels.count(label) / len(labels) for label in LABELS},
-        "ms": round(ms, 2),
+        "ms": ms,
     }
 
 
@@ -108,6 +92,20 @@ def _load(router: str, profile: str) -> "Router":
     from hopgate.models import chat
 
     return load_router(router, chosen_profile(router, profile, chat.resolve("auto")))
+
+
+def _routes(classifier: "Router", questions: list[str], alpha: float) -> list[dict[str, Any]]:
+    """Return `label`, `probs`, `alpha` and `reason` for each question."""
+    found = []
+    probabilities = classifier.route(questions, alpha)
+    for probs, doubt in zip(probabilities, doubts(classifier, questions), strict=True):
+        label, reason = choose(probs, alpha, doubt)
+        found.append({"label": label, "probs": probs, "alpha": alpha, "reason": reason})
+    return found
+
+
+def _ms_since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 2)
 
 
 def _row(fields: dict[str, Any], line: int) -> dict[str, Any]:

@@ -81,72 +81,50 @@ class Run:
     path: Path
 
 
-def make_run(
-    name: str,
-    path: Path,
-    job: Job,
-    data: Mapping[str, Any],
-    settings: Mapping[str, Any] | None = None,
-    *,
-    dated: bool = False,
-) -> Run:
+def make_run(variant: Variant, path: Path, job: Job, data: Mapping[str, Any]) -> Run:
     """Validate a run's settings, before anything is asked or overwritten.
 
+    A resumed run keeps the date on which it started.
+
     Args:
-        name: Shown to people.
+        variant: The run's name, and its own fields of `Context`, which override the job's.
         path: The journal.
         job: The command's options.
         data: What the answers depend on besides the context: the questions, the passages.
-        settings: The run's own fields of `Context`; they override the job's.
-        dated: Whether a prompt names today's date. A resumed run keeps the date on which it
-            started.
 
     Raises:
         ValueError: A setting is invalid, or the model is unknown.
     """
-    given = {**job.settings, **(settings or {})}
-    model = job.model
-    context = Context(**{**given, "model": model})
-    if context.today is None:
-        started = None if job.overwrite else (stored_settings(path) or {}).get("today")
-        today = date.fromisoformat(started) if started else date.today()
-        context = context.model_copy(update={"today": today})
-    shown = _recorded(given, context)
-    if dated and context.today:
-        shown = {"today": context.today.isoformat(), **shown}
-    recorded = {"hopgate": version("hopgate"), **model_settings(model), **data, **shown}
-    return Run(name, context, recorded, shown, path)
+    from hopgate.classifiers.checkpoint import MANIFEST, router_folder
+    from hopgate.classifiers.profiles import chosen_profile
+
+    given = {**job.settings, **variant.settings, "model": job.model}
+    if not given.get("today"):
+        before = None if job.overwrite else stored_settings(path)
+        given["today"] = (before or {}).get("today") or date.today()
+    context = Context(**given)
+    shown = {name: each for name, each in given.items() if name not in ("model", "index", "today")}
+    if context.demos != FIXED:
+        shown["demos"] = _identity(context.demos, Path(context.demos))
+    if "router" in shown or "profile" in shown:
+        shown["router"] = _identity(context.router, router_folder(context.router) / MANIFEST)
+        shown["profile"] = chosen_profile(context.router, context.profile, context.model)
+    if variant.dated:
+        shown = {"today": str(context.today), **shown}
+    recorded = {"hopgate": version("hopgate"), **model_settings(job.model), **data, **shown}
+    return Run(variant.name, context, recorded, shown, path)
 
 
 def make_runs(
     variants: Sequence[Variant], folder: Path, job: Job, data: Mapping[str, Any]
 ) -> list[Run]:
     """Return a run for each variant, with its journal in `folder`; see `make_run`."""
-    return [
-        make_run(
-            each.name, folder / f"{each.slug}.jsonl", job, data, each.settings, dated=each.dated
-        )
-        for each in variants
-    ]
+    return [make_run(each, folder / f"{each.slug}.jsonl", job, data) for each in variants]
 
 
-def _recorded(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Return a run's settings for journals and reports, with files named by their content."""
-    from hopgate.classifiers.checkpoint import MANIFEST, router_folder
-    from hopgate.classifiers.profiles import chosen_profile
-
-    own = {name: each for name, each in given.items() if name not in ("model", "index", "today")}
-    if own.get("demos", FIXED) != FIXED:
-        own["demos"] = _identity(Path(own["demos"]), Path(own["demos"]))
-    if "router" in own or "profile" in own:
-        manifest = router_folder(context.router) / MANIFEST
-        own["router"] = _identity(Path(context.router), manifest)
-        own["profile"] = chosen_profile(context.router, context.profile, context.model)
-    return own
-
-
-def _identity(named: Path, content: Path) -> str:
-    return f"{named.name}, SHA-256 {sha256(content)}"
+def _identity(name: str, content: Path) -> str:
+    """Return how journals and reports name a file: by its content."""
+    return f"{Path(name).name}, SHA-256 {sha256(content)}"
 
 
 def execute(

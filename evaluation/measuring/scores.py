@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from hopgate.common.files import read_json
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.evaluation.measuring.datasets import KINDS
-
-RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
-OUTCOMES = (RIGHT, WRONG, UNKNOWN)
-MUST_RETRIEVE, ANSWERABLE = "must-retrieve", "answerable"
-_BLOCK = 100
+from hopgate.nodes.run.context import explain
 
 
 class Prediction(TypedDict):
@@ -64,6 +60,9 @@ class Answered(Prediction):
 Row = TypeVar("Row", bound=Prediction)
 
 
+Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Price(NamedTuple):
     """Price of a million tokens, in the currency of the price file.
 
@@ -72,8 +71,8 @@ class Price(NamedTuple):
         output: Price of completion tokens.
     """
 
-    input: float
-    output: float
+    input: Money
+    output: Money
 
 
 def read_price(path: Path, model: str) -> Price:
@@ -92,32 +91,10 @@ def read_price(path: Path, model: str) -> Price:
     if name is None:
         known = ", ".join(sorted(prices)) or "none"
         raise ValueError(f"{path} has no price for model {model!r} (it has {known}); add it")
-    found = prices[name]
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: {name} is {found!r}; give input and output")
-    return Price(
-        *(
-            number_of_at_least(0, found.get(side), f"{path}: {name}: {side}")
-            for side in Price._fields
-        )
-    )
-
-
-def number_of_at_least(least: float, value: Any, where: str) -> float:
-    """Return a finite number from a JSON file.
-
-    Args:
-        least: The lowest valid value.
-        value: Any JSON value.
-        where: What it is, for the error message.
-
-    Raises:
-        ValueError: It is not a number, or too low.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < least:
-        raise ValueError(f"{where} is {value!r}; it must be a number of at least {least:g}")
-    return float(value)
+    try:
+        return TypeAdapter(Price).validate_python(prices[name])
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explain(error, f'{name}.{{}}'.format)}") from error
 
 
 def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> dict[str, Any]:
@@ -151,7 +128,9 @@ def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> 
         "by_source": _parts(predictions, headline, lambda row: row["source"]),
         "by_kind": _parts(predictions, headline, lambda row: KINDS.get(row["source"].lower(), "")),
         "by_need": _parts(
-            predictions, headline, lambda row: ANSWERABLE if row["answerable"] else MUST_RETRIEVE
+            predictions,
+            headline,
+            lambda row: "answerable" if row["answerable"] else "must-retrieve",
         ),
         "decision": decision(predictions),
     }
@@ -172,10 +151,9 @@ def headline(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "n": len(predictions),
         "retrieval_rate": _mean(predictions, "retrieve"),
         "retrieval_accuracy": mean(needed) if needed else None,
-        "match": _mean(predictions, "match"),
-        "em": _mean(predictions, "em"),
-        "f1": _mean(predictions, "f1"),
-        **_replies(predictions),
+        **{name: _mean(predictions, name) for name in ("match", "em", "f1")},
+        "unknown": mean([not row["known"] for row in predictions]),
+        "invalid": mean([row["verdict"] == "invalid" for row in predictions]),
         "interval": {
             "retrieval_accuracy": interval(needed) if needed else None,
             "match": interval([row["match"] for row in predictions]),
@@ -201,7 +179,7 @@ def summarise_qa(answers: Sequence[Answered], price: Price | None = None) -> dic
     return {
         **headline_qa(answers),
         **_usage(answers, price),
-        "invalid": _replies(answers)["invalid"],
+        "invalid": mean([row["verdict"] == "invalid" for row in answers]),
         "shares": {name: taken[name] / len(answers) for name in STRATEGIES},
         "stop_reasons": dict(reasons.most_common()),
         "by_dataset": _parts(answers, headline_qa, lambda row: row["source"]),
@@ -224,7 +202,7 @@ def headline_qa(answers: Sequence[Answered]) -> dict[str, Any]:
         "match": mean(match),
         "em": mean(em),
         "f1": mean([row["known"] * row["f1"] for row in answers]),
-        "unknown": _replies(answers)["unknown"],
+        "unknown": mean([not row["known"] for row in answers]),
         "retrieval_steps": _mean(answers, "retrieval_steps"),
         "llm_calls": _mean(answers, "llm_calls"),
         "interval": {"match": interval(match), "em": interval(em)},
@@ -261,16 +239,11 @@ def decision(predictions: Sequence[Prediction]) -> dict[str, Any] | None:
     chosen = [row["retrieve"] for row in judged]
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-    precision, recall, f1, _ = precision_recall_fscore_support(
+    found = precision_recall_fscore_support(
         truth, chosen, labels=[False, True], average="macro", zero_division=0
     )
-    return {
-        "n": len(judged),
-        "accuracy": float(accuracy_score(truth, chosen)),
-        "precision": float(precision),
-        "recall": float(recall),
-        "f1": float(f1),
-    }
+    scores = zip(("precision", "recall", "f1"), map(float, found[:3]), strict=True)
+    return {"n": len(judged), "accuracy": float(accuracy_score(truth, chosen)), **dict(scores)}
 
 
 def percentile_interval(values: Sequence[float] | NDArray[np.float64]) -> list[float]:
@@ -288,8 +261,8 @@ def resampled_means(
 ) -> NDArray[np.float64]:
     """Return the mean of each row of values in each bootstrap resample of the columns.
 
-    One matrix product scores all rows in a block of resamples; `scipy.stats.bootstrap` would build
-    an array of rows × columns × resamples.
+    One product scores all rows in a resample; `scipy.stats.bootstrap` would build an array of
+    rows × columns × resamples.
 
     Args:
         values: [rows, columns], such as figures × questions; all rows are resampled alike.
@@ -300,14 +273,9 @@ def resampled_means(
         [resamples, rows].
     """
     columns = values.shape[1]
-    generator = np.random.default_rng(seed)
-    even = np.full(columns, 1 / columns)
-    means = []
-    for start in range(0, resamples, _BLOCK):
-        size = min(_BLOCK, resamples - start)
-        weights = generator.multinomial(columns, even, size).astype(float) / columns
-        means.append(weights @ values.T)
-    return np.concatenate(means)
+    generator, even = np.random.default_rng(seed), np.full(columns, 1 / columns)
+    weights = (generator.multinomial(columns, even) / columns for _ in range(resamples))
+    return np.array([values @ each for each in weights])
 
 
 def mean(values: Sequence[float]) -> float:
@@ -316,9 +284,9 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _flow(predictions: Sequence[Prediction]) -> dict[str, dict[str, int]]:
-    flow = {way: dict.fromkeys(OUTCOMES, 0) for way in ("yes", "no")}
+    flow = {way: dict.fromkeys(("right", "wrong", "unknown"), 0) for way in ("yes", "no")}
     for row in predictions:
-        outcome = UNKNOWN if not row["known"] else RIGHT if row["match"] else WRONG
+        outcome = "unknown" if not row["known"] else "right" if row["match"] else "wrong"
         flow["yes" if row["retrieve"] else "no"][outcome] += 1
     return flow
 
@@ -340,14 +308,6 @@ def _usage(rows: Sequence[Prediction], price: Price | None) -> dict[str, Any]:
         "retrieval_steps": _mean(rows, "retrieval_steps"),
         "cost": cost,
         "ms": {"mean": _mean(rows, "ms"), "p50": float(p50), "p95": float(p95)},
-    }
-
-
-def _replies(rows: Sequence[Prediction]) -> dict[str, float]:
-    """Return the shares of `unknown` answers and `invalid` gate replies."""
-    return {
-        "unknown": mean([not row["known"] for row in rows]),
-        "invalid": mean([row["verdict"] == "invalid" for row in rows]),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes, read_jsonl, sha256
 from hopgate.evaluation.measuring.gates import REPLIES, RESAMPLES
-from hopgate.evaluation.measuring.harness import GateAlone, GateReply, Question
+from hopgate.evaluation.measuring.harness import GateAlone, Question
 from hopgate.evaluation.measuring.runner import Job, execute, make_runs
 from hopgate.evaluation.measuring.specs import parse_specs
 from hopgate.evaluation.reports.output import check_folder, write_files
@@ -22,6 +22,7 @@ from hopgate.evaluation.reports.results import GATE, results_document
 from hopgate.nodes.texts.text import check_question
 
 DOCUMENT, PAGE = "paraphrases.json", "paraphrases.md"
+COUNTS = ("llm_calls", "prompt_tokens", "completion_tokens")
 
 
 class Group(NamedTuple):
@@ -34,18 +35,6 @@ class Group(NamedTuple):
 
     id: str
     questions: tuple[str, ...]
-
-
-class Decided(NamedTuple):
-    """What a gate decided about one form of a question.
-
-    Attributes:
-        retrieve: The decision.
-        value: Probability of Yes, or uncertainty; None: the gate has none.
-    """
-
-    retrieve: bool
-    value: float | None
 
 
 def run_paraphrases(file: Path, gates: Sequence[str], out: Path, job: Job) -> dict[str, Any]:
@@ -74,16 +63,17 @@ def run_paraphrases(file: Path, gates: Sequence[str], out: Path, job: Job) -> di
         for group in groups
         for at, form in enumerate(group.questions, 1)
     }
-    rows = execute(runs, forms, GateAlone(), job, out / REPLIES)
-    document = results_document(
-        GATE,
-        {**data, "groups": len(groups), "questions": len(forms)},
-        job.model,
-        [
-            {"name": run.name, "settings": run.shown, **_measured(groups, replies)}
-            for run, replies in zip(runs, rows, strict=True)
-        ],
-    )
+    measured = []
+    for run, replies in zip(
+        runs, execute(runs, forms, GateAlone(), job, out / REPLIES), strict=True
+    ):
+        left = iter(replies)
+        grouped = [[*islice(left, len(group.questions))] for group in groups]
+        usage = {name: sum(each[name] for each in replies) for name in COUNTS}
+        about = {"name": run.name, "settings": run.shown}
+        measured.append({**about, "scores": stability(grouped), "usage": usage})
+    counts = {"groups": len(groups), "questions": len(forms)}
+    document = results_document(GATE, {**data, **counts}, job.model, measured)
     page = render("report.md.jinja", **document).encode()
     write_files(out, {PAGE: page, DOCUMENT: json_bytes(document)})
     return document
@@ -100,38 +90,23 @@ def read_groups(path: Path) -> list[Group]:
 
 
 def _group(row: dict[str, Any], line: int) -> Group:
-    if "questions" in row:
-        forms = row["questions"]
-    elif "question" in row and isinstance(row.get("paraphrases"), list):
+    forms = row.get("questions")
+    if "question" in row and isinstance(row.get("paraphrases"), list):
         forms = [row["question"], *row["paraphrases"]]
-    else:
-        raise ValueError("the row needs `questions`, or `question` and `paraphrases`")
     if not isinstance(forms, list):
-        raise ValueError("questions is not a list")
+        raise ValueError("the row needs a list `questions`, or `question` and `paraphrases`")
     questions = tuple(check_question(form) for form in forms)
     if len(questions) < 2 or len(set(questions)) < len(questions):
         raise ValueError("a group needs at least two forms with different texts")
     return Group(str(row.get("id", f"group_{line}")), questions)
 
 
-def _measured(groups: Sequence[Group], replies: Sequence[GateReply]) -> dict[str, Any]:
-    """Return `scores`, see `stability`, and `usage`, calls and tokens of all forms together."""
-    remaining = iter(Decided(each["retrieve"], each["value"]) for each in replies)
-    return {
-        "scores": stability([[*islice(remaining, len(group.questions))] for group in groups]),
-        "usage": {
-            "llm_calls": sum(each["llm_calls"] for each in replies),
-            "prompt_tokens": sum(each["prompt_tokens"] for each in replies),
-            "completion_tokens": sum(each["completion_tokens"] for each in replies),
-        },
-    }
-
-
-def stability(groups: Sequence[Sequence[Decided]], seed: int = 0) -> dict[str, Any]:
+def stability(groups: Sequence[Sequence[Mapping[str, Any]]], seed: int = 0) -> dict[str, Any]:
     """Measure how much a gate's decision depends on the wording.
 
     Args:
-        groups: For each question, the decisions about its forms, at least two.
+        groups: For each question, `retrieve` and `value` (see `harness.GateReply`) of its forms,
+            at least two.
         seed: Seed of the resampling.
 
     Returns:
@@ -141,40 +116,29 @@ def stability(groups: Sequence[Sequence[Decided]], seed: int = 0) -> dict[str, A
         minus lowest, mean over the groups with values; None: the gate has none).
     """
     generator = np.random.default_rng(seed)
-    measures: dict[str, Callable[[Sequence[Decided]], float]] = {
-        "flips": lambda group: float(len({each.retrieve for each in group}) > 1),
-        "pairs": _differing_pairs,
-        "retrieve": lambda group: sum(each.retrieve for each in group) / len(group),
-        "spread": _spread,
-    }
-    return {
-        name: _with_interval([measure(group) for group in groups], generator)
-        for name, measure in measures.items()
-    }
-
-
-def _differing_pairs(group: Sequence[Decided]) -> float:
-    yes = sum(each.retrieve for each in group)
-    return yes * (len(group) - yes) / math.comb(len(group), 2)
-
-
-def _spread(group: Sequence[Decided]) -> float:
-    values = [each.value for each in group if each.value is not None]
-    return max(values) - min(values) if len(values) > 1 else math.nan
+    measured: dict[str, list[float]] = {"flips": [], "pairs": [], "retrieve": [], "spread": []}
+    for group in groups:
+        count, yes = len(group), sum(each["retrieve"] for each in group)
+        measured["flips"].append(float(0 < yes < count))
+        measured["pairs"].append(yes * (count - yes) / math.comb(count, 2))
+        measured["retrieve"].append(yes / count)
+        values = [each["value"] for each in group if each["value"] is not None]
+        if len(values) > 1:
+            measured["spread"].append(max(values) - min(values))
+    return {name: _with_interval(values, generator) for name, values in measured.items()}
 
 
 def _with_interval(
     measured: Sequence[float], generator: np.random.Generator
 ) -> dict[str, Any] | None:
-    known = [value for value in measured if not math.isnan(value)]
-    if not known:
+    if not measured:
         return None
-    mean = float(np.mean(known))
-    if len(known) == 1:  # nothing to resample
+    mean = float(np.mean(measured))
+    if len(measured) == 1:  # nothing to resample
         return {"value": mean, "interval": [mean, mean]}
     from scipy.stats import bootstrap
 
-    low, high = bootstrap(
-        (known,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=generator
+    found = bootstrap(
+        (measured,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=generator
     ).confidence_interval
-    return {"value": mean, "interval": [float(low), float(high)]}
+    return {"value": mean, "interval": [float(each) for each in found]}

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hopgate.classifiers.router import load_router
+from hopgate.classifiers.router import Router, load_router
 from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.measuring.calibration import router_calibration
-from hopgate.evaluation.measuring.replay import Recorded, Routed, Routes, read_recorded, route_all
-from hopgate.evaluation.reports.drawing import require_matplotlib
+from hopgate.evaluation.measuring.replay import Recorded, Routed, read_recorded, route_all
+from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
-from hopgate.evaluation.reports.pictures import sweep_png
+from hopgate.evaluation.reports.pictures import draw_sweep
 
 DOCUMENT, PICTURE = "sweep.json", "sweep.png"
 _EPSILON = 1e-9
-
-
-class Profiled(Routes, Protocol):
-    """A router that names its origin and the LLM it was trained for."""
-
-    source: str
-    profile: str
 
 
 def run_sweep(
@@ -47,7 +40,7 @@ def run_sweep(
         points: The number of α values, evenly from 0 to 1.
         out: Folder to write to; it is created if needed.
         overwrite: Replace an existing sweep.
-        advance: Called with how many questions are done, and the total.
+        advance: Called with how many questions a router has done, and the total.
 
     Returns:
         The content of `sweep.json`: see `sweep`, and `inputs`.
@@ -66,26 +59,20 @@ def run_sweep(
     loaded = {name: load_router(name, profile) for name in routers}
     document = sweep(loaded, recorded, alphas, advance)
     document["inputs"] = inputs | {"points": points}
-    write_files(out, {PICTURE: sweep_png(document), DOCUMENT: json_bytes(document)})
+    write_files(out, {PICTURE: to_png(draw_sweep(document)), DOCUMENT: json_bytes(document)})
     return document
 
 
 def evenly(points: int) -> list[float]:
-    """Return `points` evenly spaced values of α from 0 to 1.
-
-    Raises:
-        ValueError: There are fewer than 2 or more than 1001.
-    """
-    if not 2 <= points <= 1001:
-        raise ValueError(f"--points is {points}; it must be from 2 to 1001")
+    """Return `points` evenly spaced values of α from 0 to 1; at least 2."""
     return [step / (points - 1) for step in range(points)]
 
 
 def sweep(
-    routers: Mapping[str, Profiled],
+    routers: Mapping[str, Router],
     recorded: Recorded,
     alphas: Sequence[float],
-    advance: Callable[[int, int], None],
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Replay routers at every α, beside the static strategies and the oracle.
 
@@ -93,7 +80,7 @@ def sweep(
         routers: Routers by the name to show.
         recorded: The outcomes.
         alphas: From 0 to 1, both included, in order.
-        advance: Called with how many questions are done, and the total over all routers.
+        advance: Called with how many questions a router has done, and the total.
 
     Returns:
         `rows`: one for each router and α, with `router`, `profile`, `alpha`, `accuracy`, `steps`
@@ -106,26 +93,25 @@ def sweep(
     Raises:
         ValueError: Multi-step was never correct, so there is nothing to compare with.
     """
-    done, total = 0, len(recorded.questions) * len(routers)
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        advance(done, total)
-
-    _check(recorded)
+    if not recorded.correct[:, -1].any():
+        raise ValueError(
+            "multi-step answered none of these questions; a sweep compares with it, so give "
+            "labels where it was correct at least once"
+        )
     routed = {
-        name: (router, route_all(router, recorded.questions, alphas, count))
+        name: (router, route_all(router, recorded.questions, alphas, advance))
         for name, router in routers.items()
     }
     return tabulated(routed, recorded, alphas)
 
 
 def tabulated(
-    routers: Mapping[str, tuple[Profiled, Routed]], recorded: Recorded, alphas: Sequence[float]
+    routers: Mapping[str, tuple[Router, Routed]], recorded: Recorded, alphas: Sequence[float]
 ) -> dict[str, Any]:
-    """Return what `sweep` returns, of routers that have routed the questions."""
-    _check(recorded)
+    """Return what `sweep` returns, of routers that have routed the questions.
+
+    At least one question must have a correct multi-step answer.
+    """
     static = {
         name: recorded.score(np.full(len(recorded.questions), at, np.int8))
         for at, name in enumerate(STRATEGIES)
@@ -151,14 +137,6 @@ def tabulated(
         "oracle_curve": curve,
         "summary": summaries,
     }
-
-
-def _check(recorded: Recorded) -> None:
-    if not recorded.correct[:, -1].any():
-        raise ValueError(
-            "multi-step answered none of these questions; a sweep compares with it, so give "
-            "labels where it was correct at least once"
-        )
 
 
 def summary(rows: Sequence[Mapping[str, Any]], multi: Mapping[str, Any]) -> dict[str, float | None]:

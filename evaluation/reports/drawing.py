@@ -6,6 +6,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hopgate.common.errors import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -45,24 +47,23 @@ def require_matplotlib() -> None:
     Raises:
         RuntimeError: matplotlib is not installed.
     """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise RuntimeError(
-            f"drawing needs matplotlib ({error}): pip install 'hopgate[plots]'"
-        ) from error
+    require("drawing", "matplotlib", extra="plots")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure whose parts make room for each other.
-
-    Raises:
-        RuntimeError: matplotlib is not installed.
-    """
-    require_matplotlib()
+    """Return an empty figure whose parts make room for each other."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def new_plot(series: Iterable[Series], x: str, y: str, title: str) -> tuple[Figure, Axes]:
+    """Return a figure with one plot of points and lines; `title` is not read as a formula."""
+    figure = new_figure(9, 5.8)
+    axes = figure.subplots()
+    plot_series(axes, series, x, y)
+    axes.set_title(escape_math(title), loc="left", fontsize=12)
+    return figure, axes
 
 
 def to_png(figure: Figure) -> bytes:
@@ -120,28 +121,6 @@ def name_points(axes: Axes, series: Iterable[Series]) -> None:
                 zorder=8,
                 path_effects=[withStroke(linewidth=3, foreground="white")],
             )
-
-
-def plot_bars(
-    axes: Axes, names: Sequence[str], parts: Iterable[tuple[str, str, list[int]]]
-) -> None:
-    """Plot a horizontal bar for each name, the first on top, with the size of each part in it.
-
-    Args:
-        axes: Where to plot.
-        names: Names of the bars.
-        parts: Label, colour and sizes, one for each bar, of every part from left to right.
-    """
-    sized = list(parts)
-    total = max(map(sum, zip(*(sizes for _, _, sizes in sized), strict=True)))
-    ends = [0.0] * len(names)
-    for label, colour, sizes in sized:
-        bars = axes.barh(names, sizes, left=ends, color=colour, label=label, height=0.6)
-        shown = [str(size) if size > 0.03 * total else "" for size in sizes]
-        axes.bar_label(bars, shown, label_type="center", fontsize=10)
-        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
-    axes.invert_yaxis()
-    style_axes(axes, hidden=("top", "right", "left"))
 
 
 def escape_math(text: str) -> str:

@@ -32,28 +32,25 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         files: Content by name, written in this order.
 
     Raises:
-        RuntimeError: A file cannot be written.
+        OSError: A file cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_atomic(folder / name, content)
-    except OSError as error:
-        raise RuntimeError(f"{folder} cannot be written to: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomic(folder / name, content)
 
 
 def append_lines(file: FileIO, lines: bytes) -> None:
     """Append whole lines to an unbuffered file and flush them to the disk.
 
     Raises:
-        OSError: They cannot be written; the file is left without any part of them.
+        RuntimeError: They cannot be written; the file is left without any part of them.
     """
     end = os.fstat(file.fileno()).st_size
     try:
         if file.write(lines) < len(lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(file.fileno())
-    except OSError:
+    except OSError as error:
         with suppress(OSError):  # else the next line would follow a fragment of these
             file.truncate(end)
-        raise
+        raise RuntimeError(f"{file.name} cannot be written to: {error.strerror}") from error

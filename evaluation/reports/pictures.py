@@ -1,4 +1,4 @@
-"""The pictures of evaluations; each takes the content of a results file and returns a PNG."""
+"""The pictures of evaluations; each takes the content of a results file and returns a figure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.reports.drawing import (
@@ -21,9 +23,9 @@ from hopgate.evaluation.reports.drawing import (
     escape_math,
     name_points,
     new_figure,
-    plot_bars,
+    new_plot,
     plot_series,
-    to_png,
+    style_axes,
 )
 
 if TYPE_CHECKING:
@@ -43,15 +45,10 @@ FLOW = {
 }
 
 
-def gates_png(results: Mapping[str, Any]) -> bytes:
-    """Return match against retrieval accuracy of each gate, as in RetrievalQA's table 1."""
-    return to_png(draw_gates(results))
-
-
 def draw_gates(results: Mapping[str, Any], others: Sequence[Series] = ()) -> Figure:
-    """Return the picture of `gates_png`, with `others` beside the gates of the results.
+    """Draw match against retrieval accuracy of each gate, as in RetrievalQA's table 1.
 
-    Only questions that must retrieve count, as in the paper.
+    Only questions that must retrieve count, as in the paper; `others` are drawn beside.
     """
     runs = [run for run in results["runs"] if "must-retrieve" in run["scores"]["by_need"]]
     scores = [run["scores"]["by_need"]["must-retrieve"] for run in runs]
@@ -66,141 +63,108 @@ def draw_gates(results: Mapping[str, Any], others: Sequence[Series] = ()) -> Fig
             runs, scores, itertools.cycle(itertools.product("osD^v", COLOURS)), strict=False
         )
     ]
-    figure = new_figure(9, 5.8)
-    axes = figure.subplots()
-    plot_series(axes, [*others, *series], "retrieval accuracy, %", "match, %")
-    axes.set_ylim(bottom=0)
     count = scores[0]["n"] if scores else 0
-    axes.set_title(
-        f"{escape_math(results['model'])}, {count:,} questions that must retrieve; "
-        "whiskers: 95% intervals",
-        loc="left",
-        fontsize=12,
-    )
+    title = f"{results['model']}, {count:,} questions that must retrieve; whiskers: 95% intervals"
+    figure, axes = new_plot([*others, *series], "retrieval accuracy, %", "match, %", title)
+    axes.set_ylim(bottom=0)
     return figure
 
 
-def flow_png(results: Mapping[str, Any]) -> bytes:
-    """Return where each gate's questions went, as in RetrievalQA's figure 1."""
-    return to_png(draw_flow(results))
-
-
 def draw_flow(results: Mapping[str, Any]) -> Figure:
-    """Return the picture of `flow_png`."""
-    runs = results["runs"]
-    figure = new_figure(11, 2 + 0.55 * len(runs))
+    """Draw where each gate's questions went, as in RetrievalQA's figure 1."""
+    names, flows = [], []
+    for run in results["runs"]:
+        names.append(run_label(run["name"]))
+        flows.append(run["scores"]["flow"])
+    figure = new_figure(11, 2 + 0.55 * len(names))
     axes = figure.subplots()
-    parts = [
-        (label, colour, [run["scores"]["flow"][way][outcome] for run in runs])
-        for (way, outcome), (label, colour) in FLOW.items()
-    ]
-    plot_bars(axes, [run_label(run["name"]) for run in runs], parts)
+    total = max(sum(flow[way][outcome] for way, outcome in FLOW) for flow in flows)
+    ends = np.zeros(len(flows))
+    for (way, outcome), (label, colour) in FLOW.items():
+        sizes = np.array([flow[way][outcome] for flow in flows])
+        bars = axes.barh(names, sizes, left=ends, color=colour, label=label, height=0.6)
+        shown = [str(size) if size > 0.03 * total else "" for size in sizes]
+        axes.bar_label(bars, shown, label_type="center", fontsize=10)
+        ends = ends + sizes
+    axes.invert_yaxis()
+    style_axes(axes, hidden=("top", "right", "left"))
     axes.set_xlabel("questions", fontsize=12)
     return figure
 
 
-def qa_png(results: Mapping[str, Any]) -> bytes:
-    """Return match against retrieval steps of every strategy and α."""
-    return to_png(draw_qa(results))
-
-
 def draw_qa(results: Mapping[str, Any]) -> Figure:
-    """Return the picture of `qa_png`."""
-    static = sorted(
-        (run for run in results["runs"] if run["name"] in STRATEGIES),
-        key=lambda run: STRATEGIES.index(run["name"]),
-    )
+    """Draw match against retrieval steps of every strategy and α."""
+    static = [run for name in STRATEGIES for run in results["runs"] if run["name"] == name]
     adaptive = sorted(
         (run for run in results["runs"] if run["name"] not in STRATEGIES),
         key=lambda run: float(run["settings"]["alpha"]),
     )
     plain = [run for run in adaptive if not run["settings"].get("escalate")]
     escalating = [run for run in adaptive if run["settings"].get("escalate")]
+    black = {"color": "black", "marker": "X", "ls": ":", "zorder": 6}
+    blue, red = {"color": BLUE, "marker": "o"}, {"color": RED, "marker": "s"}
     series = [
-        _answers(*kind)
-        for kind in (
-            (
-                "static strategies",
-                static,
-                {"color": "black", "marker": "X", "ls": ":", "zorder": 6},
-                (-9, -14),
-            ),
-            ("adaptive", plain, {"color": BLUE, "marker": "o"}, (-9, 17)),
-            ("adaptive, escalating", escalating, {"color": RED, "marker": "s"}, (6, -14)),
-        )
-        if kind[1]
+        *_answers("static strategies", static, black, (-9, -14)),
+        *_answers("adaptive", plain, blue, (-9, 17)),
+        *_answers("adaptive, escalating", escalating, red, (6, -14)),
     ]
-    figure = new_figure(9, 5.8)
-    axes = figure.subplots()
-    plot_series(axes, series, "retrieval steps per question", "match, %")
+    count = results["data"]["rows"]
+    title = f"{results['model']}, {count:,} questions; whiskers: 95% intervals"
+    figure, axes = new_plot(series, "retrieval steps per question", "match, %", title)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.14, y=0.12)
     name_points(axes, series)
-    axes.set_title(
-        f"{escape_math(results['model'])}, {results['data']['rows']:,} questions; "
-        "whiskers: 95% intervals",
-        loc="left",
-        fontsize=12,
-    )
     return figure
 
 
 def _answers(
     label: str, runs: Sequence[Run], look: Mapping[str, Any], offset: tuple[int, int]
-) -> Series:
+) -> list[Series]:
+    """Return the points of some runs as one series; none without runs."""
     scores = [run["scores"] for run in runs]
-    alphas = [run["settings"].get("alpha") for run in runs]
-    return Series(
+    series = Series(
         label,
         [(each["retrieval_steps"], 100 * each["match"]) for each in scores],
         {"lw": 2, "ms": 9, "mec": "white", "zorder": 5, **look},
         [
-            run["name"] if alpha is None else f"α = {alpha:g}"
-            for run, alpha in zip(runs, alphas, strict=True)
+            f"α = {run['settings']['alpha']:g}" if "alpha" in run["settings"] else run["name"]
+            for run in runs
         ],
         offset,
         [_percent(each["interval"]["match"]) for each in scores],
     )
+    return [series] if runs else []
 
 
-def threshold_png(found: Mapping[str, Any]) -> bytes:
-    """Return what each threshold of a gate does; takes the content of `calibration.json`."""
-    curve = found["curve"]
+def draw_threshold(found: Mapping[str, Any]) -> Figure:
+    """Draw what each threshold of a gate does, from the content of `calibration.json`."""
     lines = {
         "needed": ("retrieves: need it", RED, "-"),
         "known": ("retrieves: do without", BLUE, "-"),
         "balanced_accuracy": ("balanced accuracy", "black", "--"),
         "accuracy": ("accuracy", GREEN, ":"),
     }
-    figure = new_figure(9, 5.8)
-    axes = figure.subplots()
     series = [
         Series(
             label,
-            [(point["threshold"], 100 * point[name]) for point in curve],
+            [(point["threshold"], 100 * point[name]) for point in found["curve"]],
             {"color": colour, "ls": dash, "lw": 2, "drawstyle": "steps-mid"},
         )
         for name, (label, colour, dash) in lines.items()
     ]
-    plot_series(axes, series, f"threshold of {found['gate']}", "share, %")
+    title = f"{found['model']}, {found['questions']:,} questions: AUC {found['auc']:.3f}"
+    figure, axes = new_plot(series, f"threshold of {found['gate']}", "share, %", title)
     axes.axvspan(*found["interval"]["threshold"], color=GREY, alpha=0.12, lw=0)
     chosen = f"threshold {found['threshold']:g}, with its 95% interval"
     axes.axvline(found["threshold"], color=GREY, ls="--", label=chosen)
-    axes.set_title(
-        f"{escape_math(found['model'])}, {found['questions']:,} questions: AUC {found['auc']:.3f}",
-        loc="left",
-        fontsize=12,
-    )
-    return to_png(figure)
-
-
-def sweep_png(sweep: Mapping[str, Any]) -> bytes:
-    """Return accuracy against steps of routers, both as shares of the multi-step strategy's."""
-    return to_png(draw_sweep(sweep))
+    return figure
 
 
 def draw_sweep(sweep: Mapping[str, Any], others: Sequence[Series] = ()) -> Figure:
-    """Return the picture of `sweep_png`, with `others` beside the routers, in the same percent."""
+    """Draw accuracy against steps of routers, both in percent of the multi-step strategy's.
+
+    `others` are drawn beside them, in the same percent.
+    """
     multi = sweep["static"]["multi"]
 
     def place(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -224,21 +188,16 @@ def draw_sweep(sweep: Mapping[str, Any], others: Sequence[Series] = ()) -> Figur
                 [f"α = {row['alpha']:g}" for row in shown],
             )
         )
+    black = {"color": "black", "marker": "X", "ls": ":", "ms": 10}
+    grey = {"color": GREY, "marker": "*", "ls": "none", "ms": 15}
     fixed = [
         Series(
-            label,
+            ", ".join(rows),
             [*map(place, rows.values())],
-            {"lw": 1, "ms": 10, "mec": "white", "zorder": 4, **look},
+            {"lw": 1, "mec": "white", "zorder": 4, **look},
             [f"{each}\n{row['accuracy']:.1%} at {row['steps']:.2f}" for each, row in rows.items()],
         )
-        for label, rows, look in (
-            ("none, single, multi", sweep["static"], {"color": "black", "marker": "X", "ls": ":"}),
-            (
-                "oracle",
-                {"oracle": sweep["oracle"]},
-                {"color": GREY, "marker": "*", "ls": "none", "ms": 15},
-            ),
-        )
+        for rows, look in ((sweep["static"], black), ({"oracle": sweep["oracle"]}, grey))
     ]
     best = [place({"steps": steps, "accuracy": right}) for steps, right in sweep["oracle_curve"]]
     limit = Series("", [*best, (100.0, best[-1][1])], {"color": GREY, "lw": 1, "alpha": 0.6})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.common.files import json_bytes, read_json
+from hopgate.common.files import json_bytes
 from hopgate.evaluation.reports import pictures
+from hopgate.evaluation.reports.drawing import to_png
 from hopgate.evaluation.reports.output import write_files
 from hopgate.evaluation.reports.pages import render
 
@@ -23,8 +24,8 @@ COMPARED = {
 }
 DECISION_F1 = "decision_f1"
 PICTURES = {
-    RETRIEVALQA: {"gates.png": pictures.gates_png, "flow.png": pictures.flow_png},
-    QA: {"qa.png": pictures.qa_png},
+    RETRIEVALQA: {"gates.png": pictures.draw_gates, "flow.png": pictures.draw_flow},
+    QA: {"qa.png": pictures.draw_qa},
 }
 _EPSILON = 1e-9
 
@@ -84,20 +85,55 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
     Raises:
         RuntimeError: matplotlib is not installed, or `out` cannot be written to.
     """
-    drawn = {name: draw(results) for name, draw in PICTURES[results["benchmark"]].items()}
+    drawn = {name: to_png(draw(results)) for name, draw in PICTURES[results["benchmark"]].items()}
     files = {PAGE: render("report.md.jinja", **results).encode(), DOCUMENT: json_bytes(results)}
     write_files(out, drawn | files)
 
 
-def read_results(path: Path) -> dict[str, Any]:
-    """Read a `results.json` to compare with.
+def check_baseline(
+    baseline: Mapping[str, Any], evaluation: str, data: Mapping[str, Any], names: Iterable[str]
+) -> None:
+    """Check that results can be compared with a baseline, which may come from anywhere.
+
+    Args:
+        baseline: The content of an earlier `results.json`.
+        evaluation: `RETRIEVALQA` or `QA`.
+        data: Name, hash and size of the file of questions.
+        names: The names of the runs.
 
     Raises:
-        ValueError: It cannot be read or has another format. The message names the file.
+        ValueError: It has another format or is incomplete, is from another command or other
+            questions, or has a run that is missing now.
     """
-    found = read_json(path, "baseline")
-    _scores_by_run(found, f"baseline {path}")
-    return found
+    if baseline.get("format") != FORMAT:
+        raise ValueError(
+            f"the baseline is not a results.json of format {FORMAT} (its format is "
+            f"{baseline.get('format')!r:.40}); create it again with `hopgate eval`"
+        )
+    if (was := baseline.get("benchmark", RETRIEVALQA)) != evaluation:
+        raise ValueError(
+            f"the baseline is from `hopgate eval {was}`; give one from `hopgate eval {evaluation}`"
+        )
+    try:
+        old = {field: baseline["data"][field] for field in ("name", "sha256", "rows")}
+        runs = _compared(baseline)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the baseline is incomplete: {type(error).__name__} at {error}; create it again with "
+            "`hopgate eval`"
+        ) from error
+    for field in ("sha256", "rows"):
+        if old[field] != data[field]:
+            raise ValueError(
+                f"the baseline has other questions: {field} of its data {old['name']} is "
+                f"{old[field]}, but {data[field]} of {data['name']}; compare runs on the same "
+                "questions"
+            )
+    if missing := runs.keys() - set(names):
+        raise ValueError(
+            f"the baseline has runs that are missing now: {', '.join(sorted(missing))}; run these "
+            "too, or use a baseline without them"
+        )
 
 
 def compare(
@@ -105,82 +141,34 @@ def compare(
 ) -> list[Drop]:
     """Return the scores that dropped by more than a tolerance, for every run of the baseline.
 
-    Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it. Runs that only
-    `results` has are not compared: see `new_runs`.
+    Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it.
 
     Args:
-        baseline: The content of an earlier `results.json`.
+        baseline: The content of an earlier `results.json`; see `check_baseline`.
         results: The new content.
         tolerance: How much lower a score may be, 0 to 1.
-
-    Raises:
-        ValueError: The baseline has another format or is incomplete, the sides are from different
-            commands, data or questions, a run of the baseline is missing, or the tolerance is
-            out of range.
     """
-    if not 0 <= tolerance <= 1:
-        raise ValueError(f"--tolerance is {tolerance}; it must be from 0 to 1")
-    before, after = _scores_by_run(baseline, "baseline"), _scores_by_run(results, "results")
-    if (was := _evaluation(baseline)) != (now := _evaluation(results)):
-        raise ValueError(
-            f"the baseline is from `hopgate eval {was}`; give one from `hopgate eval {now}`"
-        )
-    old, new = baseline["data"], results["data"]
-    if differing := [field for field in ("sha256", "rows") if old[field] != new[field]]:
-        field = differing[0]
-        raise ValueError(
-            f"the baseline has other questions: {field} of its data {old['name']} is "
-            f"{old[field]}, but {new[field]} of {new['name']}; compare runs on the same questions"
-        )
-    if missing := [name for name in before if name not in after]:
-        raise ValueError(
-            f"the baseline has runs that are missing now: {', '.join(missing)}; run these too, "
-            "or use a baseline without them"
-        )
+    after = _compared(results)
     return [
         Drop(run, metric, was, after[run][metric])
-        for run in before
-        for metric, was in before[run].items()
+        for run, scores in _compared(baseline).items()
+        for metric, was in scores.items()
         if metric in after[run] and was - after[run][metric] > tolerance + _EPSILON
     ]
 
 
-def new_runs(baseline: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
-    """Return the names of the runs that the baseline lacks."""
-    before = {run["name"] for run in baseline["runs"]}
-    return [run["name"] for run in results["runs"] if run["name"] not in before]
-
-
-def _evaluation(document: Mapping[str, Any]) -> str:
-    return str(document.get("benchmark", RETRIEVALQA))
-
-
-def _scores_by_run(document: Mapping[str, Any], what: str) -> dict[str, dict[str, float]]:
-    """Return the compared scores of each run, from a document that may come from anywhere."""
-    if document.get("format") != FORMAT:
-        raise ValueError(
-            f"{what} is not a results.json of format {FORMAT} (its format is "
-            f"{document.get('format')!r:.40}); create it again with `hopgate eval`"
-        )
-    try:
-        for field in ("name", "sha256", "rows"):
-            document["data"][field]
-        metrics = COMPARED[_evaluation(document)]
-        return {str(run["name"]): _compared(run["scores"], metrics) for run in document["runs"]}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{what} is incomplete: {type(error).__name__} at {error}; create it again with "
-            "`hopgate eval`"
-        ) from error
-
-
-def _compared(scores: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, float]:
-    found = {metric: scores[metric] for metric in metrics}
-    if scores.get("decision") is not None:
-        found[DECISION_F1] = scores["decision"]["f1"]
-    if found.get("retrieval_accuracy", 0) is None:  # no question must retrieve
-        del found["retrieval_accuracy"]
-    for metric, value in found.items():
-        if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise TypeError(f"{metric}, which is {value!r:.40}")
+def _compared(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the compared scores of each run, without those that it lacks."""
+    metrics = COMPARED[document.get("benchmark", RETRIEVALQA)]
+    found = {}
+    for run in document["runs"]:
+        scores = {metric: run["scores"][metric] for metric in metrics}
+        if decision := run["scores"].get("decision"):
+            scores[DECISION_F1] = decision["f1"]
+        if scores.get("retrieval_accuracy", 0) is None:  # no question must retrieve
+            del scores["retrieval_accuracy"]
+        for metric, value in scores.items():
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise TypeError(f"{metric}, which is {value!r:.40}")
+        found[str(run["name"])] = scores
     return found
