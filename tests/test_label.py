@@ -376,7 +376,7 @@ def test_other_settings_are_refused_before_anything_is_asked(
     fake.answers(answers_some)
     assert label("--limit", "1").code == 0
     written, count = out.read_bytes(), len(fake.requests)
-    one_line(label("--model", "openai:other"), 2, 'model: "openai:fake" in the file', "--overwrite")
+    one_line(label("--model", "openai:other"), 2, "model: 'openai:fake' in the file", "--overwrite")
     write_rows(data, [ship(1)])
     one_line(label(), 2, "labels.answers.jsonl", "data: ")
     assert (out.read_bytes(), len(fake.requests)) == (written, count)
