@@ -24,7 +24,7 @@ PARTS = {
     results.RETRIEVALQA: (read_retrievalqa, scores.summarise),
     results.QA: (read_examples, scores.summarise_qa),
 }
-"""What reads the questions of a benchmark, and what summarises the answers."""
+"""The reader of each benchmark's questions, and the summary of its answers."""
 
 
 def run(
@@ -46,9 +46,9 @@ def run(
     Args:
         benchmark: `results.RETRIEVALQA` or `results.QA`.
         data: The file of questions; see `hopgate.evaluation.measuring.datasets`.
-        variants: What to run; see `hopgate.evaluation.measuring.specs`.
+        variants: The runs; see `hopgate.evaluation.measuring.specs`.
         job: The command's options.
-        index: What is searched; None: each question's own passages, of RetrievalQA.
+        index: The index to search; None: each question's own passages, of RetrievalQA.
         out: Folder to write to; it is created if needed.
         limit: Use only the first so many questions.
         skip_bad_rows: Leave out rows that cannot be used.
@@ -62,7 +62,7 @@ def run(
 
     Raises:
         ValueError: An input is wrong, or earlier answers were made with other settings.
-        RuntimeError: The model failed; the message says what is saved where.
+        RuntimeError: The model failed; the message says where answers are saved.
     """
     require(f"hopgate eval {benchmark}", *STATISTICS, "jinja2")
     check_folder(out)

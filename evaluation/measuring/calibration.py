@@ -104,11 +104,11 @@ def router_calibration(
 
 
 class Goal(NamedTuple):
-    """What α must achieve.
+    """The goal of α: a budget or an accuracy floor.
 
     Attributes:
         name: `budget_steps` (the most accurate α within these mean steps), `budget_calls` or
-            `budget_tokens` (the same for what the labels must have), or `min_accuracy` (the
+            `budget_tokens` (the same; the labels must have these counts), or `min_accuracy` (the
             cheapest α that reaches it).
         bound: The budget, or the accuracy from 0 to 1.
     """
@@ -118,7 +118,7 @@ class Goal(NamedTuple):
 
     @property
     def cost(self) -> str:
-        """What is budgeted: `steps`, `calls` or `tokens`."""
+        """The cost that is budgeted: `steps`, `calls` or `tokens`."""
         return "steps" if self.name == "min_accuracy" else self.name.removeprefix("budget_")
 
     def best(self, accuracy: Floats, cost: Floats) -> NDArray[np.intp]:
@@ -204,18 +204,18 @@ def choose_alpha(
 
     Args:
         recorded: The outcomes.
-        choices: [alphas, questions], what the router decides at each α.
+        choices: [alphas, questions], the router's decisions at each α.
         alphas: The values to choose from.
-        goal: What α must achieve.
+        goal: The goal of α.
         seed: Seed of the resampling.
-        costs: [questions, 3], what is budgeted, if that is not steps; its mean is returned too.
+        costs: [questions, 3], the budgeted cost, if not steps; its mean is returned too.
 
     Returns:
         `alpha`, `accuracy`, `steps`, `shares`, `interval` (low and high of the first three),
         `resamples`, and `infeasible`: in how many of these no α met the goal.
 
     Raises:
-        ValueError: No α meets the goal; the message says what can be reached.
+        ValueError: No α meets the goal; the message names the nearest that can be reached.
     """
     rows, table = np.arange(len(recorded.questions)), recorded.steps if costs is None else costs
     right, cost = recorded.correct_for(choices).astype(float), table[rows, choices]

@@ -1,7 +1,7 @@
 """`hopgate calibrate --gate`: the threshold that best separates questions that need retrieval.
 
-A gate's value is what its threshold is compared with: the probability of Yes, or the uncertainty
-of a draft. A question retrieves when its value is at least the threshold.
+A gate compares a value with its threshold: the probability of Yes, or the uncertainty of a
+draft. A question retrieves when its value is at least the threshold.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def calibrate_gate(
 
     Returns:
         As `choose_threshold`, with `gate`, `model`, `settings`, `goal`, `invalid` (replies without
-        a value; they retrieve at every threshold), `shipped` (what the model's own threshold
-        does) and `inputs`.
+        a value; they retrieve at every threshold), `shipped` (the effect of the model's
+        own threshold) and `inputs`.
 
     Raises:
         ValueError: An input is wrong, or all labels are of one kind.
-        RuntimeError: The model failed, or `out` cannot be written to.
+        RuntimeError: The model failed.
     """
     require("hopgate calibrate --gate", *STATISTICS)
     if out is not None:
@@ -102,7 +102,7 @@ def calibrate_gate(
 def at(
     threshold: float, values: Sequence[float] | Floats, needed: Sequence[bool]
 ) -> dict[str, float]:
-    """Return what one threshold does.
+    """Return the effect of one threshold.
 
     Args:
         threshold: A question retrieves if its value is at least this.

@@ -1,4 +1,4 @@
-"""What evaluations ask: the whole graph, the graph as RetrievalQA runs it, or the gate alone."""
+"""The subjects of evaluations: the whole graph, the graph as RetrievalQA runs it, a gate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from typing_extensions import TypedDict
 
 from hopgate.evaluation.measuring.datasets import Example
 from hopgate.evaluation.measuring.matching import exact_match, f1, match
@@ -32,21 +30,6 @@ class Question(NamedTuple):
 
     id: str
     question: str
-
-
-class GateReply(TypedDict):
-    """What a gate decided about one question, and what that cost; a line of a journal."""
-
-    id: str
-    question: str
-    retrieve: bool
-    verdict: str
-    value: float | None
-    """P(Yes) or uncertainty; None: the gate has none."""
-    threshold: float | None
-    llm_calls: int
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class OneRetrieval:
@@ -90,7 +73,7 @@ class _GraphPart:
         await self._resources.check(context)
 
     async def _warm_up(self, context: Context) -> None:
-        """Load what a context needs once, so that no question's time includes loading."""
+        """Load the resources of a context once, so that no question's time includes loading."""
         async with self._lock:
             if context not in self._loaded:
                 await self._load(context)
@@ -142,7 +125,7 @@ class _CompiledGraph(_GraphPart):
 class WholeGraph(_CompiledGraph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
 
-    fields, item = Answered.__required_keys__, Example
+    item = Example
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -170,7 +153,7 @@ class SingleRetrievalGraph(_CompiledGraph):
         given: Retrieve each example's own passages instead of searching the context's index.
     """
 
-    fields, item = Prediction.__required_keys__, Example
+    item = Example
 
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
@@ -186,14 +169,18 @@ class SingleRetrievalGraph(_CompiledGraph):
 class GateAlone(_GraphPart):
     """The gate as the graph runs it, with nothing after it."""
 
-    fields, item = GateReply.__required_keys__, Question
+    item = Question
 
     def __init__(self) -> None:
-        """Put stand-ins in place of what follows the gate."""
+        """Replace the steps after the gate with stand-ins."""
         super().__init__(Resources(retriever=GivenPassages(), router=OneRetrieval()))
 
-    async def ask(self, item: Question, context: Context) -> GateReply:
+    async def ask(self, item: Question, context: Context) -> dict[str, Any]:
         """Ask the gate about one question.
+
+        Returns:
+            A line of a journal: `id`, `question`, `retrieve`, `verdict`, `value` (P(Yes) or
+            uncertainty; None: the gate has none), `threshold`, and what it used.
 
         Raises:
             RuntimeError: The model failed; the message names the question.
@@ -204,17 +191,17 @@ class GateAlone(_GraphPart):
         except RuntimeError as error:
             raise RuntimeError(f"question {item.id}: {error}") from error
         p_yes = decision["p_yes"]
-        return GateReply(
-            id=item.id,
-            question=item.question,
-            retrieve=decision["retrieve"],
-            verdict=decision["answer"],
-            value=decision["uncertainty"] if p_yes is None else p_yes,
-            threshold=decision["threshold"],
-            llm_calls=runtime.usage["llm_calls"],
-            prompt_tokens=runtime.usage["prompt_tokens"],
-            completion_tokens=runtime.usage["completion_tokens"],
-        )
+        return {
+            "id": item.id,
+            "question": item.question,
+            "retrieve": decision["retrieve"],
+            "verdict": decision["answer"],
+            "value": decision["uncertainty"] if p_yes is None else p_yes,
+            "threshold": decision["threshold"],
+            "llm_calls": runtime.usage["llm_calls"],
+            "prompt_tokens": runtime.usage["prompt_tokens"],
+            "completion_tokens": runtime.usage["completion_tokens"],
+        }
 
 
 def _scored(example: Example, result: dict[str, Any]) -> Prediction:

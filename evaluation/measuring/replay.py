@@ -41,7 +41,7 @@ Probabilities: TypeAlias = NDArray[np.float64]
 
 
 class Routes(Protocol):
-    """What a replay needs from a router."""
+    """The part of a router that a replay uses."""
 
     def route_alphas(
         self, questions: Sequence[str], alphas: Sequence[float]
@@ -119,7 +119,7 @@ def read_recorded(
         steps_multi: See `multi_steps`.
 
     Returns:
-        The outcomes, and what a document says about their origin.
+        The outcomes, and their origin for the results document.
 
     Raises:
         ValueError: A file or a number is invalid, or labels and questions do not match.
@@ -157,7 +157,12 @@ def join(
     """
     if not questions:
         raise ValueError("there are no questions to replay; give at least one")
-    correct_by_id = {row.id: _correct(row) for row in labels}
+    correct_by_id = {row.id: row.correct for row in labels}
+    if bare := next((each for each, correct in correct_by_id.items() if correct is None), None):
+        raise ValueError(
+            f"the label with id {bare!r} has no field correct; a replay needs to know, for every "
+            f"label, which of {', '.join(FLARE_NAMES)} were correct"
+        )
     known = {question.id for question in questions}
     if unknown := [each for each in correct_by_id if each not in known]:
         raise ValueError(
@@ -165,22 +170,15 @@ def join(
             "belong to questions that the question file lacks; give the file that they were made "
             "from, or none"
         )
-    correct = [[name in correct_by_id.get(row.id, ()) for name in STRATEGIES] for row in questions]
+    correct = [
+        [name in (correct_by_id.get(row.id) or ()) for name in STRATEGIES] for row in questions
+    ]
     return Recorded(
         questions=tuple(each.question for each in questions),
         datasets=np.array([each.dataset for each in questions]),
         correct=np.array(correct, dtype=bool),
         steps=np.array([[0.0, 1.0, steps[each.dataset]] for each in questions]),
     )
-
-
-def _correct(row: LabelRow) -> frozenset[str]:
-    if row.correct is None:
-        raise ValueError(
-            f"the label with id {row.id!r} has no field correct; a replay needs to know, for every "
-            f"label, which of {', '.join(FLARE_NAMES)} were correct"
-        )
-    return row.correct
 
 
 def multi_steps(given: str | None, datasets: Iterable[str]) -> dict[str, float]:

@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What a command was given besides its questions.
+    """The options of a command besides its questions.
 
     Attributes:
         settings: Fields of `Context` that differ from their defaults, for all runs.
@@ -90,7 +90,7 @@ def make_run(variant: Variant, path: Path, job: Job, data: Mapping[str, Any]) ->
         variant: The run's name, and its own fields of `Context`, which override the job's.
         path: The journal.
         job: The command's options.
-        data: What the answers depend on besides the context: the questions, the passages.
+        data: Identities of the questions and the passages, which the answers depend on too.
 
     Raises:
         ValueError: A setting is invalid, or the model is unknown.
@@ -135,12 +135,12 @@ def execute(
     saved_in: Path | None,
     on_rows: Callable[[Mapping[str, Row]], None] = lambda _: None,
 ) -> list[list[Any]]:
-    """Ask what the journals lack, one run after the other.
+    """Ask the questions that the journals lack, one run after the other.
 
     Args:
         runs: The runs.
-        items: What to ask about, by id.
-        subject: What answers.
+        items: The questions, by id.
+        subject: Answers the questions.
         job: The command's options.
         saved_in: Where the journals stay, for the error message; None if they do not.
         on_rows: Called with all rows of a run, by id, when it starts and after each new row.
@@ -150,7 +150,7 @@ def execute(
 
     Raises:
         ValueError: A journal was written with other settings.
-        RuntimeError: The work failed; the message says what is saved where.
+        RuntimeError: The work failed; the message says where answers are saved.
         KeyboardInterrupt: It was interrupted, with the same message.
     """
 
@@ -165,8 +165,7 @@ def execute(
     asyncio.run(check())
     with ExitStack() as stack:
         journals = [
-            stack.enter_context(Journal(run.path, run.settings, job.overwrite, subject.fields))
-            for run in runs
+            stack.enter_context(Journal(run.path, run.settings, job.overwrite)) for run in runs
         ]
         try:
             asyncio.run(ask())
@@ -217,11 +216,11 @@ async def for_each(
 ) -> None:
     """Act on every item, `concurrency` at a time.
 
-    After the first error nothing new is started; what is running is finished and passed on, since
-    it is paid for. Cancelling (Ctrl-C) abandons what is running.
+    After the first error nothing new is started; running work is finished and passed on, since it
+    is paid for. Cancelling (Ctrl-C) abandons running work.
 
     Args:
-        items: What to act on, taken as places become free.
+        items: Taken as places become free.
         act: Acts on one item.
         concurrency: Maximum number at a time, at least 1.
         on_done: Called with each result as it arrives.

@@ -19,7 +19,7 @@ from hopgate.nodes.run.context import explain
 
 
 class Prediction(TypedDict):
-    """What was decided, answered and used for one question: a line of the predictions file."""
+    """The decision, answer and usage of one question: a line of the predictions file."""
 
     id: str
     question: str
@@ -45,7 +45,7 @@ class Prediction(TypedDict):
 
 
 class Answered(Prediction):
-    """What the whole graph decided, answered and used for one question."""
+    """The decision, answer and usage of the whole graph for one question."""
 
     strategy: Strategy
     """The path that was taken."""

@@ -1,4 +1,4 @@
-"""What an evaluation runs: gates, `GATE[:key=value[,key=value…]]`, and strategies by name and α."""
+"""The runs of an evaluation: gates, `GATE[:key=value[,key=value…]]`; strategies by name and α."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def parse_spec(text: str) -> Variant:
 def systems(
     strategies: str, alphas: str | None, escalate: int, settings: Mapping[str, Any]
 ) -> list[Variant]:
-    """Return what to run: each static strategy once, the adaptive one for each α.
+    """Return the runs: each static strategy once, the adaptive one for each α.
 
     With `escalate`, the adaptive one runs twice for each α: without and with it.
 

@@ -51,7 +51,7 @@ def run_paraphrases(file: Path, gates: Sequence[str], out: Path, job: Job) -> di
 
     Raises:
         ValueError: An input is wrong, or earlier answers were made with other settings.
-        RuntimeError: The model failed; the message says what is saved where.
+        RuntimeError: The model failed; the message says where answers are saved.
     """
     require("hopgate eval gate", *STATISTICS, "jinja2")
     check_folder(out)
@@ -105,8 +105,8 @@ def stability(groups: Sequence[Sequence[Mapping[str, Any]]], seed: int = 0) -> d
     """Measure how much a gate's decision depends on the wording.
 
     Args:
-        groups: For each question, `retrieve` and `value` (see `harness.GateReply`) of its forms,
-            at least two.
+        groups: For each question, at least two forms with `retrieve` and `value` (see
+            `harness.GateAlone.ask`).
         seed: Seed of the resampling.
 
     Returns:

@@ -47,7 +47,7 @@ def run_sweep(
 
     Raises:
         ValueError: An input is wrong, or `out` already holds a sweep.
-        RuntimeError: matplotlib is not installed, or `out` cannot be written to.
+        RuntimeError: matplotlib is not installed.
     """
     require("hopgate sweep", *STATISTICS)
     check_folder(out)
@@ -108,7 +108,7 @@ def sweep(
 def tabulated(
     routers: Mapping[str, tuple[Router, Routed]], recorded: Recorded, alphas: Sequence[float]
 ) -> dict[str, Any]:
-    """Return what `sweep` returns, of routers that have routed the questions.
+    """Return the document of `sweep`, from routers that have routed the questions.
 
     At least one question must have a correct multi-step answer.
     """

@@ -28,7 +28,7 @@ class Series(NamedTuple):
         label: Its name in the legend; empty: it is not listed.
         points: x and y of each point.
         look: Keyword arguments of matplotlib's `plot`, such as `color`, `marker` and `ls`.
-        names: What `name_points` writes beside the points.
+        names: Texts that `name_points` writes beside the points.
         offset: Where it writes them, in points of print: to the right and up.
         whiskers: The lowest and the highest y of each point, if known.
     """

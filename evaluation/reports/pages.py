@@ -26,7 +26,7 @@ def render(template: str, **values: Any) -> str:
 
     Args:
         template: A file of this folder.
-        values: What it shows.
+        values: The template's variables.
     """
     return _environment().get_template(template).render(values)
 

@@ -137,7 +137,7 @@ def _answers(
 
 
 def draw_threshold(found: Mapping[str, Any]) -> Figure:
-    """Draw what each threshold of a gate does, from the content of `calibration.json`."""
+    """Draw the effect of each threshold of a gate, from the content of `calibration.json`."""
     lines = {
         "needed": ("retrieves: need it", RED, "-"),
         "known": ("retrieves: do without", BLUE, "-"),

@@ -83,7 +83,7 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
         results: See `results_document`.
 
     Raises:
-        RuntimeError: matplotlib is not installed, or `out` cannot be written to.
+        RuntimeError: matplotlib is not installed.
     """
     drawn = {name: to_png(draw(results)) for name, draw in PICTURES[results["benchmark"]].items()}
     files = {PAGE: render("report.md.jinja", **results).encode(), DOCUMENT: json_bytes(results)}
