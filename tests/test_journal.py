@@ -81,13 +81,13 @@ def test_overwriting_starts_again(path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("line", ["{", "{}"])
+@pytest.mark.parametrize("line", ["{", "{}", '{"id": "2"}'])
 def test_a_damaged_row_is_named(path: Path, line: str) -> None:
     filled(path, "1")
     with path.open("a") as file:
         file.write(f'{line}\n{{"id": "3"}}\n')
     with pytest.raises(ValueError, match=r"rows\.jsonl:2: .*--overwrite"):
-        Journal(path, SETTINGS)
+        Journal(path, SETTINGS, fields={"id", "text"})
 
 
 def test_rows_without_settings_are_refused(path: Path) -> None:

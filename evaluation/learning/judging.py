@@ -41,7 +41,7 @@ class Judged(TypedDict):
 class JudgeModel:
     """Asks a chat model, once for each question; see `remote.Subject`."""
 
-    item, options = Candidates, ()
+    fields, item, options = Judged.__required_keys__, Candidates, ()
 
     def __init__(self) -> None:
         """Share one client among all questions."""

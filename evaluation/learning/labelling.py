@@ -248,6 +248,7 @@ class _EachStrategy:
 
     def __init__(self) -> None:
         self._graph = WholeGraph()
+        self.fields = self._graph.fields
 
     async def check(self, context: Context) -> None:
         # With a strategy, no router is loaded.

@@ -32,6 +32,10 @@ class Question(NamedTuple):
     question: str
 
 
+COUNTS = ("llm_calls", "prompt_tokens", "completion_tokens")
+"""The usage that a gate's replies record."""
+
+
 class OneRetrieval:
     """A stand-in for the router: after a Yes there is always one retrieval, as in RetrievalQA."""
 
@@ -125,7 +129,7 @@ class _CompiledGraph(_GraphPart):
 class WholeGraph(_CompiledGraph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
 
-    item = Example
+    fields, item = Answered.__required_keys__, Example
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -153,7 +157,7 @@ class SingleRetrievalGraph(_CompiledGraph):
         given: Retrieve each example's own passages instead of searching the context's index.
     """
 
-    item = Example
+    fields, item = Prediction.__required_keys__, Example
 
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
@@ -170,6 +174,7 @@ class GateAlone(_GraphPart):
     """The gate as the graph runs it, with nothing after it."""
 
     item = Question
+    fields = frozenset(("id", "question", "retrieve", "verdict", "value", "threshold", *COUNTS))
 
     def __init__(self) -> None:
         """Replace the steps after the gate with stand-ins."""
@@ -180,7 +185,7 @@ class GateAlone(_GraphPart):
 
         Returns:
             A line of a journal: `id`, `question`, `retrieve`, `verdict`, `value` (P(Yes) or
-            uncertainty; None: the gate has none), `threshold`, and what it used.
+            uncertainty; None: the gate has none), `threshold` and `COUNTS`.
 
         Raises:
             RuntimeError: The model failed; the message names the question.
@@ -198,9 +203,7 @@ class GateAlone(_GraphPart):
             "verdict": decision["answer"],
             "value": decision["uncertainty"] if p_yes is None else p_yes,
             "threshold": decision["threshold"],
-            "llm_calls": runtime.usage["llm_calls"],
-            "prompt_tokens": runtime.usage["prompt_tokens"],
-            "completion_tokens": runtime.usage["completion_tokens"],
+            **{name: count for name, count in runtime.usage.items() if name in COUNTS},
         }
 
 

@@ -165,7 +165,8 @@ def execute(
     asyncio.run(check())
     with ExitStack() as stack:
         journals = [
-            stack.enter_context(Journal(run.path, run.settings, job.overwrite)) for run in runs
+            stack.enter_context(Journal(run.path, run.settings, job.overwrite, subject.fields))
+            for run in runs
         ]
         try:
             asyncio.run(ask())

@@ -13,7 +13,7 @@ import numpy as np
 from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes, read_jsonl, sha256
 from hopgate.evaluation.measuring.gates import REPLIES, RESAMPLES
-from hopgate.evaluation.measuring.harness import GateAlone, Question
+from hopgate.evaluation.measuring.harness import COUNTS, GateAlone, Question
 from hopgate.evaluation.measuring.runner import Job, execute, make_runs
 from hopgate.evaluation.measuring.specs import parse_specs
 from hopgate.evaluation.reports.output import check_folder, write_files
@@ -22,7 +22,6 @@ from hopgate.evaluation.reports.results import GATE, results_document
 from hopgate.nodes.texts.text import check_question
 
 DOCUMENT, PAGE = "paraphrases.json", "paraphrases.md"
-COUNTS = ("llm_calls", "prompt_tokens", "completion_tokens")
 
 
 class Group(NamedTuple):
