@@ -78,13 +78,13 @@ class Counting:
     def __init__(self, workers: Workers) -> None:
         """Start counting."""
         self.sent: list[int] = []
-        send = workers._send
+        call = workers._call
 
-        def counted(request: bytes) -> bytes:
-            self.sent.append(hash(request))
-            return send(request)
+        def counted(function: str, message: Any) -> Any:
+            self.sent.append(hash(repr(message)))
+            return call(function, message)
 
-        workers._send = counted  # type: ignore[method-assign]
+        workers._call = counted  # type: ignore[method-assign]
 
     @property
     def summary(self) -> str:

@@ -48,14 +48,12 @@ class RayWorkers(Workers):
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:  # Ray's errors here have no common base class
             raise _unusable(address, one_line(error)[:300]) from error
-        super().__init__(_AT_ONCE)
         self._ray: Any = ray
+        super().__init__(self._cpus(), _AT_ONCE)
         self._task = ray.remote(num_cpus=1, max_retries=0)(do)
         self._version, self._closed = version("hopgate"), False
 
-    @property
-    def count(self) -> int:
-        """How many CPUs the cluster has now."""
+    def _cpus(self) -> int:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def close(self) -> None:
@@ -66,6 +64,7 @@ class RayWorkers(Workers):
 
     def _call(self, function: str, message: Any) -> Any:
         errors = self._ray.exceptions
+        self.count = self._cpus()  # nodes may have joined
         try:
             task = self._task.remote(encoded(function, message), self._version)
             while not self._ray.wait([task], timeout=_POLL_SECONDS)[0]:
@@ -94,18 +93,13 @@ def _check_alive(address: str) -> None:
     """Check that a cluster answers, in a process that can be given up."""
     given = [] if address == "auto" else ["--address", address]
     code = "from ray.scripts.scripts import cli; cli()"
+    command = [sys.executable, "-c", code, "health-check", *given]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, "health-check", *given],
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
+        subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
     except subprocess.TimeoutExpired as error:
         raise _unusable(address, f"nothing answers within {ANSWER_SECONDS} s") from error
-    if done.returncode:
-        raise _unusable(address, _last_line(done.stderr) or "nothing answers")
+    except subprocess.CalledProcessError as error:
+        raise _unusable(address, _last_line(error.stderr) or "nothing answers") from error
 
 
 def _last_line(text: object) -> str:

@@ -29,8 +29,6 @@ TRIES = 3
 _OUT_OF_MEMORY = 3
 """Exit code of a process that needs more memory than it may have."""
 _LENGTH_BYTES = 8
-_ENDING_SECONDS = 2.0
-"""Time for a process to end by itself, once its output has ended."""
 About = TypeVar("About")
 
 
@@ -93,17 +91,13 @@ class OwnProcess:
         timer.daemon = True
         timer.start()
         try:
-            _write(process.stdin, encoded(function, message))
-            if (reply := _read(process.stdout)) is not None:
-                return decoded(reply)
-        except OSError:
-            pass  # it has ended
+            with suppress(OSError):  # it has ended
+                _write(process.stdin, encoded(function, message))
+                if (reply := _read(process.stdout)) is not None:
+                    return decoded(reply)
+            process.communicate()
         finally:
             timer.cancel()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDING_SECONDS)
-        process.kill()
-        process.communicate()
         code = process.returncode
         if time.monotonic() - began >= seconds:
             raise TimeoutError
@@ -186,19 +180,16 @@ class Workers(ABC):
     """Processes that do pieces of work; use `closing`.
 
     Attributes:
+        count: How many pieces are done at a time.
         share_files: Whether they have the files of this machine.
     """
 
     share_files = True
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, count: int, at_once: int) -> None:
         """Start nothing yet; `at_once` is the most pieces that are waited for."""
+        self.count = count
         self._waiting = ThreadPoolExecutor(at_once, "hopgate-worker")
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """How many pieces are done at a time."""
 
     @abstractmethod
     def _call(self, function: str, message: Any) -> Any:
@@ -260,17 +251,11 @@ class LocalWorkers(Workers):
         """
         if count < 1:
             raise ValueError(f"{count} workers cannot do anything: use at least 1")
-        super().__init__(count)
-        self._count = count
-        self._free: SimpleQueue[OwnProcess] = SimpleQueue()
+        super().__init__(count, count)
         self._processes = [OwnProcess(cores=max(1, threads() // count)) for _ in range(count)]
+        self._free: SimpleQueue[OwnProcess] = SimpleQueue()
         for each in self._processes:
             self._free.put(each)
-
-    @property
-    def count(self) -> int:
-        """How many processes there are."""
-        return self._count
 
     def close(self) -> None:
         """Kill the processes, whatever they are doing."""
@@ -295,10 +280,9 @@ def _write(stream: IO[bytes], message: bytes) -> None:
 def _read(stream: IO[bytes]) -> bytes | None:
     """Read a message; None if the stream ends."""
     length = stream.read(_LENGTH_BYTES)
-    if len(length) < _LENGTH_BYTES:
-        return None
     message = stream.read(int.from_bytes(length))
-    return message if len(message) == int.from_bytes(length) else None
+    whole = len(length) == _LENGTH_BYTES and len(message) == int.from_bytes(length)
+    return message if whole else None
 
 
 def main() -> None:
