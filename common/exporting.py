@@ -44,7 +44,9 @@ def _exported(module: nn.Module, names: dict[str, str], longest: int) -> bytes:
     import torch
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
-    _with_plain_attention(module)
+    for part in module.modules():
+        if config := getattr(part, "config", None):
+            config._attn_implementation = "eager"
     mask = torch.ones(3, 7, dtype=torch.int64)
     sizes = {0: torch.export.Dim("texts", max=65536), 1: torch.export.Dim("tokens", max=longest)}
     with warnings.catch_warnings():
@@ -64,20 +66,11 @@ def _exported(module: nn.Module, names: dict[str, str], longest: int) -> bytes:
         return _without_weights(program.model, _by_every_name(module, names))
 
 
-def _with_plain_attention(module: nn.Module) -> None:
-    for part in module.modules():
-        if config := getattr(part, "config", None):
-            config._attn_implementation = "eager"
-
-
 def _by_every_name(module: nn.Module, names: dict[str, str]) -> dict[str, str]:
     """Return `names` with all names of parameters that have several."""
-    known: dict[int, str] = {}
     every = list(module.named_parameters(remove_duplicate=False))
-    for name, parameter in every:
-        if name in names:
-            known[id(parameter)] = names[name]
-    return {name: known[id(each)] for name, each in every if id(each) in known}
+    known = {id(parameter): names[name] for name, parameter in every if name in names}
+    return {name: known[id(parameter)] for name, parameter in every if id(parameter) in known}
 
 
 def _without_weights(model: onnx_ir.Model, names: dict[str, str]) -> bytes:
@@ -99,13 +92,9 @@ def _without_weights(model: onnx_ir.Model, names: dict[str, str]) -> bytes:
     optimizer.optimize_ir(model, should_fold=should_fold)
     for name, value in initializers.items():
         if name in weights and (tensor := value.const_value) is not None:
+            shape = onnx_ir.Shape(tensor.shape.numpy())
             value.const_value = onnx_ir.ExternalTensor(
-                WEIGHTS,
-                0,
-                tensor.nbytes,
-                tensor.dtype,
-                shape=onnx_ir.Shape(tensor.shape.numpy()),
-                name=name,
+                WEIGHTS, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
             )
     proto: Any = onnx_ir.to_proto(model)
     del proto.graph.value_info[:], proto.metadata_props[:], proto.graph.metadata_props[:]

@@ -8,7 +8,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -125,24 +125,19 @@ def remove_folder(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def json_bytes(document: Any) -> bytes:
+def json_bytes(document: Any, indent: int | None = 1) -> bytes:
     """Return a document as an indented JSON file; lone surrogates are escaped.
 
     Raises:
         ValueError: It holds NaN or an infinity, which JSON has no form for.
     """
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent)
     return (text + "\n").encode(errors="backslashreplace")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """Return a row as one line of a JSON lines file; lone surrogates are escaped.
-
-    Raises:
-        ValueError: It holds NaN or an infinity, which JSON has no form for.
-    """
-    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode(errors="backslashreplace")
+    """Return a row as one line of a JSON lines file, see `json_bytes`."""
+    return json_bytes(row, indent=None)
 
 
 # Reading
@@ -190,37 +185,31 @@ def read_jsonl(
     rows: list[Row] = []
     bad: list[BadRow] = []
     seen: set[Any] = set()
-    for number, line in enumerate(_lines(path, expected), start=1):
-        if not line.strip():
-            continue
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist or is not a file; give {expected}")
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; give {expected}") from error
+    for number, line in enumerate(lines, start=1):
         try:
-            row = parse(parse_object(line), number)
-            if row is not None and unique is not None:
-                key = getattr(row, unique)
-                if key in seen:
-                    raise ValueError(f"{unique} {key!r} appears twice")
-                seen.add(key)
+            row = parse(parse_object(line), number) if line.strip() else None
+            if row is None:
+                continue
+            if unique and (key := getattr(row, unique)) in seen:
+                raise ValueError(f"{unique} {key!r} appears twice")
         except ValueError as error:
             bad.append(BadRow(number, str(error)))
-        else:
-            if row is not None:
-                rows.append(row)
+            continue
+        if unique:
+            seen.add(key)
+        rows.append(row)
     if bad and not (skip_bad and rows):
         more = f" ({len(bad) - 1} more bad rows follow)" if bad[1:] else ""
         raise ValueError(f"{path}:{bad[0].line}: {bad[0].reason}{more}{remedy}")
     if not rows:
         raise ValueError(f"{path} has no usable rows; give {expected}")
     return rows, bad
-
-
-def _lines(path: Path, expected: str) -> Iterable[bytes]:
-    try:
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist or is not a file; give {expected}")
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; give {expected}") from error
-    return content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
 
 
 def parse_object(line: bytes | str) -> dict[str, Any]:

@@ -155,7 +155,11 @@ def check(graph: bytes, weights: Weights) -> None:
     names = {(node.domain, node.op_type) for node in model.graph.node}
     if not names:
         raise ValueError("the graph is damaged: it is empty")
-    others = sorted(f"{d}::{o}".removeprefix("::") for d, o in names if not _is_allowed(d, o))
+    others = sorted(
+        f"{domain}::{name}".removeprefix("::")
+        for domain, name in names
+        if domain not in ("", "ai.onnx") or name not in OPERATORS
+    )
     if others:
         raise ValueError(f"the graph has the operator {others[0]!r}, which hopgate does not run")
     attributes = [each for node in model.graph.node for each in node.attribute]
@@ -163,15 +167,12 @@ def check(graph: bytes, weights: Weights) -> None:
         raise ValueError("the graph has another graph within, which hopgate does not run")
     constants = [tensor for each in attributes for tensor in (*each.t, *each.tensors)]
     sparse = any(each.sparse_tensor or each.sparse_tensors for each in attributes)
-    if (
-        model.graph.sparse_initializer
-        or sparse
-        or any(map(_is_elsewhere, constants))
-        or any(
-            each.name not in weights or _locations(each) != {WEIGHTS}
-            for each in filter(_is_elsewhere, model.graph.initializer)
-        )
-    ):
+    given = [
+        each.name in weights and _locations(each) == {WEIGHTS}
+        for each in filter(_is_elsewhere, model.graph.initializer)
+    ]
+    known = all(given) and not any(map(_is_elsewhere, constants))
+    if sparse or model.graph.sparse_initializer or not known:
         raise ValueError("the graph takes a weight from elsewhere, which hopgate does not read")
 
 
@@ -181,10 +182,6 @@ def _is_elsewhere(tensor: Any) -> bool:
 
 def _locations(tensor: Any) -> set[str]:
     return {entry.value for entry in tensor.external_data if entry.key == "location"}
-
-
-def _is_allowed(domain: str, operator: str) -> bool:
-    return domain in ("", "ai.onnx") and operator in OPERATORS
 
 
 _FIELDS = {

@@ -128,28 +128,26 @@ def _running() -> tuple[threading.Thread, asyncio.AbstractEventLoop]:
     global _background
     with _lock:
         if _background is None or not _background[0].is_alive():
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="hopgate", daemon=True)
+            started = Future[asyncio.AbstractEventLoop]()
+            thread = threading.Thread(
+                target=_run_loop, args=(started,), name="hopgate", daemon=True
+            )
             thread.start()
-            _background = thread, loop
-            atexit.register(_end_loop, thread, loop)
+            _background = thread, started.result()
+            atexit.register(_end_loop, *_background)
         return _background
 
 
+def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner() as runner:  # which closes the connections that belong to the loop
+        started.set_result(runner.get_loop())
+        runner.get_loop().run_forever()
+
+
 def _end_loop(thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> None:
-    """End the loop, which closes the connections that belong to it."""
     if thread.is_alive():
-        closing = asyncio.run_coroutine_threadsafe(_close(), loop)
-        with suppress(TimeoutError):
-            closing.result(EXIT_SECONDS)
-
-
-async def _close() -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(EXIT_SECONDS)
 
 
 # The end

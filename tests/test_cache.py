@@ -55,14 +55,6 @@ def test_two_keys_load_in_parallel() -> None:
         assert list(found) == ["a", "b"]
 
 
-def test_keys_and_caches_are_separate() -> None:
-    cache, other = Cache[str](), Cache[str]()
-    assert cache.get("a", lambda: "1") == "1"
-    assert cache.get("b", lambda: "2") == "2"
-    assert other.get("a", lambda: "3") == "3"
-    assert cache.get("a", lambda: "4") == "1"
-
-
 @pytest.mark.parametrize("change", ["content", "time", "replacement", "removal"])
 def test_a_value_is_loaded_again_when_its_file_changes(file: Path, change: str) -> None:
     cache, loads = Cache[str](), list[str]()
@@ -83,14 +75,6 @@ def test_a_value_is_loaded_again_when_its_file_changes(file: Path, change: str) 
         file.unlink()
     for _ in range(2):
         assert cache.get("key", counted(loads), [file]) == "load 2"
-
-
-def test_a_file_that_appears_makes_a_value_stale(tmp_path: Path) -> None:
-    cache, loads = Cache[str](), list[str]()
-    file = tmp_path / "file"
-    cache.get("key", counted(loads), [file])
-    file.touch()
-    assert cache.get("key", counted(loads), [file]) == "load 2"
 
 
 def test_a_file_that_changes_while_it_is_loaded_is_loaded_again(file: Path) -> None:
@@ -115,30 +99,3 @@ def test_a_failed_load_is_raised_and_tried_again() -> None:
         with pytest.raises(RuntimeError, match="broken"):
             cache.get("key", fail)
     assert cache.get("key", lambda: "loaded") == "loaded"
-
-
-def test_a_failed_load_does_not_block_waiting_threads() -> None:
-    cache = Cache[str]()
-    loading, release = threading.Event(), threading.Event()
-
-    def fail() -> str:
-        loading.set()
-        release.wait(TIMEOUT)
-        raise RuntimeError("broken")
-
-    with ThreadPoolExecutor(2) as pool:
-        failing = pool.submit(cache.get, "key", fail)
-        assert loading.wait(TIMEOUT)
-        waiting = pool.submit(cache.get, "key", lambda: "loaded")
-        release.set()
-        assert waiting.result(TIMEOUT) == "loaded"
-        with pytest.raises(RuntimeError, match="broken"):
-            failing.result(TIMEOUT)
-
-
-def test_a_stale_value_is_not_returned_if_loading_it_again_fails(file: Path) -> None:
-    cache = Cache[str]()
-    cache.get("key", file.read_text, [file])
-    file.unlink()
-    with pytest.raises(FileNotFoundError):
-        cache.get("key", file.read_text, [file])

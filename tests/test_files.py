@@ -55,11 +55,6 @@ def test_rows_are_read_with_their_line_numbers(path: Path, end: bytes) -> None:
     assert read(path) == ([Item("a", 1), Item("ä", 5)], [])
 
 
-def test_unicode_line_separators_inside_a_text_do_not_end_a_line(path: Path) -> None:
-    path.write_text('{"id": "a\u2028b\u0085c"}', encoding="utf-8")
-    assert read(path) == ([Item("a\u2028b\u0085c", 1)], [])
-
-
 BAD_LINES: list[tuple[bytes, str]] = [
     (b"{", r"not JSON \(Expecting property name .* at column 2\)"),
     (b'{"id": "a"} x', r"not JSON \(Extra data at column 13\)"),
@@ -93,11 +88,6 @@ def test_bad_lines_can_be_collected(path: Path) -> None:
     assert bad == [BadRow(2, "not a JSON object"), BadRow(4, "id 'a' appears twice")]
 
 
-def test_ids_may_repeat_unless_they_must_be_unique(path: Path) -> None:
-    path.write_bytes(b'{"id": "a"}\n{"id": "a"}\n')
-    assert len(read(path)[0]) == 2
-
-
 @pytest.mark.parametrize("content", [b"", b"\n \n", b'{"skip": true}\n'])
 def test_a_file_without_rows_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -105,24 +95,11 @@ def test_a_file_without_rows_is_refused(path: Path, content: bytes) -> None:
         read(path)
 
 
-def test_a_file_of_bad_rows_alone_is_refused(path: Path) -> None:
-    path.write_bytes(b"[]\n{\n")
-    with pytest.raises(
-        ValueError, match=r"items.jsonl:1: not a JSON object \(1 more bad rows follow\)"
-    ):
-        read(path, skip_bad=True)
-
-
 @pytest.mark.parametrize("name", ["missing.jsonl", ".", "items.jsonl/below", "nul\0"])
 def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path, path: Path, name: str) -> None:
     path.touch()
     with pytest.raises(ValueError, match="does not exist or is not a file; give a file of items"):
         read(tmp_path / name)
-
-
-def test_a_name_the_system_refuses_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be read: File name too long; give a file of it"):
-        read(tmp_path / ("x" * 300))
 
 
 def test_an_unreadable_file_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +182,6 @@ def test_a_file_that_cannot_be_replaced_leaves_no_partial_one(path: Path) -> Non
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_writing_into_a_missing_folder_is_an_error(path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_atomic(path / "below", b"")
-
-
 def test_content_reaches_the_disk_before_the_file_gets_its_name(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,10 +212,6 @@ def test_any_text_can_be_written_as_json(text: str) -> None:
     assert line.endswith(b"\n")
     for written in (line, json_bytes({"text": text})):
         assert json.loads(written.decode("utf-8")) == {"text": text}
-
-
-def test_a_lone_surrogate_is_escaped_and_other_characters_are_not() -> None:
-    assert json_line({"text": "ä\ud800"}) == '{"text": "ä\\ud800"}\n'.encode()
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

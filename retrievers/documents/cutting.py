@@ -21,31 +21,13 @@ _CHUNK_TO_OVERLAP = 6
 
 _SEPARATORS = [r"\n\n", r"\n", r"\. ", "[。！？．؟।]", " ", ""]
 _LANGUAGES = {
-    "c": ".c .h",
-    "cpp": ".cc .cpp .cxx .hpp",
-    "csharp": ".cs",
-    "elixir": ".ex .exs",
-    "go": ".go",
-    "haskell": ".hs",
-    "java": ".java",
-    "js": ".js .jsx .mjs",
-    "kotlin": ".kt .kts",
-    "latex": ".tex",
-    "lua": ".lua",
-    "php": ".php",
-    "powershell": ".ps1",
-    "proto": ".proto",
-    "python": ".py",
-    "r": ".r",
-    "ruby": ".rb",
-    "rust": ".rs",
-    "scala": ".scala",
-    "sol": ".sol",
-    "swift": ".swift",
-    "ts": ".ts .tsx",
-    "": ".bash .m .pl .sh .sql",
-}
-"""Suffixes by the language in langchain-text-splitters; it knows no language for the last."""
+    "": ".bash .m .pl .sh .sql", "c": ".c .h", "cpp": ".cc .cpp .cxx .hpp", "csharp": ".cs",
+    "elixir": ".ex .exs", "go": ".go", "haskell": ".hs", "java": ".java", "js": ".js .jsx .mjs",
+    "kotlin": ".kt .kts", "latex": ".tex", "lua": ".lua", "php": ".php", "powershell": ".ps1",
+    "proto": ".proto", "python": ".py", "r": ".r", "ruby": ".rb", "rust": ".rs", "scala": ".scala",
+    "sol": ".sol", "swift": ".swift", "ts": ".ts .tsx",
+}  # fmt: skip
+"""Suffixes by the language in langchain-text-splitters; it knows no language for the first."""
 CODE = {suffix: name for name, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
 
 
