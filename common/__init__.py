@@ -1,4 +1,4 @@
-"""What the other packages share: files, the cache, threads, workers, networks, strategy names.
+"""Shared by the other packages: files, the cache, threads, workers, networks, strategy names.
 
 It imports no other hopgate package.
 """

@@ -1,4 +1,4 @@
-"""Calls that arrive together run as one: a batch is cheaper than as many single calls."""
+"""Runs calls that arrive together as one batch, which is cheaper than single calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Batcher(Generic[Key, Item, Result]):
 
     Args:
         run: Returns the results of some items with the same key, in their order.
-        group: Returns what the calls of a key share their threads with; by default, all others.
+        group: Names a key's group, whose calls share threads; by default there is one group.
     """
 
     def __init__(

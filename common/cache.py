@@ -1,4 +1,4 @@
-"""A process-wide cache for what is slow to load: routers, encoders, indexes, question pools."""
+"""A process-wide cache for slow loads: routers, encoders, indexes, question pools."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -29,7 +29,7 @@ class Cache(Generic[Value]):
         Args:
             key: Identifies the value: its settings and where it comes from.
             load: Loads the value; its errors are raised.
-            files: What the value is loaded from.
+            files: The files that the value is loaded from.
         """
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())

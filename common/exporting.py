@@ -33,7 +33,7 @@ def export(module: nn.Module, names: dict[str, str], vocabulary: int, longest: i
         longest: Maximum number of tokens of a text.
 
     Raises:
-        RuntimeError: The graph does not give what the module gives, for some size of a batch.
+        RuntimeError: The graph's output differs from the module's, for some size of a batch.
     """
     graph = _exported(module, names, longest)
     _check(module, graph, names, vocabulary, longest)

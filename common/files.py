@@ -17,7 +17,7 @@ Row = TypeVar("Row")
 
 MAX_SHOWN_CHARS = 60  # of a bad value in an error message
 _REMOVING_TRIES = 20
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # what a mode allows anyone but the owner
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # the rights of everyone but the owner
 
 
 def home_dir() -> Path:
@@ -58,8 +58,7 @@ def private_folder(folder: Path) -> None:
 def private_file(file: Path) -> None:
     """Create an SQLite file that only its owner can read, or close an existing one to others.
 
-    SQLite gives the mode of this file to those that it writes beside it; if they are there already,
-    they are closed too.
+    SQLite creates its side files with the mode of this one; existing side files are closed too.
 
     Raises:
         OSError: It cannot be created or closed.
@@ -116,7 +115,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 def remove_folder(folder: Path) -> None:
     """Remove a folder in which the thread of a library may still be writing a last file.
 
-    What cannot be removed stays.
+    Files that cannot be removed stay.
     """
     for _ in range(_REMOVING_TRIES):
         shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +147,7 @@ class BadRow(NamedTuple):
 
     Attributes:
         line: Line number, from 1.
-        reason: What is wrong with it.
+        reason: The error.
     """
 
     line: int
@@ -169,8 +168,8 @@ def read_jsonl(
     Args:
         path: The file, UTF-8 with or without a byte order mark. Blank lines are skipped.
         parse: Turns a line's fields and its number into a row, or None to leave the line out. A
-            ValueError from it says what is wrong with the line.
-        expected: What the file should hold; completes "give …" in error messages.
+            ValueError from it describes the error in the line.
+        expected: The expected content; completes "give …" in error messages.
         skip_bad: Collect bad lines instead of refusing the file.
         unique: Name of a row attribute that no two rows may share, such as `id`.
         remedy: End of the error message about a bad line.
@@ -236,7 +235,7 @@ def read_json(path: Path, option: str) -> dict[str, Any]:
 
     Args:
         path: The file, UTF-8 with or without a byte order mark.
-        option: What the file is for, such as `--prices`; starts error messages.
+        option: The option that names the file, such as `--prices`; starts error messages.
 
     Raises:
         ValueError: The file cannot be read or does not hold a JSON object.

@@ -37,7 +37,7 @@ _NAMES = """
     Reshape Shape Slice Softmax Sqrt Squeeze Sub Tanh Transpose Unsqueeze Where
 """
 OPERATORS = frozenset(_NAMES.split())
-"""What a graph may do; none of these reads a file, loops, or runs another graph."""
+"""Allowed operators: none reads a file, loops, or runs another graph."""
 
 
 class Network:

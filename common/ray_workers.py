@@ -1,7 +1,7 @@
-"""Work shared out over the nodes of a Ray cluster, see `hopgate.common.workers`.
+"""Work distributed over the nodes of a Ray cluster, see `hopgate.common.workers`.
 
-What Ray carries is a function's name and MessagePack. But whoever reaches a cluster can run code on
-it, so it belongs in a private network.
+Ray carries only a function's name and MessagePack. But anyone who can reach a cluster can run code
+on it, so keep it in a private network.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RayWorkers(Workers):
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def close(self) -> None:
-        """Disconnect; the cluster drops what it was doing."""
+        """Disconnect; the cluster drops its work."""
         self._closed = True
         super().close()
         self._ray.shutdown()

@@ -1,4 +1,4 @@
-"""Threads: blocking work that may hang, one event loop for callers without one, the process's end.
+"""Threads: blocking work that may hang, an event loop for callers without one, the process's end.
 
 No thread here holds up the end of the process. There is one background event loop for the process,
 because the connections of a chat model belong to an event loop.
@@ -54,7 +54,7 @@ async def in_thread(kind: str, run: Callable[..., Value], *arguments: Any) -> Va
     never return do not block those of another kind.
 
     Args:
-        kind: What the calls share, such as one store.
+        kind: The resource that the calls share, such as one store.
         run: The function.
         *arguments: Its arguments.
     """

@@ -1,4 +1,4 @@
-"""Work shared out over processes on this machine; `ray_workers.py` does the same on a Ray cluster.
+"""Work distributed over processes on this machine; `ray_workers.py` does the same on a Ray cluster.
 
 A piece of work is a function of hopgate, by its name, and one message for it. Messages and results
 are MessagePack; nothing is pickled. A worker that dies costs only the piece that it had.
@@ -25,7 +25,7 @@ from hopgate.common.errors import reason
 from hopgate.common.onnx import threads
 
 TRIES = 3
-"""How often a piece is tried whose worker does not survive."""
+"""How often a piece is tried if its worker dies."""
 _OUT_OF_MEMORY = 3
 """Exit code of a process that needs more memory than it may have."""
 _LENGTH_BYTES = 8
@@ -36,8 +36,8 @@ class Piece(NamedTuple, Generic[About]):
     """Work for one worker.
 
     Attributes:
-        name: What it is, for error messages, such as `reading a.pdf`.
-        message: What the function is called with; MessagePack must have a form for it.
+        name: Its name in error messages, such as `reading a.pdf`.
+        message: The function's argument; MessagePack must be able to encode it.
         about: Returned with the result; it stays in this process.
     """
 
@@ -55,7 +55,7 @@ class OutOfMemory(ProcessLost):
 
 
 class OwnProcess:
-    """A process that does work for this one, one piece at a time, and may die of it.
+    """A process that does one piece of work at a time for this one, and may crash doing so.
 
     It starts with the first request, and again with the first after it died.
 
@@ -76,7 +76,7 @@ class OwnProcess:
 
         Args:
             function: Its name, `module:name`.
-            message: Its argument; MessagePack must have a form for it.
+            message: Its argument; MessagePack must be able to encode it.
             seconds: Maximum time; the process is killed when it is over.
 
         Raises:
@@ -203,13 +203,13 @@ class Workers(ABC):
             piece: The piece.
 
         Returns:
-            What becomes the result. It raises ValueError or RuntimeError for an error of the
-            function, or if no worker survived the piece.
+            The future result. It raises ValueError or RuntimeError if the function did, and
+            RuntimeError if no worker survived the piece.
         """
         return self._waiting.submit(self._done, function, piece)
 
     def map(self, function: str, pieces: Iterable[Piece[About]]) -> Iterator[tuple[About, Any]]:
-        """Hand out pieces and yield what each is about and its result, in the order given.
+        """Hand out pieces and yield each one's `about` and result, in the order given.
 
         At most twice as many are taken as there are workers, so that any number of pieces fit in
         memory.

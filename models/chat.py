@@ -37,14 +37,14 @@ TIMEOUT_SECONDS = 60.0
 MAX_RETRIES = 2  # after time-outs, 408, 409, 429 and 5xx; never after 400 or 401
 GIVE_UP_SECONDS = 200.0  # with all retries, for providers that know no time-out
 LIMIT_FIELDS = ("max_tokens", "max_output_tokens", "num_predict")
-"""What LangChain's models name the maximum length of a reply."""
+"""Names for the maximum length of a reply in LangChain's models."""
 SAMPLING = ("temperature", "top_p", "seed", "reasoning_effort")
 """Fields of LangChain's models that a request may set, and that some models refuse."""
 STOP = "stop"  # refused by some reasoning models too
 MIN_KEY_CHARS = 8  # shorter ones, such as "none", are not secrets
 CHARS_PER_TOKEN = 4  # of English prose, rounded down
 MOST_CHARS_PER_TOKEN = 16
-"""Of any reply, on average: a long word with a token of its own has fewer. What is longer is cut,
+"""Of any reply, on average: a long word with a token of its own has fewer. Longer replies are cut,
 since some endpoints ignore `max_tokens`."""
 MAX_CHARS_WITH_THOUGHTS = 2_000_000  # of a reply before its thoughts are dropped
 MAX_OUTPUT_TOKENS = 128_000
@@ -52,7 +52,7 @@ MAX_OUTPUT_TOKENS = 128_000
 MAX_INPUT_TOKENS = 32_000
 """Of a prompt, for models whose context LangChain does not know."""
 THINKING_TOKENS = 8_000
-"""Room for a reasoning model's thoughts, besides what a reply may have."""
+"""Room for a reasoning model's thoughts, on top of the reply's."""
 TOP_LOGPROBS = 20  # the most that the OpenAI protocol allows
 # Thoughts that an endpoint leaves in the reply; some open the tag in the prompt, unseen.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.IGNORECASE | re.DOTALL)
@@ -76,7 +76,7 @@ class OnlyThoughts(ModelError):
 
 @dataclass
 class Learned:
-    """What calls have shown of a model; its copies share it.
+    """Facts learnt about a model from its calls; copies of the model share them.
 
     Attributes:
         refused: Names of sampling fields that the endpoint refuses, perhaps `stop` among them.
@@ -136,7 +136,7 @@ class ChatModel:
         evidence_chars: Maximum characters of passage text in one prompt.
         prompt_chars: The operator's limit for the characters of one prompt; None: no limit.
         output_tokens: Maximum tokens of a reply that has no other limit; None: the endpoint's.
-        learned: What calls have shown of it.
+        learned: Facts learnt about it from its calls.
     """
 
     name: str
@@ -500,7 +500,7 @@ def _configured(
 ) -> tuple["BaseChatModel", dict[str, Any]]:
     """Return a client with this limit and sampling, and the options of its calls.
 
-    Providers differ in what a call may set, but each has a field for it.
+    Providers differ in the options that a call may set, but each client has a field for them.
     """
     changes = {name: value for name, value in sampling.items() if _takes(model, name)}
     changes |= dict.fromkeys(model.learned.refused - {STOP})
@@ -597,7 +597,7 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
 
 
 def _malformed(model: ChatModel, error: Exception) -> str | None:
-    """Return what is wrong with a reply that the client could not read."""
+    """Return why the client could not read a reply."""
     unread = IndexError | KeyError | TypeError | AttributeError
     if _is_openai(model) and isinstance(error, json.JSONDecodeError):
         return "its reply is not JSON, or was cut short"

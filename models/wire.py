@@ -1,4 +1,4 @@
-"""How much of one reply is read from an OpenAI-compatible endpoint, which may send without end.
+"""Limits how much of a reply is read from an OpenAI-compatible endpoint, which may never stop.
 
 Imports openai, so it is imported when the first model is loaded.
 """
@@ -13,13 +13,13 @@ from typing import Any
 from openai import DefaultAioHttpClient, OpenAIError
 
 HEADROOM_BYTES = 2 * 2**20
-"""What any reply may have besides its tokens: an error as a web page, sources, content filters."""
+"""Allowance for any reply besides its tokens: an error as a web page, sources, content filters."""
 TOKEN_BYTES = 2 * 2**10
 """Of a token: a streamed chunk with Azure's content filters has 700 bytes and 10 objects."""
 LOGPROBS_BYTES = 8 * 2**10
 """More for the 20 likeliest tokens and their own: each is an object and a list, of 90 bytes."""
 ITEM_BYTES = 128
-"""What an object or a list counts besides its text, because reading it takes much longer: the
+"""Counted for an object or a list besides its text, because parsing it takes much longer: the
 openai package (3.54) took 35 µs for an empty one in `choices`, on one core."""
 
 PIECE_BYTES = 4 * 2**10
@@ -35,15 +35,8 @@ class ReplyTooLong(OpenAIError):
     """
 
 
-class _Allowance:
-    """How much may be read of one reply, and the tokens that it comes from."""
-
-    def __init__(self, tokens: int, logprobs: bool) -> None:
-        self.tokens = tokens
-        self.size = HEADROOM_BYTES + tokens * (TOKEN_BYTES + LOGPROBS_BYTES * logprobs)
-
-
-_allowed: ContextVar[_Allowance | None] = ContextVar("allowed", default=None)
+_allowed: ContextVar[tuple[int, int]] = ContextVar("allowed", default=(0, HEADROOM_BYTES))
+"""Maximum tokens of a reply, and the bytes that may be read of it."""
 
 
 @contextmanager
@@ -54,7 +47,8 @@ def allowing(tokens: int, *, logprobs: bool) -> Iterator[None]:
         tokens: Maximum tokens of a reply, with a reasoning model's thoughts.
         logprobs: Whether they come with the likeliest tokens at each position.
     """
-    token = _allowed.set(_Allowance(tokens, logprobs))
+    size = HEADROOM_BYTES + tokens * (TOKEN_BYTES + LOGPROBS_BYTES * logprobs)
+    token = _allowed.set((tokens, size))
     try:
         yield
     finally:
@@ -72,7 +66,7 @@ def client(**options: Any) -> DefaultAioHttpClient:
 async def _bound(response: Any) -> None:
     """Count the bytes of a response as they arrive and after decompression.
 
-    What arrives may decompress to nothing, without end.
+    An endless stream may decompress to nothing.
     """
     codings = response.headers.get_list("content-encoding", split_commas=True)
     if len(codings) > 1:  # a few kilobytes could be gigabytes between two of them
@@ -88,17 +82,17 @@ def _weight(part: bytes) -> int:
 def _counted(
     response: Any, read: Callable[..., AsyncGenerator[bytes, None]], weigh: Callable[[bytes], int]
 ) -> Callable[..., AsyncGenerator[bytes, None]]:
-    allowed = _allowed.get() or _Allowance(0, logprobs=False)
+    tokens, most = _allowed.get()
 
     async def parts(*options: Any, **named: Any) -> AsyncGenerator[bytes, None]:
         size = 0
         async with aclosing(read(*options, **named)) as given:
             async for part in given:
                 size += weigh(part)
-                if size > allowed.size:
+                if size > most:
                     raise ReplyTooLong(
                         f"its reply has HTTP status {response.status_code} and is far longer than "
-                        f"{allowed.tokens} tokens can be, so it was not read to its end"
+                        f"{tokens} tokens can be, so it was not read to its end"
                     )
                 for start in range(0, len(part), PIECE_BYTES):
                     yield part[start : start + PIECE_BYTES]

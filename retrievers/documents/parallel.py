@@ -24,9 +24,9 @@ def encode_with(
     """Encode batches of passages; yield each with its vectors, in the order given.
 
     Args:
-        workers: Who encodes. Each loads the encoder by its name.
+        workers: The workers. Each loads the encoder by its name.
         encoder: The encoder.
-        batches: What is encoded at a time.
+        batches: The passages, in batches that are encoded together.
 
     Raises:
         RuntimeError: A worker cannot load the encoder, or has another one under this name.

@@ -56,7 +56,7 @@ ReadProgress = Callable[[int, int], None]
 
 @dataclass
 class ReadReport:
-    """What became of the files, filled while they are read.
+    """The outcome of reading files, filled while they are read.
 
     Attributes:
         files: Number of files with passages.
@@ -143,19 +143,18 @@ def read_files(
     progress: ReadProgress | None = None,
     workers: Workers | None = None,
 ) -> Iterator[FilePassages]:
-    """Read files one by one; the passages of .csv and .jsonl files are not held in memory.
+    """Read files one by one; passages of .csv and .jsonl files are streamed.
 
-    Those are read in this process even with workers: cutting their rows takes little time beside
-    encoding them.
+    Workers do not read those: cutting rows takes little time compared with encoding them.
 
     Args:
         found: The files, from `find_files`.
         report: Filled on the way; call its `check` after the last file.
         progress: Called at the start and after each file.
-        workers: Who reads; None for this process. The results are the same.
+        workers: Read the files in place of this process, with the same results.
 
     Yields:
-        Every file in order, with its passages, those that cannot be read too.
+        Every file in order with its passages, unreadable ones included.
     """
     report.skipped.extend(found.skipped)
     report.ignored.extend(found.ignored)
@@ -179,7 +178,7 @@ def read_files(
 
 
 def read_file(file: Path, source: str, parser: OwnProcess, report: ReadReport) -> FilePassages:
-    """Read one file, by `parser` if its kind needs that; what cannot be read is reported."""
+    """Read one file, by `parser` if its kind needs that; errors go to the report."""
     stamp = stamp_of(file)
     before = len(report.skipped)
     passages = _reported(file, _passages(file, source, parser, report), report)
@@ -260,7 +259,7 @@ _TEXTS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
 
 
 def _is_sent(file: Path, workers: Workers) -> bool:
-    """Return whether a worker reads a file; this process reports on those that nobody can read."""
+    """Return whether a worker reads a file; unreadable files are reported by this process."""
     if file.suffix.lower() in ROWS or not os.access(file, os.R_OK):
         return False
     return workers.share_files or file.stat().st_size <= MAX_SENT_BYTES

@@ -138,14 +138,14 @@ class VectorFile:
 def checked_vectors(
     files: Sequence[VectorFile], encoder: Encoder, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[list[Passage], Vectors]]:
-    """Yield what files hold, after checks that their vectors are those of an encoder.
+    """Yield the contents of files, after checking that an encoder made their vectors.
 
     Every vector must have the encoder's dimension and, if it normalises, length 1. Some passages
     are encoded again.
 
     Args:
         files: The files.
-        encoder: What the vectors should come from.
+        encoder: The encoder that should have made the vectors.
         progress: Called with the rows read and their total.
 
     Raises:
@@ -183,6 +183,6 @@ def _difference(
         return None
     text = passages[int(at[apart][0])]["text"]
     return (
-        f"has {apart.sum()} of {len(at)} vectors that are not those that encoder {encoder.name} "
+        f"has {apart.sum()} of {len(at)} vectors that differ from those encoder {encoder.name} "
         f"makes of title and text, for example of {shown(text)}"
     )
