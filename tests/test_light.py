@@ -147,13 +147,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, one_body in (("blending", False), ("older", True)):
         router = small_router(small_t5(0), small_t5(1), one_body=one_body)
         write(router, folder / name, "", int8=False, overwrite=False)
-    encoder = save_contriever(folder / "encoder")
-    build_index([folder / "notes.txt"], folder / "index", encoder=str(encoder))
+    save_contriever(folder / "encoder")
     hops = [{"id": each, "question": f"Question {each}?", "label": each} for each in ("B", "C")]
     gated = [{"question": f"{answer}?", "answer": answer} for answer in ("Yes", "No")]
     groups = [{"id": "1", "questions": ["Who?", "Which one?"]}]
     return {
-        **{name: folder / name for name in ("blending", "older", "encoder", "index", "out")},
+        **{name: folder / name for name in ("blending", "older", "encoder", "out")},
         "text": folder / "notes.txt",
         "cross": save_cross_encoder(folder / "cross"),
         "labels": write_labels(folder / "labels.jsonl"),
@@ -170,7 +169,6 @@ ASKING = "--model openai:fake --out {out}"
 SENTENCES = "needs sentence_transformers"
 NEEDS = [
     ("index build {text} --out {out} --encoder {encoder}", LEARNING, f"{{encoder}} {SENTENCES}"),
-    ("search ferry --index {index} --mode dense", LEARNING, SENTENCES),
     ("search ferry --mode bm25 --rerank {cross}", LEARNING, f"cross-encoder {{cross}} {SENTENCES}"),
     ("route Who? --router {blending}", LEARNING, "needs torch"),
     ("route Who? --router {older}", LEARNING, "needs torch"),
@@ -202,6 +200,14 @@ def test_what_needs_the_extra_names_it_in_one_line(
     one_line(ran, 1, message.format(**places), "pip install 'hopgate[train]'")
     assert not places["out"].exists()
     assert fake.requests == []
+
+
+def test_an_index_of_another_encoder_cannot_be_searched_without_the_extra(
+    command: Callable[..., tuple[Ran, set[str]]], places: dict[str, Path], tmp_path: Path
+) -> None:
+    build_index([places["text"]], tmp_path, encoder=str(places["encoder"]))
+    ran, _ = command("search", "ferry", "--index", tmp_path, "--mode", "dense", absent=TRAIN)
+    one_line(ran, 1, "needs sentence_transformers", "pip install 'hopgate[train]'")
 
 
 def test_a_router_trained_in_one_pass_routes_without_the_extra(
