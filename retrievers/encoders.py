@@ -90,7 +90,6 @@ class Model(Protocol):
             queries: Whether they are queries, and not passages.
             progress: Called with the number of texts done.
         """
-        ...
 
 
 class MiniLM:
@@ -272,16 +271,12 @@ def _hub_repo(name: str) -> str:
 
 
 def _source(name: str, folder: Path) -> EncoderSource:
-    return EncoderSource(name, folder, _fingerprint(folder))
-
-
-def _fingerprint(folder: Path) -> str:
     files = sorted(folder.rglob("*.safetensors"))
     if not files:
         raise ValueError(
             f"encoder folder {folder} has no .safetensors file: save its weights as safetensors"
         )
-    return _fingerprints.get(folder, lambda: _hash(files), files)
+    return EncoderSource(name, folder, _fingerprints.get(folder, lambda: _hash(files), files))
 
 
 def _hash(files: Sequence[Path]) -> str:
@@ -289,8 +284,7 @@ def _hash(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as handle:
-            while block := handle.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(handle, lambda: digest)
     return digest.hexdigest()
 
 

@@ -97,11 +97,12 @@ def open_source(
         from hopgate.retrievers.web import open_web
 
         found = _web_searches.get(name, lambda: open_web(name))
-    else:
+    elif engine:
         from hopgate.retrievers.stores.searching import load_store
 
-        index = load_store(name) if engine else load_index(index_path(name))
-        found = filtered(InMode(index, chosen), wanted)
+        found = filtered(InMode(load_store(name), chosen), wanted)
+    else:
+        found = filtered(InMode(load_index(index_path(name)), chosen), wanted)
     if not rerank:
         return found
     from hopgate.retrievers.rerank import Reranked, load_reranker

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -169,25 +168,6 @@ def test_an_encoder_is_loaded_again_when_its_files_change(
     assert again is not first
     assert again.fingerprint != first.fingerprint
     assert not np.allclose(again.encode_queries(TEXTS), first.encode_queries(TEXTS), atol=1e-3)
-
-
-def test_an_encoder_loads_once_for_all_threads(
-    tiny_contriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = tmp_path / "encoder"
-    link.symlink_to(tiny_contriever)
-    loads: list[str] = []
-    real = encoders._load_model
-
-    def counted(source: encoders.EncoderSource) -> encoders.Model:
-        loads.append(source.name)
-        return real(source)
-
-    monkeypatch.setattr(encoders, "_load_model", counted)
-    with ThreadPoolExecutor(8) as pool:
-        loaded = list(pool.map(lambda _: load_encoder(str(link)), range(8)))
-    assert len(loads) == 1
-    assert all(encoder is loaded[0] for encoder in loaded)
 
 
 def test_loading_an_encoder_writes_nothing_on_the_terminal(

@@ -291,12 +291,12 @@ def store_identity(name: Path | str) -> str:
         return str(name)
 
 
-def foreign_filter(wanted: Filter, fields: Sequence[str] = ("source", "section")) -> Filter:
+def foreign_filter(wanted: Filter) -> Filter:
     """Return the part of a filter that engines apply to LangChain's documents.
 
     Whatever they return is compared with the whole filter afterwards.
     """
-    return tuple(each for each in wanted if each[0] in fields)
+    return tuple(each for each in wanted if each[0] in ("source", "section"))
 
 
 def split_patterns(name: str, values: Sequence[str]) -> tuple[list[str], list[str]]:
