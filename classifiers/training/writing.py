@@ -100,6 +100,16 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
         (folder / CARD).write_text(card, encoding="utf-8")
 
 
+def model_card(template: str, values: Mapping[str, Any], notes: str, before: str = "") -> str:
+    """Return a model card: the card before, a filled template of this folder, and notes."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    options: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    page = Environment(loader=loader, **options).get_template(template).render(values)
+    return "\n\n".join(filter(None, (before.rstrip(), page.strip(), notes.strip()))) + "\n"
+
+
 def check_free(out: Path, overwrite: bool) -> None:
     """Check that a router's folder can be written to `out`.
 
