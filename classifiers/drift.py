@@ -11,7 +11,7 @@ than bins, times 1/n + 1/m (Yurdakul, Statistical Properties of Population Stabi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,9 @@ class Summary:
             ValueError: They do not.
         """
         for name in SCORES:
-            cuts, counts = self.cuts[name], self.counts[name]
+            cuts, counts = self.cuts.get(name, ()), self.counts.get(name, ())
             if len(counts) != len(cuts) + 1 or list(cuts) != sorted(set(cuts)):
                 raise ValueError(f"the bins of {name!r} do not fit their counts")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields in plain JSON types."""
-        return asdict(self)
 
 
 def summarise(

@@ -191,7 +191,7 @@ def test_a_graph_without_a_hash_is_refused(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     del manifest["sha256"]["features.onnx"]
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(RuntimeError, match="damaged: files without a hash"):
+    with pytest.raises(RuntimeError, match=r"features\.onnx was altered"):
         Router.load(folder)
 
 
@@ -295,10 +295,9 @@ def test_an_intact_folder_is_hashed_again_only_after_a_change(
 
     monkeypatch.setattr(checkpoint, "sha256", counted)
     manifest = verify(folder)
-    assert sorted(hashed) == sorted(manifest["sha256"])
-    manifest["config"] = "changed by the caller"
-    assert verify(str(folder)) == json.loads((folder / MANIFEST).read_text())
-    assert sorted(hashed) == sorted(manifest["sha256"])
+    assert sorted(hashed) == sorted(manifest.sha256)
+    assert verify(str(folder)) is manifest
+    assert sorted(hashed) == sorted(manifest.sha256)
     content = bytearray((folder / "cost-flan-t5-xl.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "cost-flan-t5-xl.safetensors").write_bytes(content)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,6 @@ from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, 
 from ships import CORRECT, answers_some, count_rows, prompted, read_rows, ship, write_rows
 
 from hopgate.classifiers.labels import read_labels
-from hopgate.common.strategies import STRATEGIES
-from hopgate.evaluation.learning.labelling import Judging, LabelFile, answer_id
 from hopgate.evaluation.measuring.datasets import read_examples
 from hopgate.nodes.prompts.demonstrations import read_pool
 
@@ -332,28 +329,6 @@ def test_a_damaged_answer_is_named(label: Callable[..., Ran], fake: FakeOpenAI, 
     count = len(fake.requests)
     one_line(label(), 2, f"{kept}:4", "'known'", "--overwrite")
     assert len(fake.requests) == count
-
-
-def test_a_full_disk_leaves_no_part_of_a_row(out: Path, data: Path) -> None:
-    examples, _ = read_examples(data)
-    labels = LabelFile(out, examples, Judging("em"))
-    labels.update({})
-    answers = {answer_id(examples[0], each): answered() for each in STRATEGIES}
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(RuntimeError, match=f"{out} cannot be written to"):
-            labels.update(answers)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert out.read_bytes() == b""
-    labels.update(answers)
-    assert len(read_rows(out)) == len(labels.rows) == 1
-
-
-def answered() -> dict[str, Any]:
-    numbers = dict.fromkeys(("retrieval_steps", "llm_calls", "prompt_tokens", "ms"), 1)
-    return numbers | {"completion_tokens": 1, "known": True, "em": True, "prediction": "x" * 100}
 
 
 def test_another_server_is_another_model(

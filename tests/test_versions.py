@@ -186,12 +186,12 @@ def test_a_router_without_versions_has_no_way_back(router: Path) -> None:
     assert not versions_of(router).exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+@pytest.mark.parametrize("text", ["{", "[]"])
 def test_a_damaged_note_of_a_version_is_named(router: Path, candidate: Path, text: str) -> None:
     versions.put(candidate, router)
     note = versions_of(router) / "2.json"
     note.write_text(text)
-    with pytest.raises(ValueError, match=r"2\.json is damaged.*hopgate promote VERSION --to"):
+    with pytest.raises(ValueError, match=r"the version's note .*2\.json"):
         versions.back(router)
 
 

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "sha256": {name: sha256(folder / name) for name in hashed},
             "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
             "alphas": checkpoint.alphas,
-            "known": {name: each.as_json() for name, each in checkpoint.known.items()},
+            "known": {name: asdict(each) for name, each in checkpoint.known.items()},
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_bytes(json_bytes(manifest))

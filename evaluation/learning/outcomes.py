@@ -12,13 +12,13 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from hopgate.classifiers.labels import LABEL_FILE, LabelRow, label_row
+from hopgate.common.errors import explain
 from hopgate.common.files import read_jsonl
 from hopgate.common.strategies import FLARE_NAMES, FlareName
 from hopgate.evaluation.learning.verdicts import HeldOut
 from hopgate.evaluation.measuring.datasets import question_id
 from hopgate.evaluation.measuring.replay import MEAN_MULTI_STEPS, MULTI_STEPS, Recorded
 from hopgate.nodes.answers.reading import read_answer
-from hopgate.nodes.run.context import explain
 from hopgate.nodes.texts.text import normalise
 
 SHARE_HELD_OUT = 0.3
