@@ -162,7 +162,6 @@ def test_what_cannot_be_harvested_is_one_line_and_writes_nothing(
         (2, store, ["--sample", "0"], ["--sample"]),
         (2, "http://", [], ["the source is not the address of a server; write http://HOST:PORT"]),
         (2, "host=db user=app password=hunter2", [], ["host is not a source", "postgresql://"]),
-        (2, "https://ada:hunter2@[x", [], ["is not the address of a server"]),
         (2, "https://ada:hunter2@h:port", [], ["is not the address of a server"]),
         (1, "postgresql://ada:hunter2@127.0.0.1:9/x", [], ["PostgreSQL does not answer"]),
         (2, "postgresql://ada:hunter2@[h/x", [], ["the PostgreSQL URI cannot be used"]),

@@ -224,7 +224,7 @@ def label_row(
     Returns:
         `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
         if no strategy was correct), with `silver` also `confidence` (see
-        `silver.Verdict`; 1 if the question has accepted answers), `answered`
+        `silver.Judgement`; 1 if the question has accepted answers), `answered`
         (the strategies that did not say "I don't know"), and by the same names: `answers`, `steps`
         (retrievals), `calls` (of the model), `tokens` (`prompt` and `completion`) and `ms`.
     """
