@@ -304,7 +304,7 @@ class Sample:
 
 
 def _key(row: Row) -> float:
-    return _even(row["id"]) ** (1 / max(WEIGHTS[signal] for signal in row["signals"]))
+    return float(_even(row["id"]) ** (1 / max(WEIGHTS[signal] for signal in row["signals"])))
 
 
 def _even(name: str) -> float:
