@@ -18,23 +18,23 @@ in single precision, everything else in half precision.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.drift import Summary
 from hopgate.common.cache import Cache
-from hopgate.common.files import sha256
+from hopgate.common.errors import explain
+from hopgate.common.files import read_json, sha256
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,13 +55,32 @@ CARD = "README.md"
 SAVED_ALPHAS = "presets.json"
 CURRENT = "current"
 """The file that names the version in use; see `hopgate.classifiers.versions`."""
-_FIELDS = {
-    *("format", "architecture", "config", "tokenizer"),
-    *("max_tokens", "tensors", "sha256", "training"),
-}
 MAX_TOKENS = 384
 """Maximum length of the published recipe."""
 BUILTIN_FOLDER = Path(__file__).parent / "weights"
+_IN_MEMORY = ("architecture", "config", "training", "dials", "alphas", "known")
+"""What `Checkpoint` takes from the manifest as it is."""
+
+
+class Manifest(BaseModel):
+    """The content of manifest.json.
+
+    Raises:
+        pydantic.ValidationError: A field is missing or wrong.
+    """
+
+    format: int
+    architecture: str
+    config: dict[str, Any]
+    tokenizer: str
+    max_tokens: Literal[384]
+    tensors: dict[str, str]
+    graph: str | None = None
+    sha256: dict[Annotated[str, Field(pattern=r"^[^/\\]+$")], str]
+    training: dict[str, Any]
+    dials: dict[str, Annotated[list[float], AfterValidator(Dial)]] = {}
+    alphas: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    known: dict[str, Summary] = {}
 
 
 def router_folder(router: Path | str) -> Path:
@@ -167,45 +186,42 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
     manifest = _verified(folder)
     parts = {
         part: _read_weights(folder / name)
-        for part, name in manifest["tensors"].items()
+        for part, name in manifest.tensors.items()
         if base or part != BASE
     }
     _check_parts(folder, parts)
-    tokenizer = Tokenizer.from_file(str(folder / manifest["tokenizer"]))
+    tokenizer = Tokenizer.from_file(str(folder / manifest.tokenizer))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(manifest["max_tokens"])
+    tokenizer.enable_truncation(manifest.max_tokens)
+    graph = (folder / manifest.graph).read_bytes() if manifest.graph else None
+    same = manifest.model_copy(deep=True)  # the one in memory is for all callers
     return Checkpoint(
-        architecture=manifest["architecture"],
-        config=manifest["config"],
-        tokenizer=tokenizer,
         parts=parts,
-        training=manifest["training"],
-        graph=(folder / manifest["graph"]).read_bytes() if manifest.get("graph") else None,
-        dials={name: Dial(each) for name, each in manifest.get("dials", {}).items()},
-        alphas=manifest.get("alphas", {}),
-        known={name: Summary(**each) for name, each in manifest.get("known", {}).items()},
+        tokenizer=tokenizer,
+        graph=graph,
+        **{name: getattr(same, name) for name in _IN_MEMORY},
     )
 
 
 def profiles_in(folder: Path | str = BUILTIN_FOLDER) -> tuple[str, ...]:
     """Return the LLMs that a router has cost weights for; raises the errors of `verify`."""
-    return _profiles(verify(folder)["tensors"])
+    return _profiles(verify(folder).tensors)
 
 
 def _profiles(parts: Iterable[str]) -> tuple[str, ...]:
     return tuple(part.removeprefix(COST) for part in parts if part.startswith(COST))
 
 
-_manifests = Cache[dict[str, Any]]()
+_manifests = Cache[Manifest]()
 
 
-def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
+def verify(folder: Path | str = BUILTIN_FOLDER) -> Manifest:
     """Check a router's folder, or `builtin`, against its manifest, without loading the weights.
 
     An intact folder is hashed again only after one of its files has changed.
 
     Returns:
-        The manifest.
+        The manifest, which is not to be changed.
 
     Raises:
         ValueError: The folder is not a router's, or has another format.
@@ -214,22 +230,23 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> dict[str, Any]:
     return _verified(router_folder(folder))
 
 
-def _verified(folder: Path) -> dict[str, Any]:
+def _verified(folder: Path) -> Manifest:
     files = [path for path in folder.iterdir() if _is_weights(path)] if folder.is_dir() else []
-    return deepcopy(_manifests.get(folder, lambda: _verify(folder), sorted(files)))
+    return _manifests.get(folder, lambda: _verify(folder), sorted(files))
 
 
 def _is_weights(path: Path) -> bool:
     return path.suffix == ".safetensors" or path.name in (MANIFEST, TOKENIZER, GRAPH)
 
 
-def _verify(folder: Path) -> dict[str, Any]:
+def _verify(folder: Path) -> Manifest:
     manifest = _read_manifest(folder)
-    for name, expected in manifest["sha256"].items():
+    named = {*manifest.sha256, *manifest.tensors.values(), manifest.tokenizer}
+    for name in sorted(named | ({manifest.graph} if manifest.graph else set())):
         path = folder / name
         if not path.is_file():
             raise RuntimeError(f"{path} is missing; install or train the router again")
-        if sha256(path) != expected:
+        if sha256(path) != manifest.sha256.get(name):
             raise RuntimeError(
                 f"{path} was altered: its SHA-256 is not the manifest's; install it again"
             )
@@ -239,43 +256,26 @@ def _verify(folder: Path) -> dict[str, Any]:
 def is_router(folder: Path) -> bool:
     """Return whether a folder has a router's manifest."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = read_json(folder / MANIFEST, "manifest")
+    except ValueError:
         return False
-    return (
-        isinstance(manifest, dict)
-        and "architecture" in manifest
-        and isinstance(manifest.get("tensors"), dict)
-    )
+    return "architecture" in manifest and isinstance(manifest.get("tensors"), dict)
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} is not a router's folder: it has no {MANIFEST}")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if absent := _FIELDS - manifest.keys():
-            raise ValueError(f"no {min(absent)}")
-        found, hashes = manifest["format"], manifest["sha256"]
-        named = {*manifest["tensors"].values(), manifest["tokenizer"], manifest.get("graph")}
-        unhashed = named - {None} - hashes.keys()
-        if found == FORMAT and manifest["max_tokens"] != MAX_TOKENS:
-            raise ValueError(f"max_tokens is {manifest['max_tokens']!r}, not {MAX_TOKENS}")
-        for weights in manifest.get("dials", {}).values():
-            Dial(weights)  # raises if they are not those of a dial
-        for alpha in manifest.get("alphas", {}).values():
-            if not 0 <= alpha <= 1:
-                raise ValueError(f"α is {alpha!r}")
-        for summary in manifest.get("known", {}).values():
-            Summary(**summary)  # raises if it is none
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise RuntimeError(f"{path} is damaged ({error}); train or install it again") from error
-    if found != FORMAT:
-        raise ValueError(f"{path} has format {found!r}; this version of hopgate reads {FORMAT}")
-    if unhashed or any(Path(name).name != name for name in hashes):
-        raise RuntimeError(f"{path} is damaged: files without a hash, or outside the folder")
-    return dict(manifest)
+        document = read_json(path, "manifest")
+        if document.get("format") == FORMAT:
+            return Manifest.model_validate(document)
+    except ValueError as error:
+        said = explain(error) if isinstance(error, ValidationError) else error
+        raise RuntimeError(f"{path} is damaged ({said}); train or install it again") from error
+    raise ValueError(
+        f"{path} has format {document.get('format')!r}; this version of hopgate reads {FORMAT}"
+    )
 
 
 def _check_parts(folder: Path, parts: Mapping[str, Weights]) -> None:

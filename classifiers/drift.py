@@ -11,21 +11,19 @@ than bins, times 1/n + 1/m (Yurdakul, Statistical Properties of Population Stabi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.classifiers.decision import AlphaRouter, doubts
+from hopgate.classifiers.decision import DEFAULT_ALPHA, AlphaRouter, doubts
 from hopgate.common.strategies import LABELS
 
 SCORES = ("single over none", "multi over single")
 """The logarithms of how much likelier one label is than another at α = 0: with the `utility`
 objective, the gain in the chance of a right answer but for a factor and a constant, so their
 deciles are the same at every α."""
-ALPHA = 0.7
-"""Where labels are counted: the same for all LLMs."""
 MAJOR = 0.25
 """An index above it is a major shift."""
 MOST_DOUBTED = 0.25
@@ -46,7 +44,7 @@ class Summary:
         questions: How many there are, without repetitions.
         cuts: By `SCORES`, what separates the bins of a score, in order.
         counts: By `SCORES`, how many questions are in each bin.
-        labels: The share of each label at `ALPHA`.
+        labels: The share of each label at `DEFAULT_ALPHA`, whatever the LLM's own.
         doubted: The share that the router doubts.
     """
 
@@ -63,13 +61,9 @@ class Summary:
             ValueError: They do not.
         """
         for name in SCORES:
-            cuts, counts = self.cuts[name], self.counts[name]
+            cuts, counts = self.cuts.get(name, ()), self.counts.get(name, ())
             if len(counts) != len(cuts) + 1 or list(cuts) != sorted(set(cuts)):
                 raise ValueError(f"the bins of {name!r} do not fit their counts")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields in plain JSON types."""
-        return asdict(self)
 
 
 def summarise(
@@ -85,7 +79,7 @@ def summarise(
     unique = list(dict.fromkeys(questions))
     at_zero, at_alpha = (
         np.array([[row[label] for label in LABELS] for row in rows])
-        for rows in router.route_alphas(unique, [0, ALPHA])
+        for rows in router.route_alphas(unique, [0, DEFAULT_ALPHA])
     )
     logs = np.log(np.maximum(at_zero, np.finfo(float).tiny))
     scores = dict(zip(SCORES, np.diff(logs, axis=1).T, strict=True))

@@ -48,9 +48,14 @@ class LabelRow(QuestionRow):
     confidence: float = 1.0
 
     @property
+    def right(self) -> tuple[bool, ...]:
+        """Whether each strategy answered it."""
+        return tuple(name in (self.correct or ()) for name in STRATEGIES)
+
+    @property
     def chances(self) -> list[float]:
         """How likely each strategy answered it: the confidence, or 0 if it did not."""
-        return [self.confidence * (name in (self.correct or ())) for name in STRATEGIES]
+        return [self.confidence * right for right in self.right]
 
 
 def read_labels(path: Path) -> list[LabelRow]:
@@ -73,11 +78,10 @@ def read_questions(path: Path) -> list[QuestionRow]:
 
 
 def _question_row(fields: dict[str, Any], _: int) -> QuestionRow:
-    return QuestionRow(
-        id=_text(fields, "id"),
-        question=_text(fields, "question"),
-        dataset=_text(fields, "dataset") if "dataset" in fields else "",
-    )
+    # Unstripped: outcomes are matched, and routed, by the exact question.
+    names = ("id", "question", *(["dataset"] if "dataset" in fields else []))
+    texts = {name: fields[name] for name in names if required_text(fields, name)}
+    return QuestionRow(**{"dataset": "", **texts})
 
 
 def label_row(fields: dict[str, Any], line: int) -> LabelRow:
@@ -87,34 +91,22 @@ def label_row(fields: dict[str, Any], line: int) -> LabelRow:
         ValueError: They are not those of a label row.
     """
     row = _question_row(fields, line)
-    correct = _correct(fields.get("correct"))
-    label = fields.get("label")
-    if label not in LABELS and (label is not None or correct != frozenset()):
+    label, correct = fields.get("label"), _correct(fields.get("correct"))
+    if label not in (LABELS if correct is None else (*LABELS, None)):
         raise ValueError(
             f"label is {label!r}; it must be A, B or C, or null if `correct` is an empty list"
         )
-    if correct and label != (cheapest := LABEL_OF[min(correct, key=STRATEGIES.index)]):
-        raise ValueError(
-            f"label is {label!r}, but the cheapest of `correct` {sorted(fields['correct'])} is "
-            f"{cheapest}"
-        )
-    if label is not None and correct == frozenset():
-        raise ValueError(f"label is {label!r}, but `correct` is empty")
-    confidence = _confidence(fields.get("confidence"))
-    return LabelRow(row.id, row.question, row.dataset, label, correct, confidence)
-
-
-def _confidence(value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (number and 0 <= value <= 1):
-        raise ValueError(f"confidence is {value!r}; it must be a number from 0 to 1")
-    return 1.0 if value is None else float(value)
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-    """Return a text unstripped: outcomes are matched, and routed, by the exact question."""
-    required_text(fields, name)
-    return str(fields[name])
+    if correct is not None:
+        cheapest = next((LABEL_OF[name] for name in STRATEGIES if name in correct), None)
+        if label != cheapest:
+            raise ValueError(
+                f"label is {label!r}, but the cheapest of `correct` {sorted(fields['correct'])} "
+                f"is {cheapest or 'null'}"
+            )
+    confidence = 1.0 if fields.get("confidence") is None else fields["confidence"]
+    if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
+        raise ValueError(f"confidence is {confidence!r}; it must be a number from 0 to 1")
+    return LabelRow(**vars(row), label=label, correct=correct, confidence=float(confidence))
 
 
 def _correct(value: Any) -> frozenset[Strategy] | None:

@@ -62,8 +62,7 @@ def _bare(model: str) -> str:
 def default_alpha(router: Path | str, profile: str, model: str) -> float:
     """Return the α of requests that give none; takes the arguments of `chosen_profile`."""
     chosen = chosen_profile(router, profile, model)
-    alphas: dict[str, float] = verify(router).get("alphas", {})
-    return alphas.get(chosen or "", DEFAULT_ALPHA)
+    return verify(router).alphas.get(chosen or "", DEFAULT_ALPHA)
 
 
 def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:

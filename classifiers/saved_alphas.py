@@ -6,16 +6,26 @@ and dials. It is refused for any other.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
+
 from hopgate.classifiers.checkpoint import MANIFEST, SAVED_ALPHAS, router_folder
-from hopgate.common.files import json_bytes, sha256, write_atomic
+from hopgate.common.errors import explain
+from hopgate.common.files import json_bytes, read_json, sha256, write_atomic
+
+
+class SavedAlpha(BaseModel, extra="allow"):
+    """One setting; it may have other fields too."""
+
+    alpha: FiniteFloat
+    profile: str
+    router_sha256: str
+
 
 _NAME = re.compile(r"(?!(?:nan|inf|infinity)$)[a-z][a-z0-9-]*")
 
@@ -42,7 +52,7 @@ def check_writable(folder: Path | str) -> None:
         RuntimeError: It is not writable.
     """
     folder = router_folder(folder)
-    _fingerprint(folder)
+    sha256(folder / MANIFEST)
     if not os.access(folder, os.W_OK):
         raise _unwritable(folder, "permission denied")
 
@@ -63,8 +73,9 @@ def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> Non
     """
     check_name(name)
     folder = router_folder(folder)
-    weights = _fingerprint(folder)
-    settings = {n: each for n, each in _read(folder).items() if each["router_sha256"] == weights}
+    weights = sha256(folder / MANIFEST)
+    kept = {n: each for n, each in _read(folder).items() if each.router_sha256 == weights}
+    settings = {n: each.model_dump() for n, each in kept.items()}
     settings[name] = {**setting, "router_sha256": weights}
     try:
         write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
@@ -86,7 +97,7 @@ def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> fl
         RuntimeError: The settings are damaged.
     """
     folder = router_folder(folder)
-    weights, settings = _fingerprint(folder), _read(folder)
+    weights, settings = sha256(folder / MANIFEST), _read(folder)
     if name not in settings:
         known = ", ".join(sorted(settings)) or "none yet"
         raise ValueError(
@@ -94,47 +105,28 @@ def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> fl
             f"in {folder} (saved: {known}); `hopgate calibrate --save` adds one"
         )
     setting = settings[name]
-    if profile is not None and setting["profile"] != profile:
+    if profile is not None and setting.profile != profile:
         raise ValueError(
-            f"--alpha {name!r} was calibrated for the profile {setting['profile']}, not for "
-            f"{profile}; give --profile {setting['profile']}, or calibrate for {profile}"
+            f"--alpha {name!r} was calibrated for the profile {setting.profile}, not for "
+            f"{profile}; give --profile {setting.profile}, or calibrate for {profile}"
         )
-    if setting["router_sha256"] != weights:
+    if setting.router_sha256 != weights:
         raise ValueError(
             f"--alpha {name!r} was calibrated before the router in {folder} was trained again or "
             "its dial changed; calibrate again"
         )
-    return float(setting["alpha"])
+    return setting.alpha
 
 
-def _read(folder: Path) -> dict[str, dict[str, Any]]:
+def _read(folder: Path) -> dict[str, SavedAlpha]:
     path = folder / SAVED_ALPHAS
     if not path.exists():
         return {}
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if not all(map(_is_setting, settings.values())):
-            raise ValueError("a setting lacks alpha, profile or router_sha256")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RuntimeError(f"{path} is damaged ({error}); remove it and calibrate again") from error
-    return dict(settings)
-
-
-def _is_setting(setting: Any) -> bool:
-    return (
-        isinstance(setting, dict)
-        and isinstance(setting.get("alpha"), int | float)
-        and math.isfinite(setting["alpha"])
-        and isinstance(setting.get("profile"), str)
-        and isinstance(setting.get("router_sha256"), str)
-    )
-
-
-def _fingerprint(folder: Path) -> str:
-    """Return the manifest's SHA-256, which covers the dials and the hashes of all weights."""
-    if not (folder / MANIFEST).is_file():
-        raise ValueError(f"{folder} is not a router's folder: it has no {MANIFEST}")
-    return sha256(folder / MANIFEST)
+        return TypeAdapter(dict[str, SavedAlpha]).validate_python(read_json(path, "settings"))
+    except ValueError as error:
+        said = explain(error) if isinstance(error, ValidationError) else error
+        raise RuntimeError(f"{path} is damaged ({said}); remove it and calibrate again") from error
 
 
 def _unwritable(folder: Path, reason: str) -> RuntimeError:

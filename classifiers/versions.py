@@ -11,7 +11,6 @@ Versions are never removed.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from hopgate.classifiers.checkpoint import (
     verify,
     versions_of,
 )
-from hopgate.common.files import json_bytes, write_atomic
+from hopgate.common.files import json_bytes, read_json, write_atomic
 
 _LOCK, _NEW = ".lock", ".new"
 
@@ -148,13 +147,7 @@ def _before(versions: Path, number: int | None) -> int | None:
         ValueError: The note about it is damaged.
     """
     about = versions / f"{number}.json"
-    try:
-        before = json.loads(about.read_bytes())["before"] if about.is_file() else None
-    except (LookupError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{about} is damaged; put a version in {versions} in use with `hopgate promote VERSION "
-            "--to`"
-        ) from error
+    before = read_json(about, "the version's note").get("before") if about.is_file() else None
     return before if (versions / str(before)).is_dir() else None
 
 

@@ -1,6 +1,16 @@
 """Error messages: an error's text on one line, and the extra that is missing."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from hopgate.common.files import shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 TRAINING = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
 STATISTICS = ("scipy", "sklearn")
@@ -29,3 +39,20 @@ def require(what: str, *modules: str, extra: str = "train") -> None:
     """
     if missing := [name for name in modules if find_spec(name) is None]:
         raise RuntimeError(f"{what} needs {missing[0]}: pip install 'hopgate[{extra}]'")
+
+
+def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
+    """Return one line that says what is wrong with some settings.
+
+    Args:
+        error: What pydantic raised.
+        named: Returns the name to show for a field.
+    """
+
+    def described(each: ErrorDetails) -> str:
+        name = named(".".join(map(str, each["loc"])) or "context")
+        if each["type"] == "missing":
+            return f"{name} is missing"
+        return f"{name} is {shown(each['input'])}: {each['msg'].removeprefix('Value error, ')}"
+
+    return "; ".join(map(described, error.errors(include_url=False)))

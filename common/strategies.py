@@ -8,6 +8,7 @@ from typing import Literal
 
 Strategy = Literal["none", "single", "multi"]
 Label = Literal["A", "B", "C"]
+FlareName = Literal["zero", "one", "multiple"]
 
 STRATEGIES: tuple[Strategy, ...] = ("none", "single", "multi")
 """Cheapest first."""
@@ -16,6 +17,6 @@ LABELS: tuple[Label, ...] = ("A", "B", "C")
 STRATEGY_OF: dict[Label, Strategy] = dict(zip(LABELS, STRATEGIES, strict=True))
 LABEL_OF: dict[Strategy, Label] = dict(zip(STRATEGIES, LABELS, strict=True))
 
-FLARE_NAMES = ("zero", "one", "multiple")
+FLARE_NAMES: tuple[FlareName, ...] = ("zero", "one", "multiple")
 """What Flare-Aug's label files call `STRATEGIES`, in the same order."""
-FLARE_NAME_OF: dict[Strategy, str] = dict(zip(STRATEGIES, FLARE_NAMES, strict=True))
+FLARE_NAME_OF: dict[Strategy, FlareName] = dict(zip(STRATEGIES, FLARE_NAMES, strict=True))

@@ -13,9 +13,10 @@ from pydantic import Field, StringConstraints, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from hopgate.classifiers.decision import choose
+from hopgate.common.errors import explain
 from hopgate.common.strategies import STRATEGY_OF, Label, Strategy
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.run.context import Context, explain
+from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Citation
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_question, inert

@@ -51,15 +51,6 @@ def test_threads_with_different_alpha_do_not_mix(blended: Checkpoint) -> None:
         np.testing.assert_allclose(as_rows(rows), wanted, atol=1e-5)
 
 
-def test_many_alphas_at_once_give_what_each_gives_alone(blended: Checkpoint) -> None:
-    router = Router(blended)
-    together = router.route_alphas(QUESTIONS, [0.0, 0.3, 1.0])
-    for alpha, rows in zip([0.0, 0.3, 1.0], together, strict=True):
-        np.testing.assert_allclose(
-            as_rows(rows), as_rows(router.route(QUESTIONS, alpha)), atol=1e-6
-        )
-
-
 def test_the_networks_used_last_stay_in_memory(
     blended: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

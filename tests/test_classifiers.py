@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import pytest
 import torch
 
-import hopgate
 from hopgate.classifiers import checkpoint
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST, Checkpoint, read, verify
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
@@ -113,16 +107,6 @@ def test_a_batch_gives_what_each_question_gives_alone(router: Router) -> None:
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
 
 
-def test_threads_with_different_alpha_do_not_mix(router: Router) -> None:
-    alphas = [i / 15 for i in range(16)]
-    expected = [as_rows(router.route(QUESTIONS, alpha)) for alpha in alphas]
-    with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda alpha: router.route(QUESTIONS, alpha), alphas * 2))
-    assert len({str(rows) for rows in expected}) == 16
-    for rows, wanted in zip(found, expected * 2, strict=True):
-        torch.testing.assert_close(as_rows(rows), wanted, atol=1e-4, rtol=0)
-
-
 def test_many_alphas_at_once_give_what_each_gives_alone(router: Router) -> None:
     together = router.route_alphas(QUESTIONS, [0.0, 0.3, 1.0])
     for alpha, rows in zip([0.0, 0.3, 1.0], together, strict=True):
@@ -191,7 +175,7 @@ def test_a_graph_without_a_hash_is_refused(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     del manifest["sha256"]["features.onnx"]
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(RuntimeError, match="damaged: files without a hash"):
+    with pytest.raises(RuntimeError, match=r"features\.onnx was altered"):
         Router.load(folder)
 
 
@@ -270,16 +254,36 @@ def test_weights_of_different_shapes_are_refused(tmp_path: Path) -> None:
         Router.load(tmp_path / "router")
 
 
-def test_damaged_manifest_is_refused(folder: Path) -> None:
-    (folder / MANIFEST).write_text("{")
-    with pytest.raises(RuntimeError, match="damaged"):
-        Router.load(folder)
+EMPTY = {"questions": 1, "cuts": {}, "counts": {}, "labels": {}, "doubted": 0}
 
 
-def test_a_manifest_whose_hashes_are_not_an_object_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        ({"sha256": ["tokenizer.json"]}, "sha256"),
+        ({"sha256": {"../x": ""}}, "sha256"),
+        ({"max_tokens": 512}, "max_tokens"),
+        ({"training": None}, "training"),
+        ({"dials": {"gpt-4o": [0, 0.5]}}, "dials.gpt-4o"),
+        ({"alphas": {"gpt-4o": 2}}, "alphas.gpt-4o"),
+        ({"known": {"gpt-4o": {"questions": 1}}}, "known.gpt-4o"),
+        (
+            {
+                "known": {
+                    "x": {"questions": 1, "cuts": {}, "counts": {}, "labels": {}, "doubted": 0}
+                }
+            },
+            "known.x",
+        ),
+    ],
+)
+def test_a_damaged_manifest_is_refused(folder: Path, edit: dict[str, object], field: str) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(manifest | {"sha256": ["tokenizer.json"]}))
-    with pytest.raises(RuntimeError, match="damaged"):
+    (folder / MANIFEST).write_text(json.dumps(manifest | edit))
+    with pytest.raises(RuntimeError, match=f"manifest.json is damaged .{field}"):
+        verify(folder)
+    (folder / MANIFEST).write_text("{")
+    with pytest.raises(RuntimeError, match="is damaged"):
         verify(folder)
 
 
@@ -295,10 +299,9 @@ def test_an_intact_folder_is_hashed_again_only_after_a_change(
 
     monkeypatch.setattr(checkpoint, "sha256", counted)
     manifest = verify(folder)
-    assert sorted(hashed) == sorted(manifest["sha256"])
-    manifest["config"] = "changed by the caller"
-    assert verify(str(folder)) == json.loads((folder / MANIFEST).read_text())
-    assert sorted(hashed) == sorted(manifest["sha256"])
+    assert sorted(hashed) == sorted(manifest.sha256)
+    assert verify(str(folder)) is manifest
+    assert sorted(hashed) == sorted(manifest.sha256)
     content = bytearray((folder / "cost-flan-t5-xl.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "cost-flan-t5-xl.safetensors").write_bytes(content)
@@ -343,22 +346,6 @@ def test_only_a_folder_with_nothing_but_a_router_is_overwritten(
 
 def test_shipped_weights_stay_under_45_megabytes() -> None:
     assert sum(file.stat().st_size for file in BUILTIN_FOLDER.iterdir()) < 45_000_000
-
-
-def test_the_router_imports_without_torch() -> None:
-    code = "import sys, hopgate.classifiers.router; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_routing_imports_only_what_it_needs() -> None:
-    room = "hopgate.classifiers"
-    with patch.dict(sys.modules), patch.object(hopgate, "classifiers"):
-        for name in [each for each in sys.modules if each.startswith(room)]:
-            del sys.modules[name]
-        importlib.import_module(f"{room}.router").load_router().route(["Who?"], 0.5)
-        imported = {name for name in sys.modules if name.startswith(f"{room}.")}
-    needed = {"checkpoint", "decision", "dial", "doubts", "drift", "router"}
-    assert imported == {f"{room}.{name}" for name in needed}
 
 
 def test_labels_are_read(tmp_path: Path) -> None:

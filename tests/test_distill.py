@@ -85,13 +85,3 @@ def test_interrupted_distillation_resumes_and_gives_a_base_to_train_from(
     assert (start.architecture, start.objective) == ("t5", "utility")
     first, second = (read(tmp_path / name).state("base") for name in ("whole", "base"))
     assert all(np.array_equal(values, second[name]) for name, values in first.items())
-
-
-def test_bad_input_of_the_command_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing = str(tmp_path / "missing")
-    monkeypatch.setattr("sys.argv", ["distill", "--text", missing, "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit, match="2"):
-        distill.main()
-    assert "missing does not exist" in capsys.readouterr().err

@@ -26,8 +26,8 @@ from pydantic import ValidationError
 
 from hopgate import Context, build_graph, graph
 from hopgate.classifiers.decision import DEFAULT_ALPHA
+from hopgate.common.errors import explain
 from hopgate.models.chat import ModelError
-from hopgate.nodes.run.context import explain
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."

@@ -149,16 +149,20 @@ def test_what_cannot_be_harvested_is_one_line_and_writes_nothing(
         (2, tmp_path / "missing", [], ["does not exist", "postgresql://"]),
         (2, text, [], ["cannot be read as LangGraph's SQLite checkpoints", "not a database"]),
         (2, other, [], ["cannot be read", "no such table"]),
-        (2, store, ["--exclude", "("], ["--exclude '(' is no regular expression"]),
-        (2, store, ["--exclude", "a{9999999999}"], ["no regular expression", "too large"]),
-        (2, store, ["--exclude", "(" * 5000 + ")" * 5000], ["no regular expression", "recursion"]),
-        (2, "mysql://app:hunter2@db/x", [], ["mysql:// is no source", "postgresql://"]),
-        (2, "postgresql+psycopg://app:hunter2@db/x", [], ["postgresql+psycopg:// is no source"]),
+        (2, store, ["--exclude", "("], ["--exclude '(' is not a regular expression"]),
+        (2, store, ["--exclude", "a{9999999999}"], ["not a regular expression", "too large"]),
+        (
+            2,
+            store,
+            ["--exclude", "(" * 5000 + ")" * 5000],
+            ["not a regular expression", "recursion"],
+        ),
+        (2, "mysql://app:hunter2@db/x", [], ["mysql:// is not a source", "postgresql://"]),
+        (2, "postgresql+psycopg://app:hunter2@db/x", [], ["postgresql+psycopg:// is not a source"]),
         (2, store, ["--sample", "0"], ["--sample"]),
-        (2, "http://", [], ["the source is no address of a server; write http://HOST:PORT"]),
-        (2, "host=db user=app password=hunter2", [], ["host is no source", "postgresql://"]),
-        (2, "https://ada:hunter2@[x", [], ["is no address of a server"]),
-        (2, "https://ada:hunter2@h:port", [], ["is no address of a server"]),
+        (2, "http://", [], ["the source is not the address of a server; write http://HOST:PORT"]),
+        (2, "host=db user=app password=hunter2", [], ["host is not a source", "postgresql://"]),
+        (2, "https://ada:hunter2@h:port", [], ["is not the address of a server"]),
         (1, "postgresql://ada:hunter2@127.0.0.1:9/x", [], ["PostgreSQL does not answer"]),
         (2, "postgresql://ada:hunter2@[h/x", [], ["the PostgreSQL URI cannot be used"]),
     ):
@@ -336,12 +340,11 @@ def test_ctrl_c_ends_a_slow_pattern(tmp_path: Path) -> None:
         "import asyncio, contextlib, os, re, subprocess\n"
         "from hopgate.evaluation.learning import harvest\n"
         "class Store:\n"
-        "    async def count(self): return 1\n"
-        "    async def threads(self): yield '1'\n"
+        "    ids = ['1']\n"
         "class Slow:\n"
         "    threads = 0\n"
-        "    async def read(self, store, thread): re.search('(a+)+$!', 'a' * 40)\n"
-        "harvest.open_store = contextlib.asynccontextmanager(lambda _: stores())\n"
+        "    async def read(self, threads, thread): re.search('(a+)+$!', 'a' * 40)\n"
+        "harvest.open_threads = contextlib.asynccontextmanager(lambda _: stores())\n"
         "async def stores(): yield Store()\n"
         "subprocess.Popen(['sh', '-c', f'sleep 1; kill -INT {os.getpid()}'])\n"
         "asyncio.run(harvest._read('', Slow(), print))\n"

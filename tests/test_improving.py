@@ -163,11 +163,11 @@ def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"correct": None}, "1: correct is missing"),
-        ({"answered": ["two"]}, "answered is"),
+        ({"answered": ["two"]}, "answered.0 is 'two'"),
         ({"answers": ["Ada"]}, "answers is"),
         ({"steps": {"zero": 0}}, "steps is"),
-        ({"steps": {"zero": 0, "one": -1, "multiple": 2}}, "steps is"),
-        ({"steps": {"zero": 0, "one": 1, "multiple": float("nan")}}, "steps is"),
+        ({"steps": {"zero": 0, "one": -1, "multiple": 2}}, "steps.one is -1"),
+        ({"steps": {"zero": 0, "one": 1, "multiple": float("nan")}}, "steps.multiple is nan"),
     ],
 )
 def test_a_row_that_cannot_be_replayed_is_refused(
@@ -233,7 +233,7 @@ def test_the_candidate_has_a_profile_of_the_models_own(improved: Path) -> None:
 def test_no_held_out_question_is_trained_on(improved: Path) -> None:
     trained = {row["question"] for row in read_rows(improved / "train.jsonl")}
     outcomes = read_outcomes(improved / "labels.jsonl")
-    assert trained == {each.row.question for each in outcomes if not each.held_out}
+    assert trained == {each.question for each in outcomes if not each.held_out}
 
 
 def test_the_report_shows_the_figures_and_the_questions_whose_route_changed(

@@ -19,7 +19,6 @@ import torch
 from hopgate.classifiers.checkpoint import read
 from hopgate.classifiers.router import Router
 from hopgate.classifiers.training import bases
-from hopgate.classifiers.training.bases import PUBLISHED
 from hopgate.classifiers.training.fitting import Unfinished
 from hopgate.classifiers.training.train import train
 
@@ -112,15 +111,6 @@ def test_flare_objective_learns_cost_and_reliability_labels(
     assert steps == [
         (stage, done, 60) for stage in ("cost-custom", "reliability") for done in range(61)
     ]
-
-
-def test_same_seed_gives_the_same_router(
-    base: Path, cost: Path, reliability: Path, tmp_path: Path
-) -> None:
-    for name in ("one", "two"):
-        train(custom(cost), reliability, tmp_path / name, base=str(base), epochs=2, seed=7)
-    one, two = (Router.load(tmp_path / name).route(MULTI, 0.5) for name in ("one", "two"))
-    assert one == two
 
 
 def test_training_can_start_from_the_base_of_a_trained_router(
@@ -249,10 +239,6 @@ def test_the_state_of_a_training_with_other_settings_is_ignored(
     Unfinished(tmp_path / "out", "another training").save("cost-custom", [0.0, 0.0])
     report = train(custom(cost), reliability, tmp_path / "out", base=str(base), epochs=2)
     assert report["loss"]["cost-custom"][0] > 0
-
-
-def test_pretrained_base_uses_the_published_recipe() -> None:
-    assert (PUBLISHED.epochs, PUBLISHED.batch_size, PUBLISHED.learning_rate) == (20, 64, 3e-5)
 
 
 def test_existing_router_is_overwritten_only_on_request(

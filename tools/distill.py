@@ -31,7 +31,7 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 from hopgate.classifiers.checkpoint import MAX_TOKENS, Checkpoint
 from hopgate.classifiers.networks import padded
 from hopgate.classifiers.training.bases import from_pretrained, state_of
-from hopgate.classifiers.training.fitting import Stateful, Unfinished
+from hopgate.classifiers.training.fitting import Unfinished
 from hopgate.classifiers.training.writing import check_free, split, write
 from hopgate.common import minilm
 from hopgate.common.files import read_jsonl
@@ -279,7 +279,7 @@ def heal(
     modules = nn.ModuleList([encoder, head])
     weights = nn.ParameterList(p for p in modules.parameters() if p.requires_grad)
     optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0)
-    state: dict[str, Stateful] = {"weights": weights, "optimizer": optimizer}
+    state: dict[str, Any] = {"weights": weights, "optimizer": optimizer}
     losses = unfinished.resume("distil", **state)
     done, warm = len(losses), max(1, steps // 20)
     encoder.eval()

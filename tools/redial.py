@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
-from hopgate.classifiers.checkpoint import MANIFEST, read, router_folder, verify
+from hopgate.classifiers.checkpoint import MANIFEST, read, router_folder
 from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.networks import all_features, network_from
 from hopgate.classifiers.router import Router
 from hopgate.classifiers.training.data import read_cost
 from hopgate.classifiers.training.dials import cheapest_alpha, dials_of
-from hopgate.common.files import json_bytes, write_atomic
+from hopgate.common.files import json_bytes, read_json, write_atomic
 
 
 def main() -> None:
@@ -33,7 +34,8 @@ def main() -> None:
     parser.add_argument("--profile", action="append", help="default: all")
     parser.add_argument("--alpha", action="store_true", help="make the profile's default α")
     options = parser.parse_args()
-    checkpoint, manifest = read(options.router), verify(options.router)
+    checkpoint = read(options.router)
+    manifest = read_json(router_folder(options.router) / MANIFEST, "manifest")
     if options.alpha:
         (profile,) = options.profile
         alpha = cheapest_alpha(Router(checkpoint, profile), read_cost(profile, options.questions))
@@ -54,7 +56,7 @@ def main() -> None:
     checkpoint.dials |= dials
     for profile, dial in dials.items():
         known = summarise(Router(checkpoint, profile), questions)
-        for name, made in (("dials", dial.weights.tolist()), ("known", known.as_json())):
+        for name, made in (("dials", dial.weights.tolist()), ("known", asdict(known))):
             manifest[name] = manifest.get(name, {}) | {profile: made}
     write_atomic(router_folder(options.router) / MANIFEST, json_bytes(manifest))
 

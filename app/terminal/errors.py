@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hopgate.common.errors import reason
+from hopgate.common.errors import explain, reason
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -13,8 +13,6 @@ def explain_error(error: Exception) -> tuple[str, int]:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        from hopgate.nodes.run.context import explain
-
         return explain(error, lambda name: f"--{name.replace('_', '-')}"), 2
     text = reason(error)
     if isinstance(error, ValueError):

@@ -26,11 +26,11 @@ from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.networks import all_features, network_from
 from hopgate.classifiers.router import Router
-from hopgate.classifiers.training.data import read_cost
+from hopgate.classifiers.training.data import check_outcomes, read_cost
 from hopgate.classifiers.training.dials import cheapest_alpha, dials_of
 from hopgate.classifiers.training.graphs import add_graph
 from hopgate.classifiers.training.utility import chances_of, heads_of
-from hopgate.classifiers.training.writing import check_free, write
+from hopgate.classifiers.training.writing import check_free, model_card, write
 
 RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Candidates for 1 / ridge penalty, in units of the features' variance; 0: no δ at all."""
@@ -84,7 +84,7 @@ def add_profiles(
     check_free(out, overwrite)
     labels = {profile: read_cost(profile, files) for profile, files in cost.items()}
     checkpoint, others = extendable(router, cost)
-    _check(labels)
+    check_outcomes(labels)
     about: dict[str, Any] = {}
     for profile, rows in labels.items():
         heads, dials, figures = _fitted(checkpoint, others, profile, rows)
@@ -93,7 +93,9 @@ def add_profiles(
         files = [path.name for path in cost[profile]]
         about[profile] = {"files": files, "questions": len(rows), "fits": figures}
     checkpoint.training["added"] = checkpoint.training.get("added", {}) | about
-    card = _card(router_folder(router) / CARD, about, notes)
+    old = router_folder(router) / CARD
+    before = old.read_text(encoding="utf-8") if old.is_file() else ""
+    card = model_card("added.md.jinja", {"added": about}, notes, before)
     int8 = bool(checkpoint.training["recipe"]["int8"])
     if checkpoint.graph is None:
         add_graph(checkpoint)
@@ -121,13 +123,6 @@ def extendable(router: Path | str, profiles: Iterable[str]) -> tuple[Checkpoint,
             "LLM needs; train a new router with --reliability instead"
         )
     return checkpoint, others
-
-
-def _check(labels: Mapping[str, Sequence[LabelRow]]) -> None:
-    for profile, rows in labels.items():
-        for row in rows:
-            if row.correct is None:
-                raise ValueError(f"row {row.id!r} of profile {profile} has no `correct`; add it")
 
 
 def _fitted(
@@ -196,25 +191,3 @@ def _constant_error(target: Tensor) -> float:
     """Return the leave-one-out mean squared error of predicting the mean."""
     n = len(target)
     return (target - target.mean()).square().mean().item() * (n / (n - 1)) ** 2
-
-
-def _card(old: Path, added: Mapping[str, Any], notes: str) -> str:
-    lines = [old.read_text(encoding="utf-8").rstrip() if old.is_file() else ""]
-    for profile, about in added.items():
-        lines += [
-            "",
-            f"## Added: {profile}",
-            "",
-            f"Only its label heads, fitted to {about['questions']} questions of "
-            f"{', '.join(about['files'])}; the network is the one above. Leave-one-out squared "
-            "error (gain: of multi over single):",
-            "",
-            "| | mean | fit | a constant | 1 / ridge |",
-            "|---|---|---|---|---|",
-            *(
-                f"| {name} | {fit['mean']:.3f} | {fit['error']:.4f} | "
-                f"{fit['error_of_a_constant']:.4f} | {fit['inverse_ridge']:g} |"
-                for name, fit in about["fits"].items()
-            ),
-        ]
-    return "\n".join(lines + (["", notes.strip()] if notes.strip() else [])).lstrip() + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hopgate.classifiers.checkpoint import PROFILE
@@ -40,6 +40,20 @@ def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
                 raise ValueError(f"{path}: id {row.id!r} is also in another cost file of {profile}")
             rows[row.id] = row
     return _checked_classes(f"cost ({profile})", list(rows.values()))
+
+
+def check_outcomes(cost: Mapping[str, Sequence[LabelRow]]) -> None:
+    """Check that all rows, by profile, say which strategies were right.
+
+    Raises:
+        ValueError: A row has no `correct`.
+    """
+    for profile, rows in cost.items():
+        if lacking := next((row.id for row in rows if row.correct is None), None):
+            raise ValueError(
+                f"row {lacking!r} of profile {profile} has no `correct`; add it, or train with "
+                "--objective flare"
+            )
 
 
 def read_reliability(path: Path) -> list[LabelRow]:

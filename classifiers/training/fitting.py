@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +22,6 @@ Advance = Callable[[str, int, int], None]
 """Called with the stage, the number of steps done, and their total."""
 BUCKET = 8
 """Number of batches whose questions are sorted by length together, which saves padding."""
-
-
-class Stateful(Protocol):
-    """A module, an optimiser or a learning-rate schedule."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Restore a state."""
 
 
 class Unfinished:
@@ -47,7 +38,7 @@ class Unfinished:
         self._folder = out.absolute().with_name(f".{out.name}.training")
         self._fingerprint = fingerprint
 
-    def resume(self, stage: str, **parts: Stateful) -> list[float]:
+    def resume(self, stage: str, **parts: Any) -> list[float]:
         """Restore a saved stage, in place; return its losses so far, none if it was not saved."""
         try:
             saved = torch.load(self._path(stage), map_location="cpu", weights_only=True)
@@ -59,7 +50,7 @@ class Unfinished:
             part.load_state_dict(saved[name])
         return list(saved["losses"])
 
-    def save(self, stage: str, losses: Sequence[float], **parts: Stateful) -> None:
+    def save(self, stage: str, losses: Sequence[float], **parts: Any) -> None:
         """Replace the saved state of a stage."""
         state = {name: part.state_dict() for name, part in parts.items()}
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -74,87 +65,92 @@ class Unfinished:
         return self._folder / f"{stage}.pt"
 
 
-def fit(
-    network: Classifier,
-    readout: nn.Module | None,
-    ids: Sequence[list[int]],
-    loss_of: Callable[[Tensor, Tensor], Tensor],
-    recipe: Recipe,
-    *,
-    seed: int,
-    stage: str,
-    unfinished: Unfinished,
-    advance: Advance,
-) -> list[float]:
-    """Train a network, in place, resuming after the last saved epoch.
+@dataclass(frozen=True)
+class Training:
+    """What all stages of a training share.
 
-    Args:
-        network: Gives the features; its parameters that require gradients are trained.
-        readout: A layer on top of the features that the loss uses; trained too.
-        ids: Token ids of each question.
-        loss_of: Mean loss of a batch, from its features and the indices of its questions.
+    Attributes:
         recipe: Epochs, batch size and learning rate.
         seed: For the order and the dropout.
-        stage: Name of this stage, unique within a training.
         unfinished: Where the state is saved after each epoch.
         advance: Called after each step.
-
-    Returns:
-        Mean loss of each epoch.
-
-    Raises:
-        RuntimeError: The loss is not finite.
     """
-    modules = torch.nn.ModuleList([network] if readout is None else [network, readout])
-    rates = (recipe.learning_rate, recipe.readout_rate)
-    groups: list[Any] = [
-        {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate}
-        for module, rate in zip(modules, rates, strict=False)
-    ]
-    weights = torch.nn.ParameterList(p for group in groups for p in group["params"])
-    device = weights[0].device
-    epoch_steps = -(-len(ids) // recipe.batch_size)
-    steps = recipe.epochs * epoch_steps
-    optimizer = torch.optim.AdamW(groups)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    state: dict[str, Stateful] = {
-        "weights": weights,
-        "optimizer": optimizer,
-        "schedule": schedule,
-    }
-    losses = unfinished.resume(stage, **state)
-    step = len(losses) * epoch_steps
-    advance(stage, step, steps)
-    _train_mode(modules)
-    for epoch in range(len(losses), recipe.epochs):
-        torch.manual_seed(1000 * seed + epoch)
-        total = 0.0
-        averaged = recipe.averaged and epoch == recipe.epochs - 1
-        mean = AveragedModel(weights) if averaged else None
-        for batch in _batches(ids, recipe.batch_size):
-            tokens, mask = padded([ids[i] for i in batch], device)
-            loss = loss_of(network.features(tokens, mask), torch.tensor(batch, device=device))
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            schedule.step()
+
+    recipe: Recipe
+    seed: int
+    unfinished: Unfinished
+    advance: Advance
+
+    def fit(
+        self,
+        network: Classifier,
+        ids: Sequence[list[int]],
+        loss_of: Callable[[Tensor, Tensor], Tensor],
+        stage: str,
+        readout: nn.Module | None = None,
+    ) -> list[float]:
+        """Train a network, in place, resuming after the last saved epoch.
+
+        Args:
+            network: Gives the features; its parameters that require gradients are trained.
+            ids: Token ids of each question.
+            loss_of: Mean loss of a batch, from its features and the indices of its questions.
+            stage: Name of this stage, unique within a training.
+            readout: A layer on top of the features that the loss uses; trained too.
+
+        Returns:
+            Mean loss of each epoch.
+
+        Raises:
+            RuntimeError: The loss is not finite.
+        """
+        recipe, advance = self.recipe, self.advance
+        modules = torch.nn.ModuleList([network] if readout is None else [network, readout])
+        rates = (recipe.learning_rate, recipe.readout_rate)
+        groups: list[Any] = [
+            {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate}
+            for module, rate in zip(modules, rates, strict=False)
+        ]
+        weights = torch.nn.ParameterList(p for group in groups for p in group["params"])
+        device = weights[0].device
+        epoch_steps = -(-len(ids) // recipe.batch_size)
+        steps = recipe.epochs * epoch_steps
+        optimizer = torch.optim.AdamW(groups)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+        state = {"weights": weights, "optimizer": optimizer, "schedule": schedule}
+        losses = self.unfinished.resume(stage, **state)
+        step = len(losses) * epoch_steps
+        advance(stage, step, steps)
+        _train_mode(modules)
+        for epoch in range(len(losses), recipe.epochs):
+            torch.manual_seed(1000 * self.seed + epoch)
+            total = 0.0
+            averaged = recipe.averaged and epoch == recipe.epochs - 1
+            mean = AveragedModel(weights) if averaged else None
+            for batch in _batches(ids, recipe.batch_size):
+                tokens, mask = padded([ids[i] for i in batch], device)
+                loss = loss_of(network.features(tokens, mask), torch.tensor(batch, device=device))
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                torch.nn.utils.clip_grad_norm_(weights, 1.0)
+                optimizer.step()
+                schedule.step()
+                if mean:
+                    mean.update_parameters(weights)
+                total += loss.item() * len(batch)
+                step += 1
+                advance(stage, step, steps)
+            if not math.isfinite(total):
+                raise RuntimeError(
+                    f"training {stage} diverged in epoch {epoch + 1}: its loss is {total}; "
+                    f"lower the learning rate of {recipe.learning_rate:g}"
+                )
+            losses.append(round(total / len(ids), 4))
             if mean:
-                mean.update_parameters(weights)
-            total += loss.item() * len(batch)
-            step += 1
-            advance(stage, step, steps)
-        if not math.isfinite(total):
-            raise RuntimeError(
-                f"training {stage} diverged in epoch {epoch + 1}: its loss is {total}; lower the "
-                f"learning rate of {recipe.learning_rate:g}"
-            )
-        losses.append(round(total / len(ids), 4))
-        if mean:
-            weights.load_state_dict(mean.module.state_dict())
-        unfinished.save(stage, losses, **state)
-    modules.eval()
-    return losses
+                weights.load_state_dict(mean.module.state_dict())
+            self.unfinished.save(stage, losses, **state)
+        modules.eval()
+        return losses
 
 
 def _batches(ids: Sequence[list[int]], size: int) -> Iterator[list[int]]:

@@ -15,8 +15,8 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,13 @@ from hopgate.classifiers.training.bases import (
 )
 from hopgate.classifiers.training.data import read_cost, read_reliability
 from hopgate.classifiers.training.dials import cheapest_alpha, dials_of
-from hopgate.classifiers.training.fitting import Advance, Unfinished, fit
+from hopgate.classifiers.training.fitting import Advance, Training, Unfinished
 from hopgate.classifiers.training.graphs import add_graph
-from hopgate.classifiers.training.writing import Parts, check_free, split, write
+from hopgate.classifiers.training.writing import Parts, check_free, model_card, split, write
 from hopgate.common.strategies import LABELS
 
 Losses = dict[str, list[float]]
 OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
-DIALLED = (
-    "The dial of each LLM (`dials` in manifest.json) was made from the training questions: equal "
-    "turns of α buy about equal shares of the mean retrieval steps between α = 0 and α = 1."
-)
-"""For the card of a router with dials."""
 
 
 def train(
@@ -135,9 +130,14 @@ def train(
         ),
     }
     unfinished = _unfinished(out, training, start, labels, hops)
-    run = _Training(start, labels, hops, recipe, seed, unfinished, advance)
-    trained = run.utility(asked) if objective == "utility" else run.flare()
-    parts, training["loss"], dials = trained
+    run = Training(recipe, seed, unfinished, advance)
+    if objective == "utility":
+        targets = utility.targets_of(labels, hops, asked)
+        parts, training["loss"], dials = _utility(run, start, targets, list(labels))
+    else:
+        rows_of = {COST + profile: rows for profile, rows in labels.items()}
+        parts, training["loss"] = _flare(run, start, rows_of | {RELIABILITY: hops})
+        dials = {}  # along this blend, steps may fall as well as rise
     checkpoint = Checkpoint(
         architecture=start.architecture,
         config=start.config,
@@ -154,88 +154,66 @@ def train(
             checkpoint.known[profile] = summarise(router, questions)
             if objective == "utility":  # whose rows have the outcomes
                 checkpoint.alphas[profile] = cheapest_alpha(router, rows)
-    write(checkpoint, out, _card(checkpoint, notes), int8=recipe.int8, overwrite=overwrite)
+    values = training | {
+        "profiles": checkpoint.profiles,
+        "architecture": start.architecture,
+        "dials": bool(dials),
+    }
+    card = model_card("card.md.jinja", values, notes)
+    write(checkpoint, out, card, int8=recipe.int8, overwrite=overwrite)
     unfinished.discard()
     return training
 
 
-@dataclass(frozen=True)
-class _Training:
-    """One training, by either objective.
-
-    Both return weights by part, losses by stage, and the dials, which only `utility` has: along
-    the blend of `flare`, steps may fall as well as rise.
-    """
-
-    start: Start
-    cost: Mapping[str, Sequence[LabelRow]]
-    reliability: Sequence[LabelRow]
-    recipe: Recipe
-    seed: int
-    unfinished: Unfinished
-    advance: Advance
-
-    def flare(self) -> tuple[Parts, Losses, dict[str, Dial]]:
-        """Train each set of weights on its own labels."""
-        parts, losses = {}, {}
-        rows_of = {COST + profile: rows for profile, rows in self.cost.items()}
-        for part, rows in {**rows_of, RELIABILITY: self.reliability}.items():
-            network = self._network()
-            losses[part] = self._fit_labels(network, rows, part)
-            parts[part] = state_of(network)
-        return parts, losses, {}
-
-    def utility(self, asked: int | None) -> tuple[Parts, Losses, dict[str, Dial]]:
-        """Train one network on all outcomes and derive the label heads from it."""
-        network = self._network()
-        device = network.head.weight.device
-        targets = utility.targets_of(self.cost, self.reliability, asked).to(device)
-        torch.manual_seed(self.seed)
-        readout = utility.new_readout(network.head.in_features, len(self.cost)).to(device)
-        loss = utility.loss_of(readout, targets)
-        losses = self._fit(network, targets.questions, loss, "outcomes", readout)
-        features = all_features(network, self._ids(targets.questions))
-        heads = utility.label_heads(features, readout.cpu(), list(self.cost))
-        body, dials = state_of(network), dials_of(features, heads)
-        return {part: body | head for part, head in heads.items()}, {"outcomes": losses}, dials
-
-    def _network(self) -> Classifier:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        network = copy.deepcopy(self.start.network).to(device)
-        network.tune(self.recipe.tuned_layers)
-        return network
-
-    def _ids(self, questions: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self.start.tokenizer.encode_batch(list(questions))]
-
-    def _fit_labels(self, network: Classifier, rows: Sequence[LabelRow], part: str) -> list[float]:
+def _flare(
+    run: Training, start: Start, rows_of: Mapping[str, Sequence[LabelRow]]
+) -> tuple[Parts, Losses]:
+    """Train each set of weights on its own labels; return weights and losses by part."""
+    parts, losses = {}, {}
+    for part, rows in rows_of.items():
+        network = _network(run, start)
         labelled = [(row.question, LABELS.index(row.label)) for row in rows if row.label]
-        labels = torch.tensor([label for _, label in labelled], device=network.head.weight.device)
+        questions, numbers = zip(*labelled, strict=True)
+        labels = torch.tensor(numbers, device=network.head.weight.device)
 
-        def loss(features: Tensor, batch: Tensor) -> Tensor:
-            return functional.cross_entropy(network.head(features), labels[batch])
+        def loss(
+            features: Tensor,
+            batch: Tensor,
+            head: nn.Module = network.head,
+            labels: Tensor = labels,
+        ) -> Tensor:
+            return functional.cross_entropy(head(features), labels[batch])
 
-        return self._fit(network, [question for question, _ in labelled], loss, part)
+        losses[part] = run.fit(network, _ids(start, questions), loss, part)
+        parts[part] = state_of(network)
+    return parts, losses
 
-    def _fit(
-        self,
-        network: Classifier,
-        questions: Sequence[str],
-        loss: Callable[[Tensor, Tensor], Tensor],
-        stage: str,
-        readout: nn.Module | None = None,
-    ) -> list[float]:
-        return fit(
-            network,
-            readout,
-            self._ids(questions),
-            loss,
-            self.recipe,
-            seed=self.seed,
-            stage=stage,
-            unfinished=self.unfinished,
-            advance=self.advance,
-        )
+
+def _utility(
+    run: Training, start: Start, targets: utility.Targets, profiles: Sequence[str]
+) -> tuple[Parts, Losses, dict[str, Dial]]:
+    """Train one network on all outcomes and derive the label heads from it."""
+    network = _network(run, start)
+    device = network.head.weight.device
+    torch.manual_seed(run.seed)
+    readout = utility.new_readout(network.head.in_features, len(profiles)).to(device)
+    ids, loss = _ids(start, targets.questions), utility.loss_of(readout, targets.to(device))
+    losses = run.fit(network, ids, loss, "outcomes", readout)
+    features = all_features(network, ids)
+    heads = utility.label_heads(features, readout.cpu(), profiles)
+    body, dials = state_of(network), dials_of(features, heads)
+    return {part: body | head for part, head in heads.items()}, {"outcomes": losses}, dials
+
+
+def _network(run: Training, start: Start) -> Classifier:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network = copy.deepcopy(start.network).to(device)
+    network.tune(run.recipe.tuned_layers)
+    return network
+
+
+def _ids(start: Start, questions: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in start.tokenizer.encode_batch(list(questions))]
 
 
 def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> Objective:
@@ -258,50 +236,10 @@ def _unfinished(
     reliability: Sequence[LabelRow],
 ) -> Unfinished:
     """Return the state of a killed run, identified by a hash of everything that it depends on."""
-    rows = [
-        asdict(row) | {"correct": None if row.correct is None else sorted(row.correct)}
-        for row in (*itertools.chain(*cost.values()), *reliability)
-    ]
-    digest = hashlib.sha256(json.dumps([training, rows], sort_keys=True).encode())
+    rows = list(map(asdict, (*itertools.chain(*cost.values()), *reliability)))
+    data = json.dumps([training, rows], sort_keys=True, default=sorted)  # `correct` is a set
+    digest = hashlib.sha256(data.encode())
     for name, values in state_of(start.network).items():
         digest.update(name.encode())
         digest.update(values.tobytes())
     return Unfinished(out, digest.hexdigest())
-
-
-def _card(checkpoint: Checkpoint, notes: str) -> str:
-    training = checkpoint.training
-    data, recipe = training["data"], training["recipe"]
-    lines = [
-        f"# hopgate router: {', '.join(checkpoint.profiles)}",
-        "",
-        f"Network: {checkpoint.architecture}, from {training['base']}; objective: "
-        f"{training['objective']}. Cost weights (α = 0) and reliability weights (α = 1) are "
-        "blended per request. Labels: A (no retrieval), B (one retrieval), C (several).",
-        "",
-        *([DIALLED, ""] if checkpoint.dials else []),
-        "## Data",
-        "",
-        *(
-            f"- {name}: {', '.join(data['cost'].get(name, [data['reliability']]))}, labels {counts}"
-            for name, counts in data["labels"].items()
-        ),
-        *(
-            [f"- questions, including those that no strategy answered: {data['asked']}"]
-            if data["asked"]
-            else []
-        ),
-        "",
-        "## Recipe",
-        "",
-        *(f"- {name}: {value}" for name, value in recipe.items()),
-        f"- seed: {training['seed']}",
-        "",
-        "## Figures",
-        "",
-        *(
-            f"- mean loss of each epoch, {stage}: {all_}"
-            for stage, all_ in training["loss"].items()
-        ),
-    ]
-    return "\n".join(lines + (["", notes.strip()] if notes.strip() else [])) + "\n"

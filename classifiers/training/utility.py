@@ -26,6 +26,7 @@ from torch.nn import functional
 from hopgate.classifiers.checkpoint import COST, RELIABILITY
 from hopgate.classifiers.labels import LabelRow
 from hopgate.classifiers.networks import DROPOUT
+from hopgate.classifiers.training.data import check_outcomes
 from hopgate.common.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -88,14 +89,10 @@ def targets_of(
         ValueError: A row has no `correct`, two files give one id to different questions, or
             `asked` is less than the number of questions in the files.
     """
+    check_outcomes(cost)
     rows: dict[str, LabelRow] = {}
     for profile, labelled in cost.items():
         for row in labelled:
-            if row.correct is None:
-                raise ValueError(
-                    f"row {row.id!r} of profile {profile} has no `correct`, which the utility "
-                    "objective needs; add it, or train with --objective flare"
-                )
             if rows.setdefault(row.id, row).question != row.question:
                 raise ValueError(
                     f"id {row.id!r} of profile {profile} is a different question in another "

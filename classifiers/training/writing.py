@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,21 @@ def write(checkpoint: Checkpoint, out: Path, card: str, *, int8: bool, overwrite
             "sha256": {name: sha256(folder / name) for name in hashed},
             "dials": {name: dial.weights.tolist() for name, dial in checkpoint.dials.items()},
             "alphas": checkpoint.alphas,
-            "known": {name: each.as_json() for name, each in checkpoint.known.items()},
+            "known": {name: asdict(each) for name, each in checkpoint.known.items()},
             "training": checkpoint.training,
         }
         (folder / MANIFEST).write_bytes(json_bytes(manifest))
         (folder / CARD).write_text(card, encoding="utf-8")
+
+
+def model_card(template: str, values: Mapping[str, Any], notes: str, before: str = "") -> str:
+    """Return a model card: the card before, a filled template of this folder, and notes."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    options: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    page = Environment(loader=loader, **options).get_template(template).render(values)
+    return "\n\n".join(filter(None, (before.rstrip(), page.strip(), notes.strip()))) + "\n"
 
 
 def check_free(out: Path, overwrite: bool) -> None:

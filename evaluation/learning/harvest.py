@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
-from heapq import heappop, heappush
+from heapq import nlargest
 from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,7 @@ from langchain_core.messages import convert_to_messages
 from hopgate.common.files import atomic_write, json_line, shown
 from hopgate.common.words import words
 from hopgate.evaluation.learning.privacy import personal
-from hopgate.evaluation.learning.threads import Store, Stored, open_store
+from hopgate.evaluation.learning.threads import Snapshot, Threads, open_threads
 from hopgate.evaluation.measuring.datasets import question_id
 from hopgate.evaluation.reports.output import check_folder
 from hopgate.nodes.run.conversation import exchanges
@@ -53,20 +53,13 @@ the same. `random`: no signal.
 SAME_WORDS = 0.5
 """Share of the words of two questions, of all their words, from which they are nearly the same."""
 
-UNREADABLE = (
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""What a stored row that is no state of hopgate's may raise."""
+UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a stored row that is not a state of hopgate's may raise."""
 
 Row = dict[str, Any]
 
 
-class Turn(NamedTuple):
+class Asked(NamedTuple):
     """One question of a thread: the state after it, and when it was asked."""
 
     values: Mapping[str, Any]
@@ -86,7 +79,7 @@ def harvest(
     """Draw questions from a store and write them into a file, which only its owner can read.
 
     Args:
-        source: See `hopgate.evaluation.learning.threads.open_store`.
+        source: See `hopgate.evaluation.learning.threads.open_threads`.
         out: JSONL to write: `id`, `question` (understandable on its own), `signals` (of `WEIGHTS`),
             `asked` (a date), and `answers` where the user gave the right one. Any first part of it
             is drawn like the whole.
@@ -94,7 +87,7 @@ def harvest(
         since: Leave out questions that were asked before.
         exclude: Regular expressions; what matches one is left out.
         overwrite: Replace `out`.
-        progress: Called with the stage, the threads read, and all of them (0: unknown).
+        progress: Called with the stage, the threads read, and all of them.
 
     Returns:
         `out`, `threads`, `questions` (read), `left_out` (by reason), `rows` (written), `signals`
@@ -113,11 +106,18 @@ def harvest(
     asyncio.run(_read(source, found, progress))
     rows = found.sample.rows()
     if not rows:
+        left_out = ", ".join(f"{count} {name}" for name, count in found.left_out.items())
         raise RuntimeError(
             f"no questions found, nothing is written: {found.threads} threads read, "
-            f"{found.questions} questions, left out: {_counted(found.left_out) or 'none'}"
+            f"{found.questions} questions, left out: {left_out or 'none'}"
         )
-    _write(out, rows)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(out) as file:
+            os.chmod(file.name, 0o600)
+            file.writelines(map(json_line, rows))
+    except OSError as error:
+        raise RuntimeError(f"--out {out} cannot be written: {error.strerror or error}") from error
     return {
         "out": str(out),
         "threads": found.threads,
@@ -133,32 +133,19 @@ async def _read(source: str, found: Harvest, progress: Progress) -> None:
     if threading.current_thread() is threading.main_thread():
         # asyncio's own handler waits for the next await; a slow pattern never gets there.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    async with open_store(source) as store:
-        total = await store.count()
-        async for thread in store.threads():
-            await found.read(store, thread)
-            progress("reading threads", found.threads, total)
+    async with open_threads(source) as threads:
+        for thread in threads.ids:
+            await found.read(threads, thread)
+            progress("reading threads", found.threads, len(threads.ids))
 
 
 def _pattern(given: str) -> re.Pattern[str]:
     try:
         return re.compile(given, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"--exclude {shown(given)} is no regular expression: {error}") from error
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in counts.items())
-
-
-def _write(out: Path, rows: Sequence[Row]) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(out) as file:
-            os.chmod(file.name, 0o600)
-            file.writelines(map(json_line, rows))
-    except OSError as error:
-        raise RuntimeError(f"--out {out} cannot be written: {error.strerror or error}") from error
+        raise ValueError(
+            f"--exclude {shown(given)} is not a regular expression: {error}"
+        ) from error
 
 
 class Harvest:
@@ -180,12 +167,12 @@ class Harvest:
         self.sample = Sample(size)
         self._since, self._exclude = since, exclude
 
-    async def read(self, store: Store, thread: str) -> None:
+    async def read(self, threads: Threads, thread: str) -> None:
         """Read one thread."""
         self.threads += 1
         said: dict[str, Feedback] | None = None
         try:
-            async for turn in turns(store.states(thread)):
+            async for turn in turns(threads.states(thread)):
                 said = turn.values.get("feedback", {}) if said is None else said  # the newest
                 if self._since and turn.asked < self._since:
                     break
@@ -194,7 +181,7 @@ class Harvest:
         except UNREADABLE:
             self.left_out["unreadable thread"] += 1
 
-    def _add(self, turn: Turn, said: Mapping[str, Feedback]) -> None:
+    def _add(self, turn: Asked, said: Mapping[str, Feedback]) -> None:
         if not turn.values.get("answer"):
             self.left_out["unanswered"] += 1
             return
@@ -210,10 +197,10 @@ class Harvest:
         self.sample.add(row)
 
 
-async def turns(states: AsyncIterator[Stored]) -> AsyncIterator[Turn]:
+async def turns(states: AsyncIterator[Snapshot]) -> AsyncIterator[Asked]:
     """Yield a thread's turns, newest first; of a turn that was forked, the newest fork."""
     seen: set[str] = set()
-    newest: Turn | None = None
+    newest: Asked | None = None
     for_message = None
     async for state in states:
         message = state.values.get("message_id")
@@ -225,12 +212,12 @@ async def turns(states: AsyncIterator[Stored]) -> AsyncIterator[Turn]:
         newest, for_message = None, message
         if message and message not in seen:
             seen.add(message)
-            newest = Turn(state.values, state.at)
+            newest = Asked(state.values, state.at)
     if newest:
         yield newest
 
 
-def make_row(turn: Turn, said: Mapping[str, Feedback]) -> Row:
+def make_row(turn: Asked, said: Mapping[str, Feedback]) -> Row:
     """Return the row of a question; see `harvest`.
 
     Raises:
@@ -296,34 +283,28 @@ class Sample:
 
     Each row gets the key u^(1/weight), with u even in 0 to 1, and the largest keys stay (Efraimidis
     and Spirakis, 2006). u comes from the row's id, so the order of the rows has no effect, and a
-    question that comes again with a larger weight has the key it would have had at once.
+    question that comes again with a larger weight gets the key it would have had at once.
     """
 
     def __init__(self, size: int) -> None:
-        """Hold at most `size` rows."""
+        """Hold at most twice `size` rows."""
         self._size = size
-        self._rows: dict[str, tuple[float, Row]] = {}
-        self._smallest: list[tuple[float, str]] = []  # a row's older keys stay in it
+        self._rows: dict[str, Row] = {}
 
     def add(self, row: Row) -> None:
         """Consider a row; one with a known id adds its signals to the row that is held."""
-        name = row["id"]
-        held = self._rows.get(name)
-        key = _even(name) ** (1 / max(WEIGHTS[signal] for signal in row["signals"]))
-        if held:
-            row = _merged(held[1], row)
-        if held is None or key > held[0]:
-            heappush(self._smallest, (key, name))
-        self._rows[name] = (max(key, held[0]) if held else key, row)
-        while len(self._rows) > self._size:
-            smallest, name = heappop(self._smallest)
-            if self._rows.get(name, (None,))[0] == smallest:
-                del self._rows[name]
+        held = self._rows.get(row["id"])
+        self._rows[row["id"]] = _merged(held, row) if held else row
+        if len(self._rows) > 2 * self._size:
+            self._rows = {each["id"]: each for each in self.rows()}
 
     def rows(self) -> list[Row]:
         """Return the rows, the largest keys first."""
-        ordered = sorted(self._rows.values(), key=lambda each: each[0], reverse=True)
-        return [row for _, row in ordered]
+        return nlargest(self._size, self._rows.values(), key=_key)
+
+
+def _key(row: Row) -> float:
+    return float(_even(row["id"]) ** (1 / max(WEIGHTS[signal] for signal in row["signals"])))
 
 
 def _even(name: str) -> float:

@@ -13,6 +13,7 @@ Nothing is promoted here: see `hopgate.evaluation.learning.promoting`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import date
 from functools import partial
 from importlib.metadata import version
@@ -20,33 +21,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopgate.classifiers.checkpoint import MANIFEST, profiles_in, router_folder
-from hopgate.classifiers.decision import likeliest
 from hopgate.classifiers.profiles import chosen_profile, own_profile
 from hopgate.classifiers.router import Router, load_router
 from hopgate.classifiers.training.adding import add_profiles, extendable
 from hopgate.classifiers.training.data import check_profile
 from hopgate.common.files import json_bytes, json_line, sha256
-from hopgate.evaluation.learning import improving_report, labelling
-from hopgate.evaluation.learning.improving_report import Replayed
+from hopgate.common.strategies import FLARE_NAMES
+from hopgate.evaluation.learning import labelling
 from hopgate.evaluation.learning.outcomes import (
     SHARE_HELD_OUT,
-    Outcome,
+    ReplayRow,
     read_outcomes,
     replayable,
     split,
 )
 from hopgate.evaluation.learning.promoting import CANDIDATE, FORMAT, VERDICT
-from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, compare
-from hopgate.evaluation.measuring.replay import route_all
+from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, Comparison, compare
+from hopgate.evaluation.measuring.replay import Routed, route_all
 from hopgate.evaluation.measuring.runner import Job, Progress
 from hopgate.evaluation.measuring.sweep import evenly, tabulated
-from hopgate.evaluation.reports.drawing import require_matplotlib
+from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
+from hopgate.evaluation.reports.pages import render
+from hopgate.evaluation.reports.pictures import draw_sweep
 
-LABELLED, TRAIN = "labels.jsonl", "train.jsonl"
+LABELLED, TRAIN, PAGE, PICTURE = "labels.jsonl", "train.jsonl", "report.md", "replay.png"
 HELD_OUT, TRUSTED = "held out", "trusted"
 POINTS = 41
 """Values of α that the area is over."""
+MOST_SHOWN = 200
+"""Questions with a changed route that the page lists."""
 
 
 class Inputs(NamedTuple):
@@ -65,6 +69,21 @@ class Inputs(NamedTuple):
     judging: labelling.Judging
     labels: Sequence[Path] = ()
     trusted: Path | None = None
+
+
+class Replayed(NamedTuple):
+    """Both routers, replayed on one set of questions.
+
+    Attributes:
+        comparison: The figures.
+        changed: The questions whose route changed at the α of requests, with the old choice and
+            the new one: 0, 1, 2 for A, B, C.
+        sweep: See `measuring.sweep.tabulated`; None if multi-step was never correct.
+    """
+
+    comparison: Comparison
+    changed: Sequence[tuple[ReplayRow, int, int]]
+    sweep: dict[str, Any] | None
 
 
 class Rule(NamedTuple):
@@ -123,15 +142,24 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         "floor": rule.floor,
         "questions": {"labelled": len(labelled), "trained on": len(train)}
         | {HELD_OUT: len(held_out), TRUSTED: len(trusted)},
-        "compared": {name: each.comparison.as_json() for name, each in replayed.items()},
+        "compared": {name: asdict(each.comparison) for name, each in replayed.items()},
         "model": job.model,
         "judge": inputs.judging.judge,
         "command": job.command,
         "date": date.today().isoformat(),
         "version": version("hopgate"),
     }
-    files = improving_report.files(verdict, replayed)
-    write_files(out, files | {VERDICT: json_bytes(verdict)})
+    sweep = replayed[HELD_OUT].sweep if HELD_OUT in replayed else None
+    page = render(
+        "improving.md.jinja",
+        **verdict,
+        changed={name: each.changed for name, each in replayed.items()},
+        most=MOST_SHOWN,
+        names=FLARE_NAMES,
+        picture=PICTURE if sweep else None,
+    )
+    pictures = {PICTURE: to_png(draw_sweep(sweep))} if sweep else {}
+    write_files(out, pictures | {PAGE: page.encode(), VERDICT: json_bytes(verdict)})
     return verdict
 
 
@@ -169,7 +197,7 @@ def _check_inputs(inputs: Inputs, out: Path) -> None:
 
 
 def _trained(
-    rule: Rule, profile: str, before: str, train: Sequence[Outcome], out: Path
+    rule: Rule, profile: str, before: str, train: Sequence[ReplayRow], out: Path
 ) -> tuple[Router, Router]:
     """Train the candidate; return the router in use and the candidate."""
     if not train:
@@ -186,42 +214,34 @@ def _manifest(router: Path | str) -> str:
     return sha256(router_folder(router) / MANIFEST)
 
 
-class _AsServed:
-    """A router's decisions as requests get them: B instead of A where the router is in doubt."""
-
-    def __init__(self, router: Router) -> None:
-        self.one_pass = router.one_pass
-        self._router = router
-
-    def route_alphas(
-        self, questions: Sequence[str], alphas: Sequence[float]
-    ) -> list[list[dict[str, float]]]:
-        doubts = self._router.doubts(questions)
-        return [
-            [
-                {"A": 0.0, "B": 1.0, "C": 0.0} if doubt and likeliest(probs) == "A" else probs
-                for probs, doubt in zip(row, doubts, strict=True)
-            ]
-            for row in self._router.route_alphas(questions, alphas)
-        ]
-
-
 def _replayed(
-    name: str, pair: tuple[Router, Router], rows: Sequence[Outcome], rule: Rule, progress: Progress
+    name: str,
+    pair: tuple[Router, Router],
+    rows: Sequence[ReplayRow],
+    rule: Rule,
+    progress: Progress,
 ) -> Replayed:
     held_out = replayable(rows)
     recorded = held_out.recorded
     alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
     advance = partial(progress, f"replaying, {name}")
-    routed = [route_all(_AsServed(each), recorded.questions, alphas, advance) for each in pair]
+
+    def served(router: Router) -> Routed:
+        """Route as requests are routed: B instead of A where the router is in doubt."""
+        found = route_all(router, recorded.questions, alphas, advance)
+        doubted = [each is not None for each in router.doubts(recorded.questions)]
+        found.choices[:, doubted] = found.choices[:, doubted].clip(min=1)
+        return found
+
+    routed = [served(each) for each in pair]
     before, after = (each.choices for each in routed)
     floor = rule.floor if name == HELD_OUT else None
     named = dict(zip(("in use", "candidate"), zip(pair, routed, strict=True), strict=True))
     at = alphas.index(rule.alpha)
+    both = zip(rows, before[at].tolist(), after[at].tolist(), strict=True)
     return Replayed(
-        rows=rows,
         comparison=compare(held_out, before, after, alphas, rule.alpha, floor),
-        labels=(before[at].tolist(), after[at].tolist()),
+        changed=[(row, old, new) for row, old, new in both if old != new],
         sweep=tabulated(named, recorded, alphas) if recorded.correct[:, -1].any() else None,
     )
 

@@ -83,7 +83,7 @@ def candidates(key: str, answers: Mapping[Strategy, Answered]) -> Candidates:
 
 
 def read_reply(reply: str, count: int) -> list[int] | None:
-    """Return the numbers that a reply names, none for 0; None if it is no such list."""
+    """Return the numbers that a reply names, none for 0; None if it is not such a list."""
     if not _REPLY.fullmatch(reply):
         return None
     numbers = [int(each) for each in re.findall(r"\d+", reply)]

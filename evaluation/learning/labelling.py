@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -26,7 +27,7 @@ from hopgate.evaluation.measuring.remote import Row
 from hopgate.evaluation.measuring.runner import Job, Run, execute, index_identity, make_run
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
-from hopgate.evaluation.reports.output import append_lines, check_folder, write_files
+from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.nodes.run.context import Context
 
 Judge = Literal["em", "match", "silver"]
@@ -62,9 +63,10 @@ def label(
 ) -> dict[str, Any]:
     """Answer each question with every strategy and write a label row for it.
 
-    A row is written as soon as its question and all before it are finished. Each answer is saved
-    beside `out`, in `NAME.answers.jsonl`, and what a judge model says in `NAME.judged.jsonl`, so
-    that nothing is asked twice; with another judge the same answers are judged again.
+    The rows are written at the end; if the model fails, those of the questions that are finished.
+    Each answer is saved beside `out` at once, in `NAME.answers.jsonl`, and the judge model's
+    replies in `NAME.judged.jsonl`, so that nothing is asked twice; with another judge the same
+    answers are judged again.
 
     Args:
         questions: See `datasets.read_examples`; `silver` needs no answers.
@@ -92,55 +94,100 @@ def label(
     data = {"data": about["sha256"], "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
     run = make_run(Variant("answers", {}), _beside(out, "answers"), job, data)
-    file = LabelFile(out, examples, judging)
     items = {answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
-    update = file.update if judging.model is None else _nothing
-    (rows,) = execute([run], items, _EachStrategy(), job, run.path, update)
-    if judging.model is not None:
-        answers = dict(zip(items, rows, strict=True))
-        _ask_judge(judging.model, run, answers, examples, file, job)
+    answers: Mapping[str, Any] | None = None
+
+    def watch(saved: Mapping[str, Any]) -> None:
+        nonlocal answers
+        answers = saved
+
+    try:
+        (given,) = execute([run], items, _EachStrategy(), job, run.path, watch)
+    except (RuntimeError, KeyboardInterrupt):
+        if answers is not None and judging.model is None:
+            _write(out, label_rows(examples, answers, judging), judging)
+        raise
+    answers = dict(zip(items, given, strict=True))
+    right = _ask_judge(judging.model, run, answers, examples, out, job) if judging.model else {}
+    every = label_rows(examples, answers, judging, right)
+    rows = _write(out, every, judging)
     if judging.judge == "silver":
-        _check_silver(rows, examples, file, judging)
+        _check_silver(given, examples, len(every), len(rows), judging)
     return {
         "out": str(out),
         "model": job.model,
         "judge": judging.judge,
         "bad_rows": len(bad),
-        "unclear": file.unclear,
-        **summary(file.rows),
+        "unclear": len(every) - len(rows),
+        **summary(rows),
     }
+
+
+def label_rows(
+    examples: Sequence[Example],
+    answers: Mapping[str, Any],
+    judging: Judging,
+    called_right: Mapping[str, Sequence[Strategy] | None] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Return the rows of the first questions that all strategies have answered.
+
+    Args:
+        examples: The questions.
+        answers: The answers, by `answer_id`.
+        judging: Which answers are correct.
+        called_right: The judge model's replies, by question.
+    """
+    found = ((each, _of_question(each, answers)) for each in examples)
+    finished = takewhile(lambda pair: len(pair[1]) == len(STRATEGIES), found)
+    return [
+        label_row(example, own, judging, called_right.get(example.id)) for example, own in finished
+    ]
+
+
+def _write(out: Path, rows: Sequence[dict[str, Any]], judging: Judging) -> list[dict[str, Any]]:
+    """Write the rows that are clear enough, and return them."""
+    clear = [row for row in rows if row.get("confidence", 1.0) >= judging.min_confidence]
+    write_files(out.parent, {out.name: b"".join(map(json_line, clear))})
+    return clear
 
 
 def _ask_judge(
     model: str,
     asked: Run,
-    answers: dict[str, Any],
+    answers: Mapping[str, Any],
     examples: Sequence[Example],
-    file: LabelFile,
+    out: Path,
     job: Job,
-) -> None:
-    """Ask the judge model about each question without accepted answers, and write the rows.
+) -> dict[str, Sequence[Strategy] | None]:
+    """Ask the judge model about each question without accepted answers.
 
     Args:
         model: The judge model.
         asked: The run that gave the answers.
-        answers: They, by `answer_id`.
+        answers: The answers, by `answer_id`.
         examples: The questions.
-        file: Where the rows go.
+        out: The file of labels.
         job: The command's options.
+
+    Returns:
+        By question, the strategies whose answer the judge calls right; None if it did not say.
     """
     by_question = {each.id: _of_question(each, answers) for each in examples if not each.golds}
     found = {key: candidates(key, each) for key, each in by_question.items()}
     items = {key: each for key, each in found.items() if each["answers"]}
     job = replace(job, settings={"model": model})
     data = {"answers": hashlib.sha256(json_bytes(asked.settings)).hexdigest()}
-    run = make_run(Variant("judge", {}), _beside(file.path, "judged"), job, data)
+    run = make_run(Variant("judge", {}), _beside(out, "judged"), job, data)
     (judged,) = execute([run], items, JudgeModel(), job, run.path)
-    file.update(answers, {each["id"]: each["right"] for each in judged})
+    return {each["id"]: each["right"] for each in judged}
 
 
 def _check_silver(
-    answers: Sequence[Answered], examples: Sequence[Example], file: LabelFile, judging: Judging
+    answers: Sequence[Answered],
+    examples: Sequence[Example],
+    questions: int,
+    clear: int,
+    judging: Judging,
 ) -> None:
     """Refuse labels that rest on nothing.
 
@@ -153,9 +200,9 @@ def _check_silver(
             f"only the strategy {saying.pop()} gave any answer, so there is nothing for it to "
             "agree with; use another model, or questions with accepted answers and --judge match"
         )
-    if not file.rows:
+    if not clear:
         raise ValueError(
-            f"none of {file.unclear} questions has a label of confidence "
+            f"none of {questions} questions has a label of confidence "
             f"{judging.min_confidence:g} or more; lower --min-confidence, or give more questions"
         )
 
@@ -177,13 +224,12 @@ def label_row(
     Returns:
         `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
         if no strategy was correct), with `silver` also `confidence` (see
-        `silver.Verdict`; 1 if the question has accepted answers), `answered`
+        `silver.Judgement`; 1 if the question has accepted answers), `answered`
         (the strategies that did not say "I don't know"), and by the same names: `answers`, `steps`
         (retrievals), `calls` (of the model), `tokens` (`prompt` and `completion`) and `ms`.
     """
     by_name = {FLARE_NAME_OF[strategy]: answers[strategy] for strategy in STRATEGIES}
     known = [name for name in STRATEGIES if answers[name]["known"]]
-    confidence = {}
     if judging.judge == "silver" and not example.golds:
         correct, sure = silver.judge(example.question, answers, called_right)
         confidence = {"confidence": round(sure, 3)}
@@ -260,76 +306,10 @@ class _EachStrategy:
         return {**row, "id": answer_id(example, strategy)}
 
 
-class LabelFile:
-    """The file of labels: a row for each finished question, in order.
-
-    Attributes:
-        path: The file.
-        rows: Those written so far.
-        unclear: Number of questions whose row was left out for its confidence.
-
-    Args:
-        path: The file; it is replaced by the first update.
-        examples: The questions.
-        judging: Which answers are correct.
-    """
-
-    def __init__(self, path: Path, examples: Sequence[Example], judging: Judging) -> None:
-        """Touch no file yet."""
-        self.rows: list[dict[str, Any]] = []
-        self.unclear = 0
-        self.path, self._examples, self._judging = path, examples, judging
-        self._started = False
-
-    def update(
-        self,
-        answers: Mapping[str, Any],
-        called_right: Mapping[str, Sequence[Strategy] | None] = MappingProxyType({}),
-    ) -> None:
-        """Write the rows of the questions that are finished now.
-
-        Args:
-            answers: What is finished so far, by `answer_id`.
-            called_right: What the judge model said, by question.
-
-        Raises:
-            RuntimeError: They cannot be written.
-        """
-        finished = self._finished(answers, called_right)
-        least = self._judging.min_confidence
-        rows = [row for row in finished if row.get("confidence", 1.0) >= least]
-        lines = b"".join(map(json_line, rows))
-        if not self._started:
-            write_files(self.path.parent, {self.path.name: lines})
-            self._started = True
-        elif rows:
-            with self.path.open("ab", buffering=0) as file:
-                append_lines(file, lines)
-        self.rows += rows
-        self.unclear += len(finished) - len(rows)
-
-    def _finished(
-        self,
-        answers: Mapping[str, Any],
-        called_right: Mapping[str, Sequence[Strategy] | None],
-    ) -> list[dict[str, Any]]:
-        rows = []
-        for example in self._examples[len(self.rows) + self.unclear :]:
-            found = _of_question(example, answers)
-            if len(found) < len(STRATEGIES):
-                break
-            rows.append(label_row(example, found, self._judging, called_right.get(example.id)))
-        return rows
-
-
 def _of_question(example: Example, answers: Mapping[str, Any]) -> dict[Strategy, Answered]:
     """Return the answers to one question that are there, by strategy."""
     ids = {strategy: answer_id(example, strategy) for strategy in STRATEGIES}
     return {strategy: answers[key] for strategy, key in ids.items() if key in answers}
-
-
-def _nothing(_: Mapping[str, Any]) -> None:
-    """Write no row yet: the judge model comes first."""
 
 
 def _beside(out: Path, what: str) -> Path:

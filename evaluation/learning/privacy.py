@@ -18,7 +18,7 @@ def personal(text: str, more: Sequence[re.Pattern[str]] = ()) -> str | None:
 
     Forms are e-mail addresses, web addresses, IP and MAC addresses (LangChain's detectors), names
     after an @, and numbers of seven digits or more, such as those of phones, cards and accounts.
-    Dates and ranges of years are no such numbers. Names of people, postal addresses and
+    Dates and ranges of years do not count. Names of people, postal addresses and
     descriptions are not found.
 
     Args:

@@ -26,7 +26,7 @@ higher bar keeps more of the mistakes that strategies share (docs/results/silver
 Answers = Mapping[Strategy, Answered]
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """Which strategies answered a question, as far as can be told without an accepted answer.
 
     Attributes:
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     confidence: float
 
 
-def judge(question: str, answers: Answers, called_right: Collection[Strategy] | None) -> Verdict:
+def judge(question: str, answers: Answers, called_right: Collection[Strategy] | None) -> Judgement:
     """Judge the answers to one question.
 
     Args:
@@ -51,7 +51,7 @@ def judge(question: str, answers: Answers, called_right: Collection[Strategy] | 
     """
     given = [name for name in STRATEGIES if _says_something(question, answers[name])]
     if not given:
-        return Verdict((), 1.0)
+        return Judgement((), 1.0)
     agreeing = {name: _agreeing(question, answers, name, given) for name in given}
     support = {
         name: len(agreeing[name]) - 1 + _cites(answers[name]) + (name in (called_right or ()))
@@ -63,7 +63,7 @@ def judge(question: str, answers: Answers, called_right: Collection[Strategy] | 
         rivals.append(1)
     rival = max(rivals, default=0)
     confidence = support[best] / (support[best] + rival + 1)
-    return Verdict(tuple(agreeing[best]), confidence)
+    return Judgement(tuple(agreeing[best]), confidence)
 
 
 def agree(question: str, one: str, other: str) -> bool:

@@ -8,8 +8,8 @@ outcomes, and their difference is resampled over the questions. A figure falls b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +80,6 @@ class Comparison:
     figures: Sequence[Figure]
     labels: Mapping[str, Mapping[str, int]]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields in plain JSON types."""
-        return asdict(self)
-
 
 def compare(
     held_out: HeldOut,
@@ -104,64 +100,55 @@ def compare(
         floor: Smallest share that the candidate must answer at that α; None: it must not fall
             beyond chance.
     """
-    pair = [_Replayed(held_out, choices, alphas, in_use) for choices in (before, after)]
-    rows = [each.rows() for each in pair]
-    means = resampled_means(np.concatenate(rows), RESAMPLES)
-    drawn = np.split(means, 2, axis=1)
-    points = [each.figures(row.mean(1)[None]) for each, row in zip(pair, rows, strict=True)]
-    found = [each.figures(each_drawn) for each, each_drawn in zip(pair, drawn, strict=True)]
-    figures = []
-    for key in points[0]:
-        low, high = percentile_interval(found[1][key] - found[0][key])
-        was, now = (float(of[key][0]) for of in points)
-        figures.append(Figure(*key, before=was, after=now, low=low, high=high))
-    at = alphas.index(in_use)
-    return Comparison(
-        len(held_out.recorded.questions), _judged(figures, floor), _moved(before[at], after[at])
+    rows = [_rows(held_out, choices, alphas.index(in_use)) for choices in (before, after)]
+    drawn = np.split(resampled_means(np.concatenate(rows), RESAMPLES), 2, axis=1)
+    were, are = (
+        _figures(np.vstack([row.mean(1), means]), held_out, alphas, in_use)
+        for row, means in zip(rows, drawn, strict=True)
     )
+    figures: list[Figure] = []
+    rose = set()
+    for (name, alpha), was in were.items():
+        now = are[name, alpha]
+        low, high = percentile_interval((now - was)[1:])
+        if name == ACCURACY and low > 0:
+            rose.add(alpha)
+        found = Figure(name, alpha, float(was[0]), float(now[0]), low, high)
+        figures.append(replace(found, worse=_worse(found, alpha in rose, floor)))
+    at = alphas.index(in_use)
+    return Comparison(len(held_out.recorded.questions), figures, _moved(before[at], after[at]))
 
 
-class _Replayed(NamedTuple):
-    """One router, replayed."""
-
-    held_out: HeldOut
-    choices: Choices
-    alphas: Sequence[float]
-    in_use: float
-
-    def rows(self) -> Floats:
-        """Return what each question adds to each mean: [means, questions]."""
-        recorded, answered = self.held_out
-        parts = [recorded.correct_for(self.choices), recorded.steps_for(self.choices)]
-        if answered is not None:
-            chosen = self.choices[[self.alphas.index(self.in_use)]]
-            parts.append(answered[np.arange(chosen.shape[1]), chosen])
-        return np.concatenate([np.asarray(part, np.float64) for part in parts])
-
-    def figures(self, means: Floats) -> dict[tuple[str, float | None], Floats]:
-        """Return each figure in each resample, from [resamples, means]."""
-        count = len(self.alphas)
-        accuracy, steps = means[:, :count], means[:, count : 2 * count]
-        found: dict[tuple[str, float | None], Floats] = {}
-        for alpha in sorted({*ALPHAS, self.in_use}):
-            at = self.alphas.index(alpha)
-            found |= {(ACCURACY, alpha): accuracy[:, at], (STEPS, alpha): steps[:, at]}
-        budget = float(self.held_out.recorded.steps[:, -1].mean())
-        found[AREA, None] = np.array(
-            [
-                area([{"accuracy": a, "steps": s} for a, s in zip(*each, strict=True)], budget)
-                for each in zip(accuracy, steps, strict=True)
-            ]
-        )
-        if self.held_out.answered is not None:
-            found[ANSWERED, self.in_use] = means[:, -1]
-        return found
+def _rows(held_out: HeldOut, choices: Choices, in_use: int) -> Floats:
+    """Return what each question adds to each mean: [means, questions]."""
+    recorded, answered = held_out
+    parts = [recorded.correct_for(choices), recorded.steps_for(choices)]
+    if answered is not None:
+        chosen = choices[[in_use]]
+        parts.append(answered[np.arange(chosen.shape[1]), chosen])
+    return np.concatenate([np.asarray(part, np.float64) for part in parts])
 
 
-def _judged(figures: Sequence[Figure], floor: float | None) -> list[Figure]:
-    """Return the figures with why each is worse, if it is."""
-    rose = {each.alpha for each in figures if each.name == ACCURACY and each.low > 0}
-    return [replace(each, worse=_worse(each, each.alpha in rose, floor)) for each in figures]
+def _figures(
+    means: Floats, held_out: HeldOut, alphas: Sequence[float], in_use: float
+) -> dict[tuple[str, float | None], Floats]:
+    """Return each figure for each row of means: the measured ones, then the resampled."""
+    count = len(alphas)
+    accuracy, steps = means[:, :count], means[:, count : 2 * count]
+    found: dict[tuple[str, float | None], Floats] = {}
+    for alpha in sorted({*ALPHAS, in_use}):
+        at = alphas.index(alpha)
+        found |= {(ACCURACY, alpha): accuracy[:, at], (STEPS, alpha): steps[:, at]}
+    budget = float(held_out.recorded.steps[:, -1].mean())
+    found[AREA, None] = np.array(
+        [
+            area([{"accuracy": a, "steps": s} for a, s in zip(*each, strict=True)], budget)
+            for each in zip(accuracy, steps, strict=True)
+        ]
+    )
+    if held_out.answered is not None:
+        found[ANSWERED, in_use] = means[:, -1]
+    return found
 
 
 def _worse(figure: Figure, accuracy_rose: bool, floor: float | None) -> str:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
+from hopgate.common.errors import explain
 from hopgate.common.files import read_json
 from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
-from hopgate.nodes.run.context import explain
 
 MULTI_STEPS = {
     "squad": 4.52,

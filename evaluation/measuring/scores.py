@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from hopgate.common.errors import explain
 from hopgate.common.files import read_json
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.evaluation.measuring.datasets import KINDS
-from hopgate.nodes.run.context import explain
 
 
 class Prediction(TypedDict):

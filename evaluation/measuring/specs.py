@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 
+from hopgate.common.errors import explain
 from hopgate.common.strategies import STRATEGIES
-from hopgate.nodes.run.context import Context, Gate, explain
+from hopgate.nodes.run.context import Context, Gate
 
 GATES = tuple(gate for gate in get_args(Gate) if gate not in ("off", "reply"))
 """Those of `Context` except `off`, which leaves the decision to the router."""

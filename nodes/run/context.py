@@ -1,6 +1,5 @@
 """What a request can set: one validated model, shown in Studio."""
 
-from collections.abc import Callable
 from datetime import date
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -18,9 +17,8 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from hopgate.common.files import shown
 from hopgate.retrievers.base import SAMPLE
 from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
 
@@ -214,20 +212,3 @@ class Context(BaseModel):
         """Return these settings, with those of `defaults` where none was given."""
         names = self.model_fields_set & Context.model_fields.keys()  # a subclass may have more
         return defaults.model_copy(update={name: getattr(self, name) for name in names})
-
-
-def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
-    """Return one line that says what is wrong with a context.
-
-    Args:
-        error: What pydantic raised.
-        named: Returns the name to show for a field.
-    """
-
-    def described(each: ErrorDetails) -> str:
-        name = named(".".join(map(str, each["loc"])) or "context")
-        if each["type"] == "missing":
-            return f"{name} is missing"
-        return f"{name} is {shown(each['input'])}: {each['msg'].removeprefix('Value error, ')}"
-
-    return "; ".join(map(described, error.errors(include_url=False)))

@@ -14,7 +14,8 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
-from hopgate.nodes.run.context import Context, explain
+from hopgate.common.errors import explain
+from hopgate.nodes.run.context import Context
 from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where
 
 VARIABLE = "HOPGATE_LIMITS"

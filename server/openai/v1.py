@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from hopgate.common.errors import one_line
+from hopgate.common.errors import explain, one_line
 from hopgate.common.files import shown
 from hopgate.graphs.checkpoints import sqlite_saver
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.feedback import give_feedback
 from hopgate.models.chat import ModelError
-from hopgate.nodes.run.context import Context, explain
+from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.nodes.run.runtime import NodeRuntime
