@@ -74,9 +74,7 @@ class AdaptiveMiddleware(AgentMiddleware[AdaptiveState, Any, Any]):
         return {"hopgate": found}
 
     def wrap_model_call(
-        self,
-        request: ModelRequest[Any],
-        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with the passages."""
         return handler(self._with_passages(request))

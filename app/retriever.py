@@ -45,9 +45,7 @@ class AdaptiveRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         found = self._retrieval.invoke(
-            {"question": query},
-            {"callbacks": run_manager.get_child()},
-            context=self._settings(k),
+            {"question": query}, {"callbacks": run_manager.get_child()}, context=self._settings(k)
         )
         return _documents(found, k or self.k)
 
@@ -55,9 +53,7 @@ class AdaptiveRetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         found = await self._retrieval.ainvoke(
-            {"question": query},
-            {"callbacks": run_manager.get_child()},
-            context=self._settings(k),
+            {"question": query}, {"callbacks": run_manager.get_child()}, context=self._settings(k)
         )
         return _documents(found, k or self.k)
 

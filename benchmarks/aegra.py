@@ -180,8 +180,7 @@ async def kill_once(made: Cluster, model: Model, number: int) -> dict[str, Any] 
                 taken[run] = time.monotonic() - killed
 
     ended, _ = await asyncio.gather(
-        asyncio.to_thread(until_over, made, runs, see),
-        asyncio.to_thread(made.start, len(victims)),
+        asyncio.to_thread(until_over, made, runs, see), asyncio.to_thread(made.start, len(victims))
     )
     left = get_client(url=next(iter(made.servers.values())).url)
     states: Any = [(await left.threads.get_state(thread))["values"] for thread, _ in pairs]

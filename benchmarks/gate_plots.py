@@ -86,10 +86,7 @@ def _limits(scores: Any, threshold: float) -> tuple[float, float]:
 
 def _distributions(axes: Axes, scores: Any, labels: Any, limits: tuple[float, float]) -> None:
     edges = np.linspace(*limits, BINS + 1).tolist()
-    for kind, colour, name in (
-        (~labels, KNOWN, "do without"),
-        (labels, NEEDED, "need retrieval"),
-    ):
+    for kind, colour, name in ((~labels, KNOWN, "do without"), (labels, NEEDED, "need retrieval")):
         share = np.full(kind.sum(), 100 / kind.sum())
         axes.hist(
             scores[kind], edges, weights=share, color=colour, alpha=0.55,

@@ -290,9 +290,7 @@ def from_others(features: Floats, train: Data) -> list[dict[str, Any]]:
         for text in (False, True):
 
             def known(
-                llm: int,
-                counts: Callable[[int, int], bool] = counts,
-                text: bool = text,
+                llm: int, counts: Callable[[int, int], bool] = counts, text: bool = text
             ) -> Floats:
                 others = [at for at in range(len(LLMS)) if counts(llm, at)]
                 outcomes = train.right[:, others].reshape(len(features), -1)

@@ -113,9 +113,7 @@ def measure(rounds: int, threads: int) -> dict[str, Any]:
     many = [f"{question} ({number})" for number in range(64) for question in QUESTIONS]
     many_ids = [encoding.ids for encoding in tokenizer.encode_batch(many)]
     batch = side_by_side(
-        1,
-        hopgate=lambda: router.route(many, 0.7),
-        t5_large=lambda: as_published(large, many_ids),
+        1, hopgate=lambda: router.route(many, 0.7), t5_large=lambda: as_published(large, many_ids)
     )
     alphas = count(1)
     change = side_by_side(

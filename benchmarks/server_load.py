@@ -44,17 +44,7 @@ from typing import Any
 import fixed_latency
 import httpx
 import plain_flow
-from load_measures import (
-    Ask,
-    Tally,
-    Watch,
-    counted,
-    endless,
-    in_turns,
-    load,
-    questions,
-    slope,
-)
+from load_measures import Ask, Tally, Watch, counted, endless, in_turns, load, questions, slope
 from processes import cpu_seconds, memory_kib
 
 from hopgate import Context, build_graph

@@ -117,10 +117,7 @@ class MiniLMNetwork(Classifier):
 
     def features(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the hidden layer over the mean of the tokens' states, scaled to length 1."""
-        states = self.encoder(
-            input_ids=tokens,
-            attention_mask=mask,
-        ).last_hidden_state
+        states = self.encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
         real = mask.unsqueeze(-1).to(states.dtype)
         pooled = functional.normalize((states * real).sum(1) / real.sum(1), dim=-1)
         hidden = functional.relu(self.hidden(pooled))

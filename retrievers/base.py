@@ -81,11 +81,7 @@ def passage_id(title: str, text: str) -> str:
 
 
 def make_passage(
-    title: str,
-    text: str,
-    source: str = "",
-    page: int | None = None,
-    section: str | None = None,
+    title: str, text: str, source: str = "", page: int | None = None, section: str | None = None
 ) -> Passage:
     """Create a passage with its content-hash id.
 

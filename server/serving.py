@@ -132,10 +132,6 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | 
     tools = mcp.Endpoint(lambda: served, settings)
     chat = v1.OpenAIRoutes(lambda: served, settings, keep)
     return Starlette(
-        routes=[
-            chat.mount(),
-            tools.route("/hopgate/mcp"),
-            Route("/hopgate/metrics", to_metrics),
-        ],
+        routes=[chat.mount(), tools.route("/hopgate/mcp"), Route("/hopgate/metrics", to_metrics)],
         lifespan=lifespan,
     )

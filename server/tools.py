@@ -150,11 +150,7 @@ class Tools:
         dial = await runtime.alpha()
         label, reason = choose(found.probs, dial, found.doubt)
         route = RoutedQuestion(
-            strategy=STRATEGY_OF[label],
-            label=label,
-            probs=found.probs,
-            alpha=dial,
-            reason=reason,
+            strategy=STRATEGY_OF[label], label=label, probs=found.probs, alpha=dial, reason=reason
         )
         return {**route, "profile": found.profile} if found.profile else route
 

@@ -22,13 +22,7 @@ from numpy.typing import NDArray
 
 from hopgate.common.files import write_atomic
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.building import (
-    add_passages,
-    build_from_passages,
-    compact,
-    delete,
-    sync,
-)
+from hopgate.retrievers.building import add_passages, build_from_passages, compact, delete, sync
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
 from hopgate.retrievers.index.reader import Index
 

@@ -120,9 +120,7 @@ def test_a_fit_uses_the_ridge_with_the_lowest_leave_one_out_error() -> None:
     torch.testing.assert_close(same.weights, prior, rtol=1e-4, atol=1e-4)
 
 
-def test_the_error_of_a_fit_is_the_leave_one_out_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_error_of_a_fit_is_the_leave_one_out_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adding, "RIDGES", (0.0,))  # only a slope on the prior, and a constant
     torch.manual_seed(1)
     features, target = torch.randn(12, 3, dtype=torch.float64), torch.rand(12, dtype=torch.float64)

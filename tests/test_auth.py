@@ -291,10 +291,7 @@ ATTEMPTS: list[tuple[str, str, Any]] = [
     ("POST", "/runs/cancel", {"status": "all"}),
     ("POST", "/runs/cancel", {"thread_id": "{busy}", "run_ids": ["{busy_run}"]}),
     ("POST", "/threads/prune", {"thread_ids": ["{thread_id}"]}),
-    (
-        *("POST", "/threads/{thread_id}/commands"),
-        {"id": 1, "method": "run.start", "params": RUN},
-    ),
+    (*("POST", "/threads/{thread_id}/commands"), {"id": 1, "method": "run.start", "params": RUN}),
     ("POST", "/threads", {"thread_id": "{thread_id}", "if_exists": "do_nothing"}),
     ("POST", "/threads/search", {"metadata": {"owner": "ada"}}),
     ("POST", "/threads/search", {"ids": ["{thread_id}"]}),

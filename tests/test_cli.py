@@ -431,8 +431,7 @@ def test_route_passes_every_field_of_a_file_through(
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["{", "[]", '{"q": "x"}', '{"question": ""}', '{"question": "Why?", "route": "A1"}'],
+    "line", ["{", "[]", '{"q": "x"}', '{"question": ""}', '{"question": "Why?", "route": "A1"}']
 )
 def test_a_bad_row_is_named_and_nothing_is_written(
     run: Callable[..., Ran], tmp_path: Path, line: str

@@ -12,14 +12,7 @@ import pytest
 from commands import Ran, one_line
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
 from markdown_it import MarkdownIt
-from ships import (
-    answers_some,
-    prompted,
-    read_rows,
-    ship,
-    skip_pictures,
-    write_rows,
-)
+from ships import answers_some, prompted, read_rows, ship, skip_pictures, write_rows
 
 from hopgate.evaluation.measuring.datasets import read_examples
 from hopgate.evaluation.measuring.specs import systems

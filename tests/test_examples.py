@@ -216,12 +216,7 @@ def test_an_error_of_the_model_is_streamed_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "uri",
-    [
-        "",
-        f"postgresql://user:{PASSWORD}@[bad",
-        f"postgresql://user:{PASSWORD}@127.0.0.1:1/x",
-    ],
+    "uri", ["", f"postgresql://user:{PASSWORD}@[bad", f"postgresql://user:{PASSWORD}@127.0.0.1:1/x"]
 )
 async def test_a_connection_that_fails_does_not_show_its_password(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, uri: str

@@ -519,10 +519,7 @@ def test_a_wrong_limit_of_the_filter_is_named(where: Any, message: str) -> None:
 def test_a_limit_is_added_to_the_requests_filter() -> None:
     limits = Limits.parse({"where": {"source": ["public/*", "users/{user}/*"]}, "max_hops": 2})
     limited = limits.apply(Context(where={"source": "*.md"}), "ann")
-    assert limited.where == (
-        ("source", ("*.md",)),
-        ("source", ("public/*", "users/ann/*")),
-    )
+    assert limited.where == (("source", ("*.md",)), ("source", ("public/*", "users/ann/*")))
     assert limited.max_hops == 2
     assert limits.apply(Context(), "*").where == (("source", ("public/*", "users/[*]/*")),)
     by_title = Limits.parse({"where": {"title": "Notes of {user}"}})
@@ -759,10 +756,7 @@ async def test_a_servers_tools_and_agents_are_bound_to_the_user_too(served: Serv
     assistant = (await client(served, "ann").assistants.search(limit=1))[0]["assistant_id"]
     message = {"role": "user", "messageId": "1", "parts": [{"kind": "text", "text": "The lamp?"}]}
     bodies = {
-        "/mcp": {
-            "method": "tools/call",
-            "params": {"name": "hopgate", "arguments": {**ASKED}},
-        },
+        "/mcp": {"method": "tools/call", "params": {"name": "hopgate", "arguments": {**ASKED}}},
         f"/a2a/{assistant}": {"method": "message/send", "params": {"message": message}},
     }
     accept = {"Accept": "application/json, text/event-stream"}

@@ -350,10 +350,6 @@ def test_ctrl_c_ends_a_slow_pattern(tmp_path: Path) -> None:
         "asyncio.run(harvest._read('', Slow(), print))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert "KeyboardInterrupt" in done.stderr

@@ -236,9 +236,7 @@ def test_no_held_out_question_is_trained_on(improved: Path) -> None:
     assert trained == {each.question for each in outcomes if not each.held_out}
 
 
-def test_the_report_shows_the_figures_and_the_questions_whose_route_changed(
-    improved: Path,
-) -> None:
+def test_the_report_shows_the_figures_and_the_questions_whose_route_changed(improved: Path) -> None:
     page = (improved / "report.md").read_text()
     assert "**May be promoted**" in page and "](replay.png)" in page
     assert "| accuracy | 0.7 |" in page and "| area | all |" in page

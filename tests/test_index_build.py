@@ -496,8 +496,7 @@ def test_a_newer_format_is_refused(index: Path) -> None:
     edit_manifest(index, lambda manifest: manifest.update(format_version=2, roots=["my docs"]))
     for read in (info, check_index, Index.open, verify, lambda path: delete(path, ["a"])):
         with pytest.raises(
-            ValueError,
-            match=r"old format version 2, .* build it again, into a new folder",
+            ValueError, match=r"old format version 2, .* build it again, into a new folder"
         ):
             read(index)
 

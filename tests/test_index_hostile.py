@@ -35,13 +35,7 @@ from indexing import (
 
 from hopgate.retrievers import encoders
 from hopgate.retrievers.base import make_passage
-from hopgate.retrievers.building import (
-    add_passages,
-    build_from_passages,
-    compact,
-    delete,
-    sync,
-)
+from hopgate.retrievers.building import add_passages, build_from_passages, compact, delete, sync
 from hopgate.retrievers.index.manifest import MAX_MANIFEST_BYTES, info, to_bytes
 from hopgate.retrievers.index.reader import Index, check_index
 from hopgate.retrievers.index.vectors import Searcher

@@ -10,14 +10,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from indexing import (
-    HashEncoder,
-    files,
-    flip,
-    one_of,
-    stamped,
-    texts,
-)
+from indexing import HashEncoder, files, flip, one_of, stamped, texts
 
 from hopgate.retrievers.base import Hit, Passage, make_passage
 from hopgate.retrievers.building import (

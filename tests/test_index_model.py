@@ -13,13 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from indexing import HashEncoder
 
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.building import (
-    add_passages,
-    build_from_passages,
-    compact,
-    delete,
-    sync,
-)
+from hopgate.retrievers.building import add_passages, build_from_passages, compact, delete, sync
 from hopgate.retrievers.encoders import passage_text
 from hopgate.retrievers.filters import matches, parse_where
 from hopgate.retrievers.index.manifest import info

@@ -83,9 +83,7 @@ def test_searching_loads_nothing_of_the_extra(
     assert loaded.isdisjoint({"langgraph", "langchain_core", "openai"})
 
 
-def test_routing_loads_nothing_of_the_extra(
-    command: Callable[..., tuple[Ran, set[str]]],
-) -> None:
+def test_routing_loads_nothing_of_the_extra(command: Callable[..., tuple[Ran, set[str]]]) -> None:
     ran, loaded = command("route", "Who wrote Hamlet?", "--json")
     assert set(result(ran)["probs"]) == {"A", "B", "C"}
     assert loaded.isdisjoint({*TRAIN, "langgraph", "langchain_core", "openai", "faiss"})
@@ -128,9 +126,7 @@ def test_labelling_needs_nothing_of_the_extra(
     assert loaded.isdisjoint(TRAIN)
 
 
-def test_doctor_loads_nothing_of_the_extra(
-    command: Callable[..., tuple[Ran, set[str]]],
-) -> None:
+def test_doctor_loads_nothing_of_the_extra(command: Callable[..., tuple[Ran, set[str]]]) -> None:
     ran, loaded = command("doctor")
     assert ran.code == 0, ran.out
     assert loaded.isdisjoint(TRAIN)

@@ -84,10 +84,7 @@ def test_every_event_has_its_line() -> None:
 def test_an_escalation_drops_the_answer_before_it() -> None:
     escalated = {"event": "escalate", "from": "none", "to": "single", "reason": "no answer"}
     told = [token("I don't"), {"event": "answer", "text": "I don't know"}, escalated, token("Yes")]
-    assert drawn(told) == [
-        "deeper  no retrieval → one retrieval: no answer",
-        "answer  Yes",
-    ]
+    assert drawn(told) == ["deeper  no retrieval → one retrieval: no answer", "answer  Yes"]
 
 
 def test_a_long_run_shows_its_newest_lines() -> None:

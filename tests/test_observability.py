@@ -289,9 +289,7 @@ async def test_a_failed_run_is_a_warning_with_only_the_class_of_the_error(
     assert not any(text in f"{vars(record)}" for text in TEXTS)
 
 
-async def test_an_edited_state_cannot_forge_a_log_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_edited_state_cannot_forge_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hopgate")
     watched = Watched("C", logs.write)
     await watched.ask(interrupt_after=["route"])

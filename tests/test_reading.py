@@ -27,12 +27,7 @@ from hopgate.retrievers.documents.finding import (
     ignored_summary,
 )
 from hopgate.retrievers.documents.parsers import parsing_process
-from hopgate.retrievers.documents.reading import (
-    Documents,
-    ReadReport,
-    load_documents,
-    read_files,
-)
+from hopgate.retrievers.documents.reading import Documents, ReadReport, load_documents, read_files
 from hopgate.retrievers.documents.zipped import MAX_XML_BYTES
 
 POLISH = (
@@ -86,10 +81,7 @@ def test_docx_keeps_title_headings_and_tables(tmp_path: Path) -> None:
         "Bread is baked & sold before dawn.": ("Harbour bakery", None),
         "A loaf\n\nTwo crowns": ("Harbour bakery > Prices", "Prices"),
         "None on Mondays.": ("Harbour bakery > Prices > Cakes", "Prices > Cakes"),
-        "By order.": (
-            "Harbour bakery > Prices > Cakes > Weddings",
-            "Prices > Cakes > Weddings",
-        ),
+        "By order.": ("Harbour bakery > Prices > Cakes > Weddings", "Prices > Cakes > Weddings"),
         "From six to ten": ("Harbour bakery > Hours", "Hours"),
     }
 

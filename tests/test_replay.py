@@ -264,9 +264,7 @@ async def test_a_deadline_counts_from_the_fork_by_the_apps_clock(multihop: Any) 
 
 @every_saver
 async def test_the_documented_example_runs(
-    fake: FakeOpenAI,
-    saver: BaseCheckpointSaver[str],
-    capsys: pytest.CaptureFixture[str],
+    fake: FakeOpenAI, saver: BaseCheckpointSaver[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fact = "Skerrane Light was designed by Ilsabet Corrane."
 

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from predictions import prediction
 
-from hopgate.evaluation.measuring.scores import (
-    Price,
-    decision,
-    interval,
-    read_price,
-    summarise,
-)
+from hopgate.evaluation.measuring.scores import Price, decision, interval, read_price, summarise
 
 FOUR = [
     prediction(match=True, em=True, f1=1.0, ms=10.0),

@@ -115,10 +115,7 @@ def test_a_router_learns_the_confidence_as_the_chance_of_a_right_answer(tmp_path
     from hopgate.classifiers.training.utility import targets_of  # imports torch
 
     targets = targets_of({"llm": read_labels(path)}, [], None)
-    assert targets.right[:, 0].tolist() == [
-        pytest.approx([0, 0.4, 0.4]),
-        pytest.approx([0, 1, 1]),
-    ]
+    assert targets.right[:, 0].tolist() == [pytest.approx([0, 0.4, 0.4]), pytest.approx([0, 1, 1])]
 
 
 # The command

@@ -78,7 +78,7 @@ def test_stream_yields_events_of_the_loop_and_the_answer_s_tokens(fake: FakeOpen
     found = [event for _, mode, part in parts if (event := events.read(mode, part))]
     names = [event["event"] for event in found]
     assert [name for name in names if name != "token"] == [
-        *("gate", "route", "hop", "thought", "hop", "thought", "stop", "answering", "answer"),
+        *("gate", "route", "hop", "thought", "hop", "thought", "stop", "answering", "answer")
     ]
     assert [event["text"] for event in found if event["event"] == "token"] == ["Lissmere"]
 

@@ -218,17 +218,11 @@ def test_what_has_no_effect_is_named(served: Serving, fake: FakeOpenAI) -> None:
     assert "presence_penalty, user: no effect in hopgate" in warnings
 
 
-def test_sampling_reaches_the_request_that_writes_the_answer_and_no_other(
-    fake: FakeOpenAI,
-) -> None:
+def test_sampling_reaches_the_request_that_writes_the_answer_and_no_other(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", answer="In 1858 [1]"))
     wanted = {"temperature": 0.3, "top_p": 0.8, "seed": 7, "stop": ["END"]}
     in_process(model="openai:fake", gate="ta-are").chat.completions.create(
-        model="hopgate",
-        messages=[user(QUESTION)],
-        max_tokens=900,
-        reasoning_effort="low",
-        **wanted,
+        model="hopgate", messages=[user(QUESTION)], max_tokens=900, reasoning_effort="low", **wanted
     )
     gate, answer = fake.requests
     assert gate["temperature"] == 0 and wanted.keys() & gate.keys() == {"temperature"}
@@ -456,11 +450,7 @@ def test_mcp_has_the_same_users_documents_and_limits(public: Serving, fake: Fake
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvested(
-    public: Serving,
-    fake: FakeOpenAI,
-    tmp_path: Path,
-    run: Callable[..., Ran],
-    stream: bool,
+    public: Serving, fake: FakeOpenAI, tmp_path: Path, run: Callable[..., Ran], stream: bool
 ) -> None:
     fake.answers(by_task(answer="It belongs to ada [1].", condense=HERS))
     earlier = [user("Whose is the ferry's lamp?"), {"role": "assistant", "content": "Ada's."}]

@@ -130,10 +130,7 @@ def test_vectors_of_another_encoder_are_refused(
 
 
 def test_files_that_cannot_be_used_are_named(
-    tmp_path: Path,
-    vectors: np.ndarray,
-    run: Callable[..., Ran],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, vectors: np.ndarray, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = ["index", "build", "--out", tmp_path / "index"]
     (tmp_path / "bad.parquet").write_text("no parquet")

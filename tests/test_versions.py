@@ -13,12 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from hopgate.classifiers import versions
-from hopgate.classifiers.checkpoint import (
-    BUILTIN_FOLDER,
-    Checkpoint,
-    read,
-    versions_of,
-)
+from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, Checkpoint, read, versions_of
 from hopgate.classifiers.router import load_router
 from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
 from hopgate.classifiers.training.writing import write

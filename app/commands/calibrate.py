@@ -84,12 +84,7 @@ def _alpha(router: str, recorded: RecordedFiles, goal: tuple[str, float], save: 
 
     with stage("routing") as advance:
         found = calibration.calibrate(
-            router,
-            recorded.profile,
-            recorded.outcomes,
-            calibration.Goal(*goal),
-            save,
-            advance,
+            router, recorded.profile, recorded.outcomes, calibration.Goal(*goal), save, advance
         )
     pages.output(found, _show_alpha)
 

@@ -7,13 +7,7 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from hopgate.commands.options import (
-    ANSWERING,
-    INDEX_HELP,
-    Asking,
-    command,
-    request_context,
-)
+from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.terminal import pages
 
 RETRIEVALQA_GATES = ("ta-are", "always", "never")

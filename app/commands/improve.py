@@ -7,14 +7,7 @@ from typing import Annotated, Any
 import click
 
 from hopgate.classifiers.decision import DEFAULT_ALPHA
-from hopgate.commands.options import (
-    ANSWERING,
-    INDEX_HELP,
-    Asking,
-    Judged,
-    command,
-    request_context,
-)
+from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, Judged, command, request_context
 from hopgate.common.errors import STATISTICS, TRAINING, require
 from hopgate.terminal import pages
 
@@ -99,11 +92,7 @@ def _show_verdict(verdict: dict[str, Any], out: Path) -> None:
 
 @command()
 def promote(
-    folder: Annotated[Path | None, {"metavar": "[DIR]"}] = None,
-    /,
-    *,
-    to: Path,
-    back: bool = False,
+    folder: Annotated[Path | None, {"metavar": "[DIR]"}] = None, /, *, to: Path, back: bool = False
 ) -> None:
     """Put the candidate in DIR in use; the router that it replaces is kept as a version.
 

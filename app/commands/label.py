@@ -5,14 +5,7 @@ from typing import Annotated, Any
 
 import click
 
-from hopgate.commands.options import (
-    ANSWERING,
-    INDEX_HELP,
-    Asking,
-    Judged,
-    command,
-    request_context,
-)
+from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, Judged, command, request_context
 from hopgate.terminal import pages
 
 

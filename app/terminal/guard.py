@@ -31,8 +31,7 @@ def harmless(text: str, *, lines: bool = True) -> str:
     """
     pattern = _IN_LINES if lines else _IN_A_LINE
     return pattern.sub(
-        lambda found: found[0].encode("unicode_escape").decode("ascii"),
-        text.replace("\r\n", "\n"),
+        lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n")
     )
 
 

@@ -15,13 +15,7 @@ from transformers import AutoTokenizer, BertConfig
 from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
 from hopgate.classifiers.checkpoint import BASE, MANIFEST, MAX_TOKENS, read, router_folder
-from hopgate.classifiers.networks import (
-    HIDDEN,
-    Classifier,
-    MiniLMNetwork,
-    T5Network,
-    network_from,
-)
+from hopgate.classifiers.networks import HIDDEN, Classifier, MiniLMNetwork, T5Network, network_from
 from hopgate.common import minilm
 from hopgate.common.strategies import LABELS
 

@@ -177,10 +177,7 @@ def _flare(
         labels = torch.tensor(numbers, device=network.head.weight.device)
 
         def loss(
-            features: Tensor,
-            batch: Tensor,
-            head: nn.Module = network.head,
-            labels: Tensor = labels,
+            features: Tensor, batch: Tensor, head: nn.Module = network.head, labels: Tensor = labels
         ) -> Tensor:
             return functional.cross_entropy(head(features), labels[batch])
 

@@ -9,14 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.common.files import (
-    BadRow,
-    has_surrogate,
-    read_jsonl,
-    required_text,
-    sha256,
-    shown,
-)
+from hopgate.common.files import BadRow, has_surrogate, read_jsonl, required_text, sha256, shown
 from hopgate.nodes.texts.text import check_question, normalise
 from hopgate.retrievers.base import Hit, make_passage
 

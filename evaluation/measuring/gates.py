@@ -39,12 +39,7 @@ Floats = NDArray[np.float64]
 
 
 def calibrate_gate(
-    labels: Path,
-    gate: str,
-    job: Job,
-    *,
-    min_recall: float | None = None,
-    out: Path | None = None,
+    labels: Path, gate: str, job: Job, *, min_recall: float | None = None, out: Path | None = None
 ) -> dict[str, Any]:
     """Ask a gate about labelled questions and choose its threshold.
 
@@ -127,10 +122,7 @@ def at(
 
 
 def choose_threshold(
-    values: Sequence[float],
-    needed: Sequence[bool],
-    min_recall: float | None = None,
-    seed: int = 0,
+    values: Sequence[float], needed: Sequence[bool], min_recall: float | None = None, seed: int = 0
 ) -> dict[str, Any]:
     """Choose a threshold, with intervals.
 

@@ -141,9 +141,7 @@ def read_recorded(
 
 
 def join(
-    questions: Sequence[QuestionRow],
-    labels: Iterable[LabelRow],
-    steps: Mapping[str, float],
+    questions: Sequence[QuestionRow], labels: Iterable[LabelRow], steps: Mapping[str, float]
 ) -> Recorded:
     """Join questions and their recorded outcomes.
 

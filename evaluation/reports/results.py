@@ -18,10 +18,7 @@ FORMAT = 1
 DOCUMENT, PAGE = "results.json", "report.md"
 RETRIEVALQA, QA, GATE = "retrievalqa", "qa", "gate"
 """The evaluations, named after the commands that run them."""
-COMPARED = {
-    RETRIEVALQA: ("retrieval_accuracy", "match", "em", "f1"),
-    QA: ("match", "em", "f1"),
-}
+COMPARED = {RETRIEVALQA: ("retrieval_accuracy", "match", "em", "f1"), QA: ("match", "em", "f1")}
 DECISION_F1 = "decision_f1"
 PICTURES = {
     RETRIEVALQA: {"gates.png": pictures.draw_gates, "flow.png": pictures.draw_flow},

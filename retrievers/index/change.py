@@ -53,13 +53,7 @@ from hopgate.retrievers.index.segments import (
     write_segment,
 )
 from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
-from hopgate.retrievers.index.vectors import (
-    FLAT,
-    FLAT_UP_TO,
-    Announce,
-    choose,
-    expected_memory,
-)
+from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose, expected_memory
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
 

@@ -17,10 +17,7 @@ def index() -> None:
 
 @pytest.mark.parametrize(
     ("question", "file"),
-    [
-        ("When does the canteen close?", "canteen.md"),
-        ("Where do visitors park?", "visitors.md"),
-    ],
+    [("When does the canteen close?", "canteen.md"), ("Where do visitors park?", "visitors.md")],
 )
 def test_a_question_finds_the_file_that_answers_it(question: str, file: str) -> None:
     (hits,) = open_source(str(INDEX)).search([question], 1)
