@@ -382,13 +382,13 @@ def test_wrong_usage_is_one_line_before_anything_is_asked(
 def test_the_time_of_a_question_excludes_loading(
     evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = chat._create
+    make = chat._create_openai
 
     def slowly(name: str) -> chat.ChatModel:
         time.sleep(2)
         return make(name)
 
-    monkeypatch.setattr(chat, "_create", slowly)
+    monkeypatch.setattr(chat, "_create_openai", slowly)
     fake.answers(reads_the_passage)
     assert evaluate("--gate", "never").code == 0
     assert max(each["ms"] for each in predictions(out, "never")) < 2000

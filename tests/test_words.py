@@ -162,8 +162,8 @@ def test_a_change_keeps_what_it_does_not_name(tmp_path: Path) -> None:
     writer.put(stored)
     before = writer.commit()
     writer = WordsWriter(tmp_path / "two", "en", before)
-    writer.remove([key(TEXTS[1])])
-    writer.put([(stored[2][0], Stored("", TEXTS[2], (Place("new.txt"),)))], [stored[2][0]])
+    writer.remove([key(TEXTS[1]), stored[2][0]])
+    writer.put([(stored[2][0], Stored("", TEXTS[2], (Place("new.txt"),)))])
     after = writer.commit()
     assert (len(before), len(after)) == (4, 3)
     assert after.sources() == ["0.txt", "3.txt", "new.txt"]
