@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class AdaptiveState(AgentState[Any]):
-    """The agent's state, and what hopgate decided and found for the user's newest message."""
+    """The agent's state, with hopgate's decision and passages for the user's newest message."""
 
     hopgate: NotRequired[Annotated[Retrieved | None, OmitFromInput]]
 
@@ -43,7 +43,7 @@ class AdaptiveMiddleware(AgentMiddleware[AdaptiveState, Any, Any]):
     def __init__(
         self, graph: AdaptiveGraph | None = None, *, context: Context | None = None
     ) -> None:
-        """Choose what decides and searches.
+        """Choose the graph that decides and searches.
 
         Args:
             graph: A graph of `build_graph`, for a model, a retriever or a router of your own; None

@@ -40,7 +40,7 @@ class BlendedBody:
         self.at(0.0)  # raises if the weights do not fit
 
     def at(self, weight: float) -> Callable[[Sequence[list[int]]], NDArray[np.float32]]:
-        """Return what computes the features of a blend; makes a network for a new one.
+        """Return the function that computes a blend's features; makes a network for a new one.
 
         Args:
             weight: That of the reliability weights.

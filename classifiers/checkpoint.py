@@ -6,7 +6,7 @@
     features.onnx            the network without its weights and its label head, if cost and
                              reliability weights differ only there (see `hopgate.common.onnx`)
     shared.safetensors       parameters that all weights have in common
-    base.safetensors         what differed before fine-tuning; a new training starts from it
+    base.safetensors         weights as they were before fine-tuning; a new training starts from it
     cost-PROFILE.safetensors the rest at α = 0 (cost weights), one file for each LLM
     reliability.safetensors  the rest at α = 1 (reliability weights); or reliability-PROFILE,
                              one file for each LLM
@@ -124,7 +124,7 @@ class Checkpoint:
         parts: `shared`, and any of `base`, `cost-PROFILE`, and `reliability` or
             `reliability-PROFILE`: float32 arrays by parameter name.
         training: Data, recipe and figures, as written in the manifest.
-        graph: What computes the features on ONNX Runtime; None for a router whose body blends,
+        graph: Computes the features on ONNX Runtime; None for a router whose body blends,
             and for one that was trained before routers had a graph.
         dials: The dial of each LLM that has one, by profile; for the others, α itself is the
             blend's weight.
@@ -174,7 +174,7 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
 
     Args:
         folder: The folder.
-        base: Whether to read what a new training starts from.
+        base: Whether to read the weights that a new training starts from.
 
     Raises:
         ValueError: The folder is not a router's, or its parts do not fit each other.

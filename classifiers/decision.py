@@ -1,4 +1,4 @@
-"""What follows from a router's probabilities: the label, and the reason for it."""
+"""From a router's probabilities to the label, and the reason for it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def likeliest(probs: Mapping[str, float]) -> Label:
 
 
 class Routed(NamedTuple):
-    """What a router says about a question.
+    """A router's decision on a question.
 
     Attributes:
         probs: The probabilities of A, B and C.
         doubt: Why the decision cannot be trusted, or None.
-        source: What kind of router it is.
+        source: The kind of router.
         profile: The LLM that it stands for; may be empty.
     """
 
@@ -47,7 +47,7 @@ class Routed(NamedTuple):
 
 
 class RouterLike(Protocol):
-    """What hopgate needs of a router: label probabilities for a batch of questions."""
+    """A router as hopgate uses it: label probabilities for a batch of questions."""
 
     def route(self, questions: Sequence[str], alpha: float) -> list[dict[str, float]]:
         """Return the probabilities of A, B and C for each question."""
@@ -65,7 +65,7 @@ class AlphaRouter(Protocol):
 
 
 def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[Routed]:
-    """Return what a router says about each question; may block."""
+    """Return a router's decision on each question; may block."""
     source, profile = (str(getattr(router, name, "")) for name in ("source", "profile"))
     both = zip(router.route(questions, alpha), doubts(router, questions), strict=True)
     return [

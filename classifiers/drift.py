@@ -38,11 +38,11 @@ _DRAWS = 4000
 
 @dataclass(frozen=True)
 class Summary:
-    """What a router does with some questions.
+    """A summary of a router's decisions on some questions.
 
     Attributes:
         questions: How many there are, without repetitions.
-        cuts: By `SCORES`, what separates the bins of a score, in order.
+        cuts: By `SCORES`, the bounds between a score's bins, in order.
         counts: By `SCORES`, how many questions are in each bin.
         labels: The share of each label at `DEFAULT_ALPHA`, whatever the LLM's own.
         doubted: The share that the router doubts.
@@ -69,7 +69,7 @@ class Summary:
 def summarise(
     router: AlphaRouter, questions: Sequence[str], cuts: Mapping[str, Sequence[float]] | None = None
 ) -> Summary:
-    """Summarise what a router does with some questions; repetitions count once.
+    """Summarise a router's decisions on some questions; repetitions count once.
 
     Args:
         router: The router, for one LLM.
@@ -113,7 +113,7 @@ class Drift:
         now: The questions.
         known: The training questions.
         index: By `SCORES`, the population stability index.
-        chance: By `SCORES`, what the index of as many like questions hardly exceeds.
+        chance: By `SCORES`, the index that as many questions of the same kind hardly exceed.
         unlike: Why the questions are unlike the training questions; empty if they are like them,
             None if there are too few to tell.
     """

@@ -49,10 +49,10 @@ class Classifier(nn.Module):
         raise NotImplementedError
 
     def complete(self) -> None:
-        """Set what is not in a checkpoint, after the parameters are loaded."""
+        """Set the values that no checkpoint holds, after the parameters are loaded."""
 
     def tune(self, layers: int | None) -> None:
-        """Freeze everything but the label head, what is above the encoder, and its top layers.
+        """Freeze everything but the label head, the parts above the encoder, and its top layers.
 
         Args:
             layers: Number of top layers; None freezes only what this kind of network never trains.

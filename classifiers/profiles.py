@@ -42,7 +42,7 @@ def profile_for(model: str, profiles: Sequence[str]) -> str | None:
 def own_profile(model: str, profiles: Sequence[str]) -> str | None:
     """Return the name for a profile of exactly this model, whether the router has one or not.
 
-    `profile_for` prefers it. If the model's name cannot be a profile's, that is what this returns.
+    `profile_for` prefers it. If the model's name cannot be a profile's, this returns that one.
     """
     own = next((each for each in _names(model) if each in profiles), _names(model)[1])
     return own if PROFILE.fullmatch(own) else profile_for(model, profiles)

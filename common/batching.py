@@ -54,7 +54,7 @@ class Batcher(Generic[Key, Item, Result]):
 
         Args:
             key: Calls with equal keys can run together.
-            item: What to run.
+            item: The item to run.
         """
         call, group = _Call[Key, Item, Result](key, item, Future()), self._group(key)
         with self._lock:

@@ -30,7 +30,7 @@ def require(what: str, *modules: str, extra: str = "train") -> None:
     """Check that modules are installed, without importing them.
 
     Args:
-        what: What needs them, as the message's subject.
+        what: The feature that needs them, as the message's subject.
         modules: Their import names.
         extra: The extra of hopgate that brings them.
 
@@ -45,7 +45,7 @@ def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
     """Return one line that says what is wrong with some settings.
 
     Args:
-        error: What pydantic raised.
+        error: The error that pydantic raised.
         named: Returns the name to show for a field.
     """
 

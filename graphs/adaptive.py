@@ -83,10 +83,10 @@ def build_graph(
             `router`.
         clock: Returns the current time as an aware datetime; the gate reads today's date from
             it. None uses the system's clock.
-        limits: What a request may ask for; None reads `HOPGATE_LIMITS`.
+        limits: The operator's limits; None reads `HOPGATE_LIMITS`.
         context: The settings of this graph: a request replaces those that it gives. Inside
             another graph, whose context is no `Context`, they apply as they are.
-        instructions: What every answer follows, such as its tone or language; like a
+        instructions: Instructions for every answer, such as its tone or language; like a
             conversation's system messages, which come after it, it does not reach the decisions.
         prompts: Prompts of your own in place of hopgate's, as LangChain templates: `answer`,
             `answer_with_passages`, `gate`, `condense`, `reason`, `decompose` (docs/prompts.md).
@@ -155,7 +155,7 @@ def _wired(
 
 
 def after_start(state: State) -> Literal["condense", "gate"]:
-    """Rewrite a follow-up question first; what needs no search, or comes first, stands alone."""
+    """Rewrite a follow-up question first, unless it needs no search."""
     follows = exchanges(state["messages"], state["message_id"])
     return "condense" if follows and kind_of(state["decision"]) == "question" else "gate"
 

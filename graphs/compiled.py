@@ -30,7 +30,7 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
     """The graph that `build_graph` returns; everything else is LangGraph's.
 
     Attributes:
-        resources: What the app handed to `build_graph`.
+        resources: The arguments of `build_graph`.
     """
 
     def __init__(self, *, resources: Resources, **parts: Any) -> None:
@@ -128,7 +128,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _opened(config: RunnableConfig | None) -> RunnableConfig:
-    """Return the config of a run, with a place to count what it spends."""
+    """Return the config of a run, with its account."""
     given = config or RunnableConfig()
     configurable = given.get("configurable", {})
     around = (var_child_runnable_config.get() or {}).get("configurable", {})

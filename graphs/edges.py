@@ -25,7 +25,7 @@ class Edge(Runnable[Any, str]):
         """Return the next node.
 
         Raises:
-            ValueError: An edit came before what it needs.
+            ValueError: An edit came before the step that it needs.
         """
         try:
             return self._choose(input)

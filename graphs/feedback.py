@@ -18,7 +18,7 @@ async def give_feedback(
     answer: str | None = None,
     message_id: str | None = None,
 ) -> Feedback | None:
-    """Keep what a user says about an answer, in the state of its thread (`feedback`).
+    """Keep a user's feedback on an answer in the state of its thread (`feedback`).
 
     New feedback on an answer replaces the old one. Nothing runs, and the thread goes on as before.
 
@@ -31,7 +31,7 @@ async def give_feedback(
         message_id: The id of the answer's message; None is the newest answer.
 
     Returns:
-        What was kept; None if it was taken back.
+        The feedback kept; None if it was taken back.
 
     Raises:
         UnknownAnswer: There is no such answer, or no such thread.

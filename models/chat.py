@@ -119,7 +119,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class ChatModel:
-    """A LangChain chat model and what hopgate has to know about it.
+    """A LangChain chat model with its settings in hopgate.
 
     Attributes:
         name: Its name, used in messages.

@@ -87,5 +87,5 @@ def _start() -> tuple[object, str, str]:
 
 
 def _cores() -> int:
-    """Return the cores this process may use, up to what a model this small can keep busy."""
+    """Return the cores this process may use, but no more than a model this small keeps busy."""
     return min(threads(), MAX_THREADS)

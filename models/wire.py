@@ -96,6 +96,6 @@ def _counted(
                     )
                 for start in range(0, len(part), PIECE_BYTES):
                     yield part[start : start + PIECE_BYTES]
-                    await asyncio.sleep(0)  # what is in memory already lets nothing else run
+                    await asyncio.sleep(0)  # data already in memory lets nothing else run
 
     return parts

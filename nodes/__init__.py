@@ -1,5 +1,5 @@
 """The graph's nodes, one function of state and runtime in each file.
 
-Below them stand `state` (what is checkpointed), `context` (what a request can set), `events`
-(what a run reports), `limits` (what the operator allows) and `runtime` (what a node works with).
+`run` holds their state, settings, limits and events; `answers`, `prompts` and `texts` hold the text
+they send and read.
 """

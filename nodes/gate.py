@@ -56,7 +56,7 @@ MIN_MASS = 0.05  # of Yes and No together, for a position to count as the verdic
 _CHOICE = re.compile(
     r"\b(?:yes|no)\b(?:\W*+(?:or|and)\b|[^\w/|]*+[/|])\W*+(?:yes|no)\b(?!\s+\w)", re.IGNORECASE
 )
-# "No idea" is no verdict, and "No one" answers the question itself.
+# "No idea" is not a verdict, and "No one" answers the question itself.
 _LEADING = re.compile(
     r"^[\W\d_]*(?:answer[\W_]+)?(yes|no)(?![^\W_])"
     r"(?!\s+(?:answer|clue|data|idea|information|longer|one)\b)",
@@ -152,9 +152,9 @@ async def _without_asking(
 ) -> GateDecision | None:
     """Decide without a call to the model, where the collection or the router is plain.
 
-    What the collection plainly covers is searched, whatever the model believes, and what it plainly
-    does not cover is not. In between, the router may know that no search is needed. α says how
-    plainly: with a higher one more is searched, and more is asked.
+    A question that the collection plainly covers is searched, whatever the model believes; one it
+    plainly does not cover is not. In between, the router may know that no search is needed. α says
+    how plainly: with a higher one more is searched, and more is asked.
     """
     if looked is None or looked["coverage"] is None:
         return None

@@ -79,7 +79,7 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
 def is_short(state: State, model: ChatModel, runtime: NodeRuntime) -> bool:
     """Return whether the answer is a short one, as the request says.
 
-    By default it is one if a tiny model answers a question: as the papers do is what it does best.
+    By default it is one if a tiny model answers a question: the papers' way suits it best.
     A chat client's task has a form of its own.
     """
     kind = kind_of(state["decision"])

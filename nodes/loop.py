@@ -1,4 +1,4 @@
-"""The loop's control: what to search for next, and when to stop.
+"""The loop's control: the next query, and when to stop.
 
 Every node of the loop that decides to stop writes `decision.stop_reason`, which the edges read.
 """

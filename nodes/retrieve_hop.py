@@ -1,4 +1,4 @@
-"""Retrieve in the loop: search with the next query and add what is new to the evidence."""
+"""Retrieve in the loop: search with the next query and add new passages to the evidence."""
 
 import math
 

@@ -220,8 +220,8 @@ def load_encoder(
             or `contriever-msmarco` (mean pooling, not normalised, 512 tokens), a model id of the
             hub, or a folder. A folder with a modules.json is read as sentence-transformers
             reads it, any other as Contriever.
-        query_prefix: Put before each query; None for what the model needs.
-        passage_prefix: Put before each passage; None for what the model needs.
+        query_prefix: Put before each query; None for the model's own.
+        passage_prefix: Put before each passage; None for the model's own.
 
     Raises:
         ValueError: There is no such encoder.

@@ -38,7 +38,7 @@ Filter = tuple[Condition, ...]
 
 
 def parse_where(*given: Where | Filter | None) -> Filter:
-    """Combine filters into one that matches what all of them match.
+    """Combine filters into one that matches only if all of them do.
 
     Args:
         given: Filters as people write them, or parsed ones; None means no filter.

@@ -24,7 +24,7 @@ def fuse(rankings: Sequence[Sequence[Ranked]], k: int) -> list[tuple[Ranked, flo
     """Fuse rankings by reciprocal rank: a passage scores the sum of 1 / (60 + rank) over them.
 
     Args:
-        rankings: Passages or what stands for them, best first.
+        rankings: Passages or their keys, best first.
         k: Maximum number to return.
 
     Returns:

@@ -40,7 +40,7 @@ def index_path(name: str) -> Path:
 def check_source(
     name: str, mode: str = AUTO, rerank: str = "", where: Where | Filter | None = None
 ) -> None:
-    """Check what can be checked of `open_source`'s arguments without models and network.
+    """Check the arguments of `open_source` as far as possible without models and network.
 
     Raises:
         ValueError: The index, the mode, the cross-encoder or the filter is not usable, or the
@@ -75,7 +75,7 @@ def check_source(
 def open_source(
     name: str, mode: str = AUTO, rerank: str = "", where: Where | Filter | None = None
 ) -> Retriever:
-    """Open what a request searches; indexes, models and connections are opened once per process.
+    """Open the source of a request's searches; everything is opened once per process.
 
     Args:
         name: `sample`, the folder of an index, `web:serpapi` or `web:wikipedia`,

@@ -102,7 +102,7 @@ def _is_relevant(path: Path, top: Path, index: Path) -> bool:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from another of the same name; None if it is gone."""
+    """Return a folder's identity, not only its name; None if it is gone."""
     try:
         found = os.stat(folder)
     except OSError:

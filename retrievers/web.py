@@ -84,7 +84,7 @@ def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
     """Search the English Wikipedia and return the introductions of the pages; needs no key.
 
     Args:
-        query: What to search for.
+        query: Search text.
         k: Maximum number of pages, up to 20.
         url: The wiki's api.php; by default `WIKIPEDIA_URL`.
 
@@ -186,7 +186,7 @@ def _line(text: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Return what went wrong, without URLs: they contain the key."""
+    """Describe an error without URLs: they contain the key."""
     kind = type(error).__name__
     if "Timeout" in kind:
         return f"no response within {TIMEOUT_S:g} s"

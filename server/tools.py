@@ -162,7 +162,7 @@ class Tools:
     def _checked(
         self, name: str, text: str, context: Context, call: Call[Any, Any]
     ) -> tuple[str, NodeRuntime]:
-        """Return a text and what searches for it, both within the operator's limits."""
+        """Return a text and a retriever for it, both within the operator's limits."""
         resources, user = self._graph().resources, _user(call)
         allowed = resources.limits.apply(context, user.identity if user else None)
         asked = inert(check_question(text))

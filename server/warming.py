@@ -1,4 +1,4 @@
-"""Loading what the first question needs when the server starts, not when the question comes."""
+"""Loads models and index when the server starts, not at the first question."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 async def warm_up(context: Context | None = None) -> None:
     """Load the model client, router, index and encoder, and use each but the model once.
 
-    What cannot be loaded is logged, and fails again with its full error when a request needs it.
+    A failure is logged, and raised in full when a request needs the part that failed.
 
     Args:
         context: The settings that name them; None is the defaults.
@@ -26,7 +26,7 @@ async def warm_up(context: Context | None = None) -> None:
     started = time.perf_counter()
     try:
         settings = context or Context()
-        with suppress(ValueError):  # the limits name the user; nobody sees what this searches
+        with suppress(ValueError):  # the limits name the user; nobody sees this search
             settings = limits_from_environment().apply(settings)
         runtime = NodeRuntime(settings, Resources())
         await asyncio.gather(runtime.route(QUESTION), runtime.search(QUESTION, 1))

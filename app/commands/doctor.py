@@ -31,10 +31,10 @@ class Check(NamedTuple):
     """The result of one check.
 
     Attributes:
-        name: What was checked.
+        name: The thing checked.
         ok: Whether it is usable.
         needed: Whether hopgate cannot answer without it.
-        found: What was found.
+        found: The finding.
         advice: What to do; empty if nothing needs doing.
     """
 

@@ -290,7 +290,7 @@ def compact(folder: Either = None, /, *, index: Path | None = None) -> None:
 
 @command()
 def info(folder: Either = None, /, *, index: Path | None = None) -> None:
-    """Show what an index contains.
+    """Describe an index.
 
     Also which encoder it needs, and what `compact` would free. --json prints the whole manifest,
     with the files and their hashes. Of a store, every passage is listed to count them.
@@ -318,7 +318,7 @@ def push(source: Path, target: Path, /, *, replace: bool = False) -> None:
     encoded again. If it is interrupted, the same command resumes.
 
     Args:
-        source: What to copy.
+        source: The index to copy.
         target: Where to.
         replace: Allow this to remove most passages of TARGET, or to change its encoder.
     """
@@ -401,7 +401,7 @@ def _show_verified(report: "VerifyReport") -> None:
 
 
 def _show_info(document: Mapping[str, Any], path: Path | None = None) -> None:
-    """Print what an index or a store contains."""
+    """Print the description of an index or a store."""
     encoder = document["encoder"]
     shown = {
         name: document[name] for name in ("passages", "sources", "language", "mode", "mode_reason")

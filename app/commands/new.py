@@ -30,7 +30,7 @@ def new(folder: Path, /) -> None:
 
 
 def _show(created: dict[str, Any]) -> None:
-    """Print where a new project is and what to do with it."""
+    """Print where a new project is, and the next steps."""
     files = f"{len(created['files'])} files, and an index of {created['passages']} passages"
     pages.line(f"{pages.value('folder', created['folder'])}: {files}. Try it:")
     pages.line(f"  cd {pages.value('folder', shlex.quote(created['folder']))}")

@@ -154,7 +154,7 @@ def _option(name: str, text: str, names: Sequence[str] = (), **more: Any) -> cli
 
 
 def _typed(hint: Any) -> dict[str, Any]:
-    """Return what click needs to know about a type."""
+    """Return a type's settings for click."""
     inner = get_args(hint)
     if get_origin(hint) is Literal:
         return {"type": click.Choice(inner)}

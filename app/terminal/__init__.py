@@ -1,1 +1,1 @@
-"""What the command line prints: JSON, pages, tables, progress and errors."""
+"""Output of the command line: JSON, pages, tables, progress and errors."""

@@ -28,7 +28,7 @@ def explain_error(error: Exception) -> tuple[str, int]:
 
 
 def counts(usage: Mapping[str, Any]) -> str:
-    """Return what a run has cost, without times."""
+    """Return the cost of a run, without times."""
     return (
         f"{usage['retrieval_steps']} retrievals, {usage['llm_calls']} model calls, "
         f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"

@@ -1,7 +1,7 @@
 """Escapes control characters in everything that the command line prints.
 
 A file name, a manifest, an endpoint's error or an answer may hold sequences that clear the screen,
-rename the window or hide what follows. `guarded` wraps stdout and stderr, for every line of hopgate
+rename the window or hide the rest. `guarded` wraps stdout and stderr, for every line of hopgate
 and its libraries. rich styles with such sequences, so it writes past the wrapper through
 `pages.SafeConsole`, which escapes the texts that it styles.
 """

@@ -1,4 +1,4 @@
-"""What a training starts from: a network, its tokenizer and the recipe that suits it."""
+"""The start of a training: a network, its tokenizer and the recipe that suits it."""
 
 from __future__ import annotations
 

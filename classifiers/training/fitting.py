@@ -67,7 +67,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Training:
-    """What all stages of a training share.
+    """State that all stages of a training share.
 
     Attributes:
         recipe: Epochs, batch size and learning rate.

@@ -24,7 +24,7 @@ def add_graph(checkpoint: Checkpoint) -> None:
     """Give a router its graph for ONNX Runtime, if all of its weights have one body.
 
     Raises:
-        RuntimeError: It could not be exported, or does not give what the network gives.
+        RuntimeError: It could not be exported, or its output differs from the network's.
     """
     if not checkpoint.one_pass:
         return

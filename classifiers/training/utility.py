@@ -53,7 +53,7 @@ RIDGE = 1e-2
 
 
 class Targets(NamedTuple):
-    """What the network learns about each question, as tensors.
+    """The targets of each question, as tensors.
 
     Attributes:
         questions: Their texts.

@@ -42,14 +42,14 @@ _OWN_FILE = re.compile(
 
 
 def split(weights: Mapping[str, Weights], base: Weights) -> Parts:
-    """Separate what several sets of weights have in common, to store it once.
+    """Separate the weights that several sets share, to store them once.
 
     Args:
         weights: All parameters of each set of weights, by part.
         base: All parameters before fine-tuning.
 
     Returns:
-        `shared`: what all weights have in common (all of the base if there are none); by part,
+        `shared`: the weights that all have in common (all of the base if there are none); by part,
         the rest; `base`: where the base differs from `shared`.
     """
     first, *others = weights.values() or [base]

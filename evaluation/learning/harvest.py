@@ -54,7 +54,7 @@ SAME_WORDS = 0.5
 """Share of the words of two questions, of all their words, from which they are nearly the same."""
 
 UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a stored row that is not a state of hopgate's may raise."""
+"""Errors that a stored row may raise if it is not a state of hopgate's."""
 
 Row = dict[str, Any]
 
@@ -85,7 +85,7 @@ def harvest(
             is drawn like the whole.
         size: How many questions at most. The same store and size give the same questions.
         since: Leave out questions that were asked before.
-        exclude: Regular expressions; what matches one is left out.
+        exclude: Regular expressions; questions that match one are left out.
         overwrite: Replace `out`.
         progress: Called with the stage, the threads read, and all of them.
 

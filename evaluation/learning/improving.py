@@ -1,6 +1,6 @@
 """`hopgate improve`: label questions, train a candidate on them, and compare it with the router.
 
-    labels.jsonl     what each strategy answered, as `hopgate label` writes it
+    labels.jsonl     each strategy's answers, as `hopgate label` writes them
     train.jsonl      the rows that the candidate is trained on
     router/          the candidate
     verdict.json     the figures of both routers, and whether the candidate may be promoted
@@ -54,7 +54,7 @@ MOST_SHOWN = 200
 
 
 class Inputs(NamedTuple):
-    """What a candidate is made from and compared on.
+    """The data that a candidate is trained on and compared on.
 
     Attributes:
         questions: JSONL that `hopgate label` reads.
@@ -87,7 +87,7 @@ class Replayed(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What the candidate replaces, and what it must reach.
+    """The router that the candidate replaces, and the bounds it must reach.
 
     Attributes:
         router: Folder of the router in use, or `builtin`.
@@ -164,7 +164,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
 
 
 def _checked(rule: Rule, out: Path, job: Job) -> tuple[str, str]:
-    """Check, before any model is asked, what training will need.
+    """Check the needs of training before any model is asked.
 
     Returns:
         The profile to train, and the one that requests use now.

@@ -31,7 +31,7 @@ class Candidates(TypedDict):
 
 
 class Judged(TypedDict):
-    """What the judge model said about one question; a line of a journal."""
+    """The judge model's verdict on one question; a line of a journal."""
 
     id: str
     right: list[Strategy] | None
@@ -77,7 +77,7 @@ class JudgeModel:
 
 
 def candidates(key: str, answers: Mapping[Strategy, Answered]) -> Candidates:
-    """Return what the judge model is asked about one question: the answers that are known."""
+    """Return the answers to one question that the judge model compares."""
     known = {name: each["prediction"] for name, each in answers.items() if each["known"]}
     return Candidates(id=key, question=next(iter(answers.values()))["question"], answers=known)
 

@@ -28,7 +28,7 @@ Steps = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Answered(BaseModel):
-    """What a label row may say besides `LabelRow`."""
+    """Optional fields of a label row, besides `LabelRow`."""
 
     steps: dict[FlareName, Steps] | None = Field(None, min_length=3)
     answered: list[FlareName] | None = None
@@ -37,7 +37,7 @@ class _Answered(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRow(LabelRow):
-    """A label row with the rest of what a replay needs.
+    """A label row with the other fields that a replay needs.
 
     Attributes:
         steps: Retrievals of none, single and multi.

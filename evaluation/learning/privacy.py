@@ -1,4 +1,4 @@
-"""What may identify a person in a text, found by its form; names and addresses have none."""
+"""Finds personal data in a text by its form; names and addresses have none."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _IPV6 = re.compile(r"(?<![\w:])[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:]
 
 
 def personal(text: str, more: Sequence[re.Pattern[str]] = ()) -> str | None:
-    """Return what in a text may identify a person, by the name of its form; None: nothing found.
+    """Return the kind of personal data found in a text; None if there is none.
 
     Forms are e-mail addresses, web addresses, IP and MAC addresses (LangChain's detectors), names
     after an @, and numbers of seven digits or more, such as those of phones, cards and accounts.

@@ -1,4 +1,4 @@
-"""Judging answers without accepted ones: right is what agrees with the best-supported answer.
+"""Judges answers without accepted ones: right is the best-supported one, and those that agree.
 
 An answer is supported by every other strategy that agrees with it, by its citations if they hold,
 and by a judge model that calls it right (`judging.py`). Strategies share mistakes:

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 class HeldOut(NamedTuple):
-    """Questions that no router was trained on, with what each strategy did.
+    """Questions that no router was trained on, with the outcome of each strategy.
 
     Attributes:
         recorded: The outcomes.
@@ -93,7 +93,7 @@ def compare(
 
     Args:
         held_out: The questions.
-        before: [alphas, questions], what the router in use decides.
+        before: [alphas, questions], the decisions of the router in use.
         after: The same of the candidate.
         alphas: In order, with those of `ALPHAS` and `in_use`.
         in_use: The α of requests.
@@ -120,7 +120,7 @@ def compare(
 
 
 def _rows(held_out: HeldOut, choices: Choices, in_use: int) -> Floats:
-    """Return what each question adds to each mean: [means, questions]."""
+    """Return each question's share of each mean: [means, questions]."""
     recorded, answered = held_out
     parts = [recorded.correct_for(choices), recorded.steps_for(choices)]
     if answered is not None:

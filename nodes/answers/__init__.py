@@ -1,1 +1,1 @@
-"""Full and short answers, and reading what the model wrote."""
+"""Full and short answers, and parsing the model's replies."""

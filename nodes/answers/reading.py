@@ -118,7 +118,7 @@ def settled(reply: str, passages: int, *, full: bool, thoughts: bool = False) ->
     The rest may be a mark, a reasoning model's thoughts, or the start of "I don't know".
 
     Args:
-        reply: What has come so far.
+        reply: The text so far.
         passages: Number of passages that the model was shown.
         full: Whether it is a full answer.
         thoughts: Whether thoughts come first that no `<think>` starts.

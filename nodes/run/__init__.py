@@ -1,1 +1,1 @@
-"""What a run is: its state, context, limits, spending and events, and the resources it names."""
+"""A run: its state, context, limits, spending and events, and the resources it names."""

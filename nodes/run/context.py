@@ -40,7 +40,7 @@ def _time_zone(name: str) -> str:
 
 
 def _day(value: object) -> object:
-    """Read a date as YYYY-MM-DD; an empty text is no date."""
+    """Read a date as YYYY-MM-DD; an empty text means none."""
     if not isinstance(value, str):
         return value
     try:
@@ -118,7 +118,7 @@ class Context(BaseModel):
     """openai:NAME (with OPENAI_API_KEY or OPENAI_BASE_URL), local:smollm2, auto (the first that is
     configured), or another of LangChain's providers, such as anthropic:NAME."""
     layout: Literal["auto", "inline", "turns"] = "auto"
-    """Prompt layout: one message, or demonstrations as chat turns. auto: what suits the model."""
+    """Prompt layout: one message, or demonstrations as chat turns. auto: as suits the model."""
     answers: Literal["auto", "full", "short"] = "auto"
     """How to answer. full: as long as needed, with the conversation, and a mark after each
     statement that comes from a passage; short: as the papers do, the bare answer in at most 100
@@ -171,7 +171,7 @@ class Context(BaseModel):
     """Maximum characters of a passage in the loop; longer ones are cut."""
     max_evidence_tokens: int | None = Field(default=None, ge=200, le=1_000_000)
     """Evidence budget in the model's tokens, estimated from its own counts (IRCoT: a prompt of
-    6,000). Default: what fits in one prompt of the model."""
+    6,000). Default: as much as fits in one prompt of the model."""
     multihop: LoopMode = "ircot"
     """How the loop works. ircot: one sentence of reasoning per hop becomes the next query;
     decompose: one sub-question per hop."""

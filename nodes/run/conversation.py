@@ -1,4 +1,4 @@
-"""The conversation: what was said before the message that a turn answers."""
+"""The conversation before the message that a turn answers."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -40,7 +40,7 @@ def exchanges(messages: Sequence[AnyMessage], current_id: str) -> list[Exchange]
 
 
 def earlier(messages: Sequence[AnyMessage], current_id: str) -> list[BaseMessage]:
-    """Return what user and assistant said before a message.
+    """Return the messages of user and assistant before a message.
 
     Tool calls are left out, and so are marks, which cited other passages.
     """

@@ -1,4 +1,4 @@
-"""Events: what a run reports while it is running, one TypedDict each, distinguished by `event`.
+"""Events of a running graph, one TypedDict each, distinguished by `event`.
 
 Nodes send them as LangGraph's custom events, the loop's from inside the subgraph
 (`subgraphs=True`). The answer's tokens arrive in the `messages` stream; `read` turns both into
@@ -111,7 +111,7 @@ class AnswerEvent(TypedDict):
 
 
 class FailedEvent(TypedDict):
-    """A node has failed, and the run ends with its error; `usage` is what the turn has cost."""
+    """A node has failed, and the run ends with its error; `usage` is the turn's cost."""
 
     event: Literal["failed"]
     node: str
@@ -145,7 +145,7 @@ def read(mode: str, part: Any) -> Event | None:
 
     Args:
         mode: The stream mode of the part; only `custom` and `messages` hold events.
-        part: What the stream yielded in that mode.
+        part: A part of the stream in that mode.
     """
     if mode == "custom":
         event: Event = part

@@ -49,7 +49,7 @@ def check_answer(answer: str) -> str:
 
 
 class Feedback(TypedDict):
-    """What a user said about an answer."""
+    """A user's feedback on an answer."""
 
     thumbs: Thumbs | None
     answer: Annotated[str, AfterValidator(check_answer)] | None

@@ -46,4 +46,4 @@ class AllSettings(dict[str, Any]):
 
 
 _RUN_KEYS = ("thread_id", "run_id", "graph_id", "assistant_id", "cron_id", "user_id")
-"""What clients may send beside the settings if they use `configurable`."""
+"""Keys that clients may send beside the settings in `configurable`."""

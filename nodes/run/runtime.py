@@ -309,7 +309,7 @@ class NodeRuntime:
         A maximum that the operator sets counts for all runs and forks of the turn in this process.
 
         Raises:
-            BudgetSpent: It may not; names what was used and the setting.
+            BudgetSpent: It may not; names the amount used and the setting.
         """
         room, all_tokens = self.leaves_room, self.context.max_total_tokens or 0
         answer = int(all_tokens * ANSWER_SHARE * room)
@@ -364,8 +364,8 @@ class NodeRuntime:
         """Wait for work until the turn's deadline.
 
         Args:
-            name: What it is, for the message.
-            work: What to wait for.
+            name: Its name, for the message.
+            work: The awaitable.
 
         Raises:
             DeadlinePassed: It did not end in time, and was cancelled.

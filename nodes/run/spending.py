@@ -28,7 +28,7 @@ BYTES_PER_TOKEN = 3
 
 
 class BudgetSpent(RuntimeError):
-    """The turn has used up what it may cost; the message names the setting."""
+    """The turn has used up its budget; the message names the setting."""
 
 
 class DeadlinePassed(RuntimeError):
@@ -140,7 +140,7 @@ class Spending:
         """Return a count of the turn.
 
         Args:
-            names: What to count.
+            names: The quantities to count.
             of_thread: Whether to count what this thread's other runs and forks of the turn cost.
         """
         spent, total = self.account.spent, self.total()

@@ -33,7 +33,7 @@ StopReason = Literal[
 ]
 
 Update = dict[str, Any]
-"""What a node returns: the channels that it changes."""
+"""A node's result: the channels that it changes."""
 
 
 class Coverage(TypedDict):
@@ -46,7 +46,7 @@ class Coverage(TypedDict):
 
 
 class GateDecision(TypedDict):
-    """What the gate decided, and why."""
+    """The gate's decision, and why."""
 
     mode: str
     answer: GateAnswer
@@ -71,7 +71,7 @@ class Looked(TypedDict):
 
 
 class RouteDecision(TypedDict):
-    """What the router decided, and why. `probs` is empty if a person chose the strategy."""
+    """The router's decision, and why. `probs` is empty if a person chose the strategy."""
 
     label: Label
     probs: dict[str, float]
@@ -164,7 +164,7 @@ class Decision(TypedDict, total=False):
     """How the loop works, if the turn gets there; `route` takes it from the request."""
     model: str
     message: MessageDecision
-    """What the message asks for; anything but a question needs no search."""
+    """The kind of the message; anything but a question needs no search."""
     gate: GateDecision
     route: RouteDecision | None
     strategy: Strategy
@@ -237,7 +237,7 @@ class Output(TypedDict):
 
 
 class Retrieved(TypedDict):
-    """What a graph without an answer returns: its decisions, and the passages that it found."""
+    """The result of a graph without an answer: its decisions and passages."""
 
     standalone: str
     decision: Annotated[Decision, merge_decision]
@@ -276,11 +276,11 @@ class State(TypedDict, total=False):
     citations: list[Citation]
     usage: Annotated[Usage, merge_usage]
     feedback: Annotated[Given, merge_feedback]
-    """What users said about answers, over all turns, by the id of the answer's message."""
+    """Users' feedback on answers, over all turns, by the id of the answer's message."""
 
 
 class MultihopState(TypedDict, total=False):
-    """What the loop reads and writes; every key but `bytes_per_token` is the main graph's."""
+    """The loop's state; every key but `bytes_per_token` is the main graph's."""
 
     standalone: str
     decision: Annotated[Decision, merge_decision]

@@ -119,7 +119,7 @@ _CLIENT_TASK = _search(
 
 
 def decide(text: str, said: Sequence[tuple[str, str]], system: str = "") -> MessageDecision:
-    """Decide by rules what a message asks for.
+    """Classify a message by rules.
 
     Args:
         text: The message.
@@ -139,7 +139,7 @@ def decide(text: str, said: Sequence[tuple[str, str]], system: str = "") -> Mess
 
 
 def kind_of(decision: object) -> Kind:
-    """Return what a turn's message asks for; a question, if its decision does not say."""
+    """Return the kind of a turn's message; a question, if its decision does not say."""
     message = decision.get("message") if isinstance(decision, dict) else None
     return message["kind"] if message else "question"
 

@@ -1,4 +1,4 @@
-"""The statements of a full answer, and whether what was found holds them."""
+"""The statements of a full answer, and whether the evidence supports them."""
 
 import re
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Statements:
         return [*found[:MAX_WARNINGS], *([f"… and {more} more like this"] if more > 0 else [])]
 
     def support(self, number: int) -> Support:
-        """Return what can trace the statements that cite a passage to it."""
+        """Return a tracer for the statements that cite a passage."""
         citing = " ".join(each.text for each in self._all if number in each.numbers)
         return support(citing, self._question, self._texts)
 

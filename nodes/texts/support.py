@@ -51,7 +51,7 @@ class Support(NamedTuple):
 
 
 def support(answer: str, question: str, texts: Sequence[str]) -> Support:
-    """Return what can trace an answer to the texts of passages.
+    """Return a tracer from answers to the texts of passages.
 
     Words of the question and function words are dropped, unless nothing else is left; a bare yes
     or no has no words.

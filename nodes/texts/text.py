@@ -34,7 +34,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def check_message(message: object) -> str:
-    """Return what a user wrote, stripped.
+    """Return a user's text, stripped.
 
     Raises:
         ValueError: It is not a string, is blank, or holds a lone surrogate.

@@ -58,7 +58,7 @@ def encode_piece(message: dict[str, Any]) -> bytes:
     """Encode some passages, in a worker.
 
     Args:
-        message: `encoder`: what identifies it; `passages`: their titles and texts.
+        message: `encoder`: its identity; `passages`: their titles and texts.
 
     Returns:
         The bytes of float32 vectors, [passages, dimension].

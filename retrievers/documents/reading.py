@@ -285,7 +285,7 @@ def read_piece(message: dict[str, Any]) -> dict[str, Any]:
         message: Its `path`, its `source`, and if the worker cannot read the path, its `content`.
 
     Returns:
-        Its `passages`, the reasons for all that was `skipped`, and what extra is `missing`.
+        Its `passages`, why files were `skipped`, and the `missing` extra.
     """
     file, report = Path(os.fsdecode(message["path"])), ReadReport()
     with TemporaryDirectory(prefix="hopgate-") as folder:

@@ -168,7 +168,7 @@ def checked_vectors(
 def _difference(
     passages: list[Passage], vectors: Vectors, encoder: Encoder, sampled: int
 ) -> str | None:
-    """Return in what vectors differ from those of an encoder, if they do."""
+    """Return how vectors differ from those of an encoder, if they do."""
     if vectors.shape[1] != encoder.dimension:
         return (
             f"has vectors of {vectors.shape[1]} dimensions, but those of encoder {encoder.name} "

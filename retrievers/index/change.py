@@ -235,7 +235,7 @@ class Change:
         progress = self._progress
         return partial(progress, name) if progress else lambda done, total: None
 
-    # What is to change
+    # Changes
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""

@@ -44,7 +44,7 @@ class FollowReport:
     """The result of `follow`.
 
     Attributes:
-        source: What is followed, without credentials.
+        source: The source, without credentials.
         path: The folder of the copy.
         version: Its version now.
         passages: Passages in it.

@@ -153,7 +153,7 @@ class Encoded:
             file.write(rows.tobytes())
 
     def ordered(self, keys: Keys) -> tuple[Keys, Callable[[slice], Vectors]]:
-        """Return passages in the order of the file, and what reads a slice of their vectors."""
+        """Return passages in the order of the file, and a reader of slices of their vectors."""
         held = self.keys()
         order = np.argsort(held)
         rows = np.sort(order[np.searchsorted(held, keys, sorter=order)])

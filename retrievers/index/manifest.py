@@ -158,7 +158,7 @@ class Manifest(TypedDict):
 
 
 class Built(TypedDict):
-    """What an index and an outside store have in common: the encoder of the vectors."""
+    """The part that an index and an outside store share: the encoder of the vectors."""
 
     encoder: EncoderInfo
 

@@ -234,7 +234,7 @@ class Words:
         return self._keys(self._any(field, values))
 
     def _selection(self, wanted: Filter) -> tantivy.Query:
-        """Return the query for what a filter allows; made once, since a pattern lists sources."""
+        """Return a filter's query; made once, since a pattern lists sources."""
         found = self._selections.get(wanted)
         if found is None:
             if len(self._selections) >= _FILTERS_REMEMBERED:
@@ -243,7 +243,7 @@ class Words:
         return found
 
     def _select(self, wanted: Filter) -> tantivy.Query:
-        """Make the query that selects what a filter allows.
+        """Make the query that selects the passages a filter allows.
 
         Tantivy knows the values of a passage, but not which of them belong to the same place; where
         that matters, passages with several places are checked one by one.

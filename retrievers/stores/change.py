@@ -55,7 +55,7 @@ class StoreChange:
 
     Args:
         collection: The collection.
-        current: What hopgate keeps about it; None if it is to be made.
+        current: Its description; None if it is to be made.
         described: The encoder of its vectors.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
@@ -103,7 +103,7 @@ class StoreChange:
         progress = self._progress
         return partial(progress, name) if progress else lambda done, total: None
 
-    # What the store has
+    # The store's rows
 
     @cached_property
     def _held(self) -> dict[str, Listed]:
@@ -135,7 +135,7 @@ class StoreChange:
         """Return whether the store has a passage."""
         return any(row.id == identity for row in self._held.values())
 
-    # What is to change
+    # Changes
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
@@ -207,7 +207,7 @@ class StoreChange:
             yield Row.of(stored.passage(key), stored.places[0].stamp)
 
     def _check(self) -> set[str]:
-        """Check, before anything is written, what the change would do.
+        """Check the change before anything is written.
 
         Returns:
             The ids of the passages that the collection has afterwards.
@@ -241,7 +241,7 @@ class StoreChange:
         return {*self._coming.values(), *(self._held[key].id for key in staying)}
 
     def _prepared(self) -> StoreInfo:
-        """Return what to keep about the collection, for a new one from a sample of passages."""
+        """Return the collection's description; a new one is made from a sample of passages."""
         if self._info is not None:
             if self.language not in ("", self._info["language"]):
                 raise ValueError(
@@ -300,7 +300,7 @@ class StoreChange:
         self._put += len(put)
 
     def _current(self) -> StoreInfo:
-        """Read what hopgate keeps about the collection now.
+        """Read the collection's description as it is now.
 
         Raises:
             RuntimeError: Another process has made the collection anew.

@@ -1,4 +1,4 @@
-"""Collections of outside stores: their rows, what hopgate keeps about them, and the engines."""
+"""Collections of outside stores: their rows, their descriptions, and the engines."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Entry(NamedTuple):
 
 
 class StoreInfo(TypedDict):
-    """What hopgate keeps in the store about a collection.
+    """A collection's description, which hopgate keeps in the store.
 
     Attributes:
         format_version: `STORE_VERSION`.
@@ -171,7 +171,7 @@ class Engine(Protocol):
         """Delete the collection."""
 
     def finish(self) -> None:
-        """Do what is best done once after many rows: make the approximate index, flush."""
+        """Finish after many rows: make the approximate index, flush."""
 
     def listed(self) -> list[Listed]:
         """List all rows."""
@@ -218,7 +218,7 @@ class Collection:
         self.engine = cast(Engine, _Explained(found, store))
 
     def find(self) -> StoreInfo | None:
-        """Return what hopgate keeps about the collection; None if there is none of this name.
+        """Return the collection's description; None if there is none of this name.
 
         Raises:
             ValueError: hopgate did not make it, or another version did.
@@ -232,12 +232,12 @@ class Collection:
             return _INFO.validate_json(found, strict=True)
         except ValidationError as error:
             raise ValueError(
-                f"what hopgate stored about {self.name} is damaged or of another version than "
+                f"the description of {self.name} is damaged or of another version than "
                 f"{STORE_VERSION}: use the hopgate that made it, or build it under another name"
             ) from error
 
     def info(self, *, whole: bool = True) -> StoreInfo:
-        """Return what hopgate keeps about the collection; the errors are those of `find`.
+        """Return the collection's description; the errors are those of `find`.
 
         Raises:
             ValueError: There is no such collection, or it is to be `whole` and is half filled.
@@ -306,7 +306,7 @@ def split_patterns(name: str, values: Sequence[str]) -> tuple[list[str], list[st
 
 
 def like(pattern: str) -> str:
-    """Return a pattern of SQL's LIKE that matches at least what a shell pattern matches.
+    """Return a pattern of SQL's LIKE that matches at least as much as a shell pattern.
 
     `_`, which matches any character, stands for those that LIKE or a quoted text treats specially.
     """

@@ -52,7 +52,7 @@ def connect() -> MilvusClient:
     from pymilvus import MilvusClient
 
     os.environ["MILVUS_URI"] = uri
-    for name in ("pymilvus", "milvus_lite"):  # they log tracebacks of what they also raise
+    for name in ("pymilvus", "milvus_lite"):  # they log tracebacks of errors that they also raise
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     token = os.environ.get("MILVUS_TOKEN", "").strip()
     try:
@@ -79,7 +79,7 @@ class Milvus:
         self.index_type = "FLAT" if self._lite else "AUTOINDEX"
 
     def info(self) -> str | None:
-        """Return what was stored with the collection."""
+        """Return the description stored with the collection."""
         if not self._client.has_collection(self._name):
             return None
         self._client.load_collection(self._name)  # a server or file that was opened anew has not
@@ -127,7 +127,7 @@ class Milvus:
         self._client.drop_collection(self._name)
 
     def finish(self) -> None:
-        """Flush, so that the engine can index what came last."""
+        """Flush, so that the engine indexes the last rows."""
         self._client.flush(self._name)
 
     def listed(self) -> list[Listed]:

@@ -1,4 +1,4 @@
-"""Outside stores by name: `ENGINE:NAME` or `ENGINE:NAME@ENCODER`, and what an engine needs.
+"""Outside stores by name: `ENGINE:NAME` or `ENGINE:NAME@ENCODER`, and the needs of each engine.
 
 Addresses and credentials come from the environment only, and appear in no error.
 """
@@ -139,7 +139,7 @@ _REMEDIES = {
         "password except letters, digits, - and _ percent-encoded (/ is %2F)"
     ),
 }
-"""What to do about the errors of clients, by a pattern of their type and text."""
+"""Advice for the errors of clients, by a pattern of their type and text."""
 
 
 def _remedy(error: Exception, variable: str) -> str:

@@ -30,7 +30,7 @@ from hopgate.retrievers.stores.collection import (
 from hopgate.retrievers.stores.names import address
 
 _MARK = "hopgate "
-"""Begins the comment of a table that hopgate made; then comes what it keeps about it."""
+"""Begins the comment of a table that hopgate made; the collection's description follows."""
 _MAX_HNSW_DIMENSIONS = 2_000
 _MAX_SEEN = 1_000
 """Largest number of candidates that pgvector keeps during a search (`hnsw.ef_search`)."""
@@ -153,7 +153,7 @@ class Pgvector:
         self._table, self._quoted = sql.Identifier(name), f'"{name}"'
 
     def info(self) -> str | None:
-        """Return what was stored with the table."""
+        """Return the description stored with the table."""
         found = self._run(_INFO, {"table": self._quoted})
         if not found and self._langchain() is None:
             return None
@@ -250,7 +250,7 @@ class Pgvector:
             query: The statement, with fields for its parts.
             given: Its parameters.
             search: If it is a search, the server's settings that are changed for it.
-            parts: What the fields stand for.
+            parts: Values of the fields.
         """
         columns = sql.SQL(", ").join(map(sql.Identifier, Row._fields))
         known = {"table": self._table, "columns": columns}

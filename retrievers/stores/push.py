@@ -87,7 +87,7 @@ class Carried(Encoder):
 
 
 def _of_folder(folder: Path) -> Held:
-    """Return what describes an index, its passages with their stamps, and what reads vectors."""
+    """Return an index's description, its passages with their stamps, and a reader of vectors."""
     manifest, words, vectors = Parts.open(folder, checked_info(folder))
 
     def passages() -> Iterator[tuple[Passage, str]]:

@@ -56,7 +56,7 @@ class Qdrant:
         self._client, self._name = client, name
 
     def info(self) -> str | None:
-        """Return what was stored with the collection."""
+        """Return the description stored with the collection."""
         if not self._client.collection_exists(self._name):
             return None
         found = (self._client.get_collection(self._name).config.metadata or {}).get(_INFO)
@@ -179,7 +179,7 @@ def native(wanted: Filter, prefix: str = "") -> models.Filter:
 
     Args:
         wanted: The filter.
-        prefix: What comes before the name of a field.
+        prefix: Put before the name of a field.
     """
 
     def either(name: str, values: Sequence[str]) -> models.Filter:

@@ -37,7 +37,7 @@ def load_store(name: str) -> StoreIndex:
 class StoreIndex:
     """A collection opened for searching, from any number of threads.
 
-    What hopgate keeps about the collection is read again for each search, so a search never uses
+    The collection's description is read again for each search, so a search never uses
     another encoder or language than the vectors and words have now.
     """
 
@@ -51,7 +51,7 @@ class StoreIndex:
             self._foreign = self._made_by_langchain()
 
     def _check(self) -> tuple[StoreInfo, Encoder]:
-        """Read what the collection is, and load its encoder."""
+        """Read the collection's description, and load its encoder."""
         info, name = self._collection.info(), self._collection.name
         return info, matching_encoder(Path(str(name)), info, name.encoder or None)
 
@@ -75,7 +75,7 @@ class StoreIndex:
 
     @property
     def background(self) -> Sequence[float]:
-        """What unrelated questions score, as `Index.background`."""
+        """Scores of unrelated questions, as `Index.background`."""
         return [] if self._foreign else background_of(self._check()[0])
 
     def search(

@@ -1,4 +1,4 @@
-"""Turns: what each run of the graph decided and cost.
+"""Turns: the decisions and the cost of each run of the graph.
 
 `callbacks.py` builds one `Turn` for every run; logs, metrics and spans observe them;
 `hopgate.server.watch` puts all of them together.

@@ -47,7 +47,7 @@ class ChatRequest(BaseModel):
     """The body of a request; other fields have no effect, and a warning says so.
 
     Raises:
-        pydantic.ValidationError: A field is wrong, or hopgate cannot do what it asks for.
+        pydantic.ValidationError: A field is wrong, or hopgate does not support its value.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -127,7 +127,7 @@ async def run(
         thread: The thread to keep the run as, once it has ended, for a graph with a checkpointer.
 
     Raises:
-        Exception: What the graph raised.
+        Exception: The graph's error.
     """
     parts: asyncio.Queue[Part | Exception | None] = asyncio.Queue()
     asked: Any = {"messages": list(messages)}

@@ -141,7 +141,7 @@ class OpenAIRoutes:
         return StreamingResponse(_lines(chunks), headers=headers, media_type="text/event-stream")
 
     async def feedback(self, request: Request) -> Response:
-        """Keep what a user says about a completion of theirs."""
+        """Keep a user's feedback on a completion of theirs."""
         given = await read_body(request, CompletionOpinion)
         if self._saver is None:
             raise HTTPException(
