@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol
 
 from typing_extensions import TypedDict
 
 SAMPLE = "sample"
 """The name of the index that ships with the package."""
+
+
+Value = str | int | float | bool
+Metadata = Mapping[str, Value | list[str]]
+"""What is known about a passage besides its own fields: names → values, lists only of texts."""
 
 
 class Passage(TypedDict):
@@ -26,6 +31,8 @@ class Passage(TypedDict):
     """Page of a PDF, counted from 1."""
     section: NotRequired[str]
     """Headings above the text."""
+    metadata: NotRequired[Metadata]
+    """What its document's loader knows; `{"kind": "code"}` for source code."""
 
 
 class Hit(TypedDict):
@@ -40,6 +47,7 @@ class Hit(TypedDict):
     """File the passage comes from, as in `Passage`."""
     page: NotRequired[int]
     section: NotRequired[str]
+    metadata: NotRequired[Metadata]
 
 
 class Retriever(Protocol):
@@ -81,7 +89,12 @@ def passage_id(title: str, text: str) -> str:
 
 
 def make_passage(
-    title: str, text: str, source: str = "", page: int | None = None, section: str | None = None
+    title: str,
+    text: str,
+    source: str = "",
+    page: int | None = None,
+    section: str | None = None,
+    metadata: Metadata | None = None,
 ) -> Passage:
     """Create a passage with its content-hash id.
 
@@ -93,6 +106,8 @@ def make_passage(
         passage["page"] = page
     if section:
         passage["section"] = section
+    if metadata:
+        passage["metadata"] = metadata
     return passage
 
 

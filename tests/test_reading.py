@@ -79,7 +79,7 @@ def test_docx_keeps_title_headings_and_tables(tmp_path: Path) -> None:
     found = {p["text"]: (p["title"], p.get("section")) for p in read(file)}
     assert found == {
         "Bread is baked & sold before dawn.": ("Harbour bakery", None),
-        "A loaf\n\nTwo crowns": ("Harbour bakery > Prices", "Prices"),
+        "| A loaf | Two crowns |\n| --- | --- |": ("Harbour bakery > Prices", "Prices"),
         "None on Mondays.": ("Harbour bakery > Prices > Cakes", "Prices > Cakes"),
         "By order.": ("Harbour bakery > Prices > Cakes > Weddings", "Prices > Cakes > Weddings"),
         "From six to ten": ("Harbour bakery > Hours", "Hours"),
@@ -103,7 +103,7 @@ def test_docx_keeps_words_whole_and_reads_lists_and_footnotes(tmp_path: Path) ->
     )
     deleted = "<w:p><w:del><w:r><w:delText>Gone.</w:delText></w:r></w:del></w:p>"
     file = write_docx(tmp_path / "a.docx", runs, *items, deleted, footnotes=notes)
-    assert [p["text"] for p in read(file)] == ["Halfway, H2Os.\n\nOne.\n\nTwo.\n\nAs of 1811."]
+    assert [p["text"] for p in read(file)] == ["Halfway, H2Os.\n\nOne.\n\nTwo.\n\n1. As of 1811."]
 
 
 def test_docx_reads_no_images_and_no_other_files(tmp_path: Path) -> None:
@@ -188,20 +188,130 @@ def test_encodings_are_detected(tmp_path: Path, text: str, encoding: str, kind: 
     assert passage["text"] == (wanted.replace(",", " ") if kind == "csv" else wanted)
 
 
+# Pages
+
+
+def test_what_pages_have_around_their_text_is_left_out(tmp_path: Path) -> None:
+    for number, name in enumerate(("mill", "quay", "ferry", "bakery")):
+        (tmp_path / f"{name}.html").write_text(
+            f"<title>{name.title()}</title><body><nav><p>Skip to content</p></nav>"
+            "<header><p>Harbour site</p></header><div id=top><p>Home | Map | Prices</p></div>"
+            f"<article><h1>{name.title()}<a class=headerlink href=#x>¶</a></h1>"
+            f"<header><p>By Bo Rask, {1900 + number}.</p></header><p>It has {number} doors.</p>"
+            f'<h2>Rules <a href="#r">#</a></h2><p>Close the {name}.</p><aside>Related: Wren</aside>'
+            "</article><div role=search><p>Find</p></div><div><p>Updated daily<br>by hand</p></div>"
+            "<footer><p>Terms of use</p></footer></body>"
+        )
+    found = {(p["source"], p["title"]): p["text"] for p in read(tmp_path)}
+    assert found["mill.html", "Mill"] == "By Bo Rask, 1900.\n\nIt has 0 doors."
+    assert found["mill.html", "Mill > Rules"] == "Close the mill."
+    assert len(found) == 8
+    one = tmp_path / "one"  # its site is not known
+    one.mkdir()
+    (tmp_path / "mill.html").rename(one / "mill.html")
+    alone = "\n\n".join(p["text"] for p in read(one))
+    assert "Home | Map" in alone
+    assert "Terms of use" not in alone
+
+
+def test_pages_that_have_a_folder_each_are_of_one_site(tmp_path: Path) -> None:
+    for name in ("mill", "quay", "ferry"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text(f"<p>Home | Map</p><p>The {name} is old.</p>")
+    assert [p["text"] for p in read(tmp_path)] == [
+        f"The {name} is old." for name in ("ferry", "mill", "quay")
+    ]
+
+
+def test_a_page_of_source_code_is_marked(tmp_path: Path) -> None:
+    code = "\n\n".join(f"def turn_{i}(times):\n    return times * {i}" for i in range(60))
+    (tmp_path / "a.html").write_text(f"<h1>Source code for mill</h1><pre>{code}</pre>")
+    (tmp_path / "b.html").write_text(f"<p>{'It turns. ' * 99}</p><pre>{code[:500]}</pre>")
+    (tmp_path / "c.py").write_text(code)
+    kinds = {(p["source"], p.get("metadata", {}).get("kind")) for p in read(tmp_path)}
+    assert kinds == {("a.html", "code"), ("b.html", None), ("c.py", "code")}
+    assert "def turn_1(times):\n    return times * 1" in read(tmp_path / "a.html")[0]["text"]
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "rst"])
+def test_each_piece_of_a_long_table_has_its_header(tmp_path: Path, kind: str) -> None:
+    cells = [(f"loaf {i}", f"{i} crowns and some more words") for i in range(60)]
+    table = {
+        "html": "<p>Prices.</p><table><tr><th>Bread</th><th>Price</th></tr>"
+        + "".join(f"<tr><td>{a}</td><td>{b}</td></tr>" for a, b in cells),
+        "md": "Prices.\n\n| Bread | Price |\n| --- | --- |\n"
+        + "".join(f"| {a} | {b} |\n" for a, b in cells),
+        "rst": "Prices.\n\n.. list-table::\n   :header-rows: 1\n\n"
+        + "".join(f"   * - {a}\n     - {b}\n" for a, b in (("Bread", "Price"), *cells)),
+    }
+    (tmp_path / f"a.{kind}").write_text(table[kind])
+    first, *pieces = [p["text"] for p in read(tmp_path)]
+    assert first == "Prices."
+    assert len(pieces) > 3
+    for piece in pieces:
+        header, line, *rows = piece.splitlines()
+        assert (header, line) == ("| Bread | Price |", "| --- | --- |")
+        assert all(row.startswith("| loaf ") and row.endswith("words |") for row in rows)
+    assert sum(piece.count("| loaf ") for piece in pieces) == len(cells)
+
+
+def test_a_short_table_stays_with_the_text_above(tmp_path: Path) -> None:
+    rows = "".join(f"| {i} | {'x' * 30} |\n" for i in range(9))
+    text = "Words of the bakery. " * 12
+    (tmp_path / "a.md").write_text(f"{text}\n\nPrices:\n\n| N | X |\n| - | - |\n{rows}\nThe end.")
+    (holding,) = [p["text"] for p in read(tmp_path) if "|" in p["text"]]
+    assert holding.count("\n| ") + 1 >= 11 and "Prices:" in holding
+
+
+def test_restructured_text_is_known_by_its_content(tmp_path: Path) -> None:
+    markup = "=====\nMills\n=====\n\n.. _wheel:\n\nWheel\n=====\n\nSee :doc:`quay`.\n"
+    (tmp_path / "a.txt").write_text(markup)
+    (tmp_path / "b.txt").write_text("Mills\n=====\n\nPlain words: a mill. C::D\n")
+    found = {p["source"]: (p["title"], p["text"]) for p in read(tmp_path)}
+    assert found == {
+        "a.txt": ("Mills > Wheel", "See quay."),
+        "b.txt": ("b", "Mills =====\n\nPlain words: a mill. C::D"),
+    }
+
+
+def test_code_in_markdown_keeps_its_lines_and_holds_no_headings(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "# Mill #\n\nTurn\nit:\n\n```sh\n# not a heading\nif x; then\n    turn\nfi\n```\n\n"
+        "#### C#\nEnd."
+    )
+    assert [(p["title"], p["text"]) for p in read(tmp_path)] == [
+        ("Mill", "Turn it:\n\n# not a heading\nif x; then\n    turn\nfi"),
+        ("Mill > C#", "End."),
+    ]
+
+
+def test_files_that_generators_write_for_themselves_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "_static").mkdir()
+    for name in (
+        "searchindex.js", "search/search_index.js", "jquery.min.js", "app.js.map", "genindex.html",
+        "package-lock.json", "poetry.lock", "_static/theme.js", "member-search-index.js",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("words")
+    (tmp_path / "bundle.js").write_text("a()," * 5_000)
+    kept = ("search.html", "search_index.md", "main.js", "lock.txt", "sitemap.md")
+    for name in kept:
+        (tmp_path / name).write_text("Good words.")
+    documents = load_documents([tmp_path])
+    assert {p["source"] for p in documents.passages} == set(kept)
+    assert {each.suffix: each.files for each in documents.ignored} == {
+        "search index": 3, "minified": 2, "lock file": 2, "index page": 1, "page script": 1,
+        "source map": 1,
+    }  # fmt: skip
+    assert read(tmp_path / "searchindex.js")  # named by its user
+
+
 @pytest.mark.parametrize("kind", ["md", "html"])
 def test_a_name_that_is_not_utf_8_is_escaped(tmp_path: Path, kind: str) -> None:
     file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9." + kind.encode()))
     file.write_text("Some words.")
     (passage,) = read(tmp_path)
     assert (passage["source"], passage["title"]) == (f"caf\\xe9.{kind}", "caf\\xe9")
-
-
-def test_the_mark_of_headings_is_no_heading_when_a_page_has_it(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("<p>one \x1e two</p><h2>H \x1e</h2><p>three &#30;9 four</p>")
-    assert [(p["title"], p["text"]) for p in read(tmp_path)] == [
-        ("a", "one two"),
-        ("a > H", "three 9 four"),
-    ]
 
 
 def test_headings_within_headings_are_read_in_no_time(tmp_path: Path) -> None:
@@ -330,7 +440,7 @@ def test_restructured_text_keeps_its_sections_and_inserts_no_files(tmp_path: Pat
     wheel = found["Tidal mill > Wheel"]
     assert wheel["section"] == "Wheel"
     assert wheel["text"].startswith(
-        "It turns:\n\nturn(\n  1)\n\nPrices\n\nA loaf\n\n"
+        "It turns:\n\nturn(\n  1)\n\n*Prices*\n\n| A loaf |\n| --- |\n\n"
         "1811 By the sea.\n\nturn(times)\n\nTurn the wheel."
     )
     assert "hidden words" not in wheel["text"]
@@ -466,11 +576,11 @@ def test_files_that_take_too_long_are_skipped_and_the_rest_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "MAX_SECONDS", 3.0)
-    (tmp_path / "a.html").write_text("<!--" * 100_000)
+    (tmp_path / "a.rst").write_text("\n".join("=" * 9 + " " + "=" * 9 for _ in range(40_000)))
     (tmp_path / "b.html").write_text("<p>Good words.</p>")
     documents = load_documents([tmp_path])
     assert [p["text"] for p in documents.passages] == ["Good words."]
-    assert skipped_in(documents) == {"a.html": "it took over 3 s to read: convert it to .txt"}
+    assert skipped_in(documents) == {"a.rst": "it took over 3 s to read: convert it to .txt"}
 
 
 def test_a_file_that_takes_too_much_memory_costs_only_that_file(
@@ -488,7 +598,7 @@ def test_a_file_that_takes_too_much_memory_costs_only_that_file(
 def test_the_process_imports_nothing_from_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "bs4.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "html_to_markdown.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (tmp_path / "a.html").write_text("<p>Words.</p>")
     monkeypatch.setattr(reading, "parsing_process", parsing_process)
     monkeypatch.chdir(tmp_path)
@@ -519,7 +629,7 @@ def test_wrapped_lines_of_chinese_and_thai_are_joined_without_a_space(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize(("kind", "module"), [("rst", "docutils"), ("epub", "bs4")])
+@pytest.mark.parametrize(("kind", "module"), [("rst", "docutils"), ("epub", "html_to_markdown")])
 def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: str
 ) -> None:

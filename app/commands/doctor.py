@@ -18,7 +18,7 @@ REACH_SECONDS = 3.0
 TRAIN, DOCUMENTS = "pip install 'hopgate[train]'", "pip install 'hopgate[documents]'"
 OPTIONAL_PACKAGES = {
     "documents (.pdf)": ("pypdf", DOCUMENTS),
-    "documents (.html)": ("beautifulsoup4", DOCUMENTS),
+    "documents (.html)": ("html-to-markdown", DOCUMENTS),
     "documents (.docx)": ("mammoth", DOCUMENTS),
     "documents (.rst)": ("docutils", DOCUMENTS),
     "index sync --watch": ("watchfiles", DOCUMENTS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +21,10 @@ _CHUNK_TO_OVERLAP = 6
 """A passage overlaps with the one before by up to a sixth of its length: about a sentence."""
 
 _SEPARATORS = [r"\n\n", r"\n", r"\. ", "[。！？．؟।]", " ", ""]
+_TABLE = re.compile(r"^(\|.*\n\|[ :|\-]+\n)((?:\|.*(?:\n|\Z))+)", re.MULTILINE)
+"""A table in Markdown: its header, and its rows."""
+_ROW = "\x1e"
+"""Stands for the end of a row where a table must not be cut."""
 _LANGUAGES = {
     "": ".bash .m .pl .sh .sql", "c": ".c .h", "cpp": ".cc .cpp .cxx .hpp", "csharp": ".cs",
     "elixir": ".ex .exs", "go": ".go", "haskell": ".hs", "java": ".java", "js": ".js .jsx .mjs",
@@ -38,36 +43,58 @@ class Section(NamedTuple):
         headings: The document's title and the headings above the text.
         text: Paragraphs with a blank line between them.
         page: Page number of a PDF, from 1.
+        kind: `code` on a page of source code.
     """
 
     headings: list[str]
     text: str
     page: int | None = None
+    kind: str = ""
 
 
 def cut(section: Section, source: str) -> Iterator[Passage]:
     """Yield the passages of a section."""
-    headings, text, page = section
+    headings, text, page, kind = section
     title, below = " > ".join(headings), " > ".join(headings[1:])
     size = DENSE_CHUNK_CHARACTERS if is_dense(text) else CHUNK_CHARACTERS
-    for chunk in _splitter(size).split_text(text):
+    for chunk in _chunks(text, size):
         if chunk.strip():
-            yield make_passage(title, chunk, source, page, below)
+            yield make_passage(title, chunk, source, page, below, {"kind": kind} if kind else None)
+
+
+def _chunks(text: str, size: int) -> Iterator[str]:
+    """Cut a text; a table stays whole, or each of its pieces begins with its header."""
+    end, before = 0, ""
+    for table in _TABLE.finditer(text):
+        before += text[end : table.start()]
+        end = table.end()
+        if len(table[0]) <= size:
+            before += table[0].replace("\n", _ROW)
+            continue
+        yield from _split(before, size)
+        before = ""
+        for rows in _splitter(size, overlap=False).split_text(table[2]):
+            yield f"{table[1]}{rows}"
+    yield from _split(before + text[end:], size)
+
+
+def _split(text: str, size: int) -> Iterator[str]:
+    return (each.replace(_ROW, "\n") for each in _splitter(size).split_text(text))
 
 
 def cut_code(text: str, suffix: str, title: str, source: str) -> Iterator[Passage]:
     """Yield the passages of source code."""
     for chunk in _code_splitter(CODE[suffix]).split_text(text):
-        yield make_passage(title, chunk, source)
+        yield make_passage(title, chunk, source, metadata={"kind": "code"})
 
 
-@lru_cache(maxsize=2)
-def _splitter(size: int) -> TextSplitter:
+@lru_cache(maxsize=4)
+def _splitter(size: int, *, overlap: bool = True) -> TextSplitter:
     from langchain_text_splitters import RecursiveCharacterTextSplitter
 
     return RecursiveCharacterTextSplitter(
         chunk_size=size,
-        chunk_overlap=size // _CHUNK_TO_OVERLAP,
+        chunk_overlap=size // _CHUNK_TO_OVERLAP * overlap,
         separators=_SEPARATORS,
         is_separator_regex=True,
         keep_separator="end",

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from hopgate.retrievers.documents.cutting import CODE
 
 ROWS, TEXTS = (".csv", ".jsonl"), (".txt", ".md", ".org")
-PARSED = (".html", ".htm", ".pdf", ".docx", ".epub", ".rst")
+PAGES = (".html", ".htm")
+PARSED = (*PAGES, ".pdf", ".docx", ".epub", ".rst")
 DOCUMENTS = (*TEXTS, *ROWS, *PARSED)
 KINDS = (*DOCUMENTS, *CODE)
 """Suffixes of the files that are read."""
+
+_GENERATED = {
+    "search index": r"(.*[-_.])?(search[-_.]?(index|data)|searchindex|lunr)[^.]*\.js(on)?",
+    "index page": r"(genindex.*|py-modindex|index-all|allclasses.*)\.html?",
+    "minified": r".*[-.]min\.(m?js|css)",
+    "source map": r".*\.map",
+    "lock file": r".*\.lock|.*[-.]lock\.(json|ya?ml)|npm-shrinkwrap\.json|go\.sum",
+}
+"""Names of the files that generators write for themselves, by kind."""
+_SCRIPTS = (".js", ".mjs", ".ts")
+_MINIFIED_LINE = 5_000
+"""Length of a first line from which a script counts as minified."""
+_SAMPLED_PAGES = 6
+_MOST_FILES = 1_000
+"""Files of a folder among which its first pages are looked for."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +46,11 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class IgnoredFiles:
-    """The files of one unknown kind below the folders.
+    """The files of one kind below the folders that is not read.
 
     Attributes:
-        suffix: Their suffix in lower case, such as `.png`; may be empty.
+        suffix: Their suffix in lower case, such as `.png` (may be empty), or for what generators
+            write for themselves, its kind: `search index`, `minified`.
         files: How many there are.
         example: Path of one of them, relative to its folder.
     """
@@ -55,7 +75,7 @@ class FoundFiles:
         files: Files to read, each with its source: its path relative to the given folder, or its
             name. Bytes that are not UTF-8 are escaped.
         skipped: Links that lead out of their folder, pipes, unreadable folders.
-        ignored: Files of unknown kinds, by suffix.
+        ignored: Files of kinds that are not read, by suffix or kind.
     """
 
     files: list[tuple[Path, str]] = field(default_factory=list)
@@ -92,6 +112,8 @@ def find_files(paths: Sequence[Path | str]) -> FoundFiles:
     for path in map(Path, paths):
         for file, source in _expand(path, found.skipped):
             suffix = file.suffix.lower()
+            if file != path:
+                suffix = generated(file) or suffix
             if suffix in KINDS:
                 files.setdefault(file.resolve(), (file, source))
             else:
@@ -100,6 +122,27 @@ def find_files(paths: Sequence[Path | str]) -> FoundFiles:
     found.files = list(files.values())
     found.ignored = sorted(others.values(), key=lambda kind: (-kind.files, kind.suffix))
     return found
+
+
+def generated(file: Path) -> str:
+    """Return the kind of a file that a generator wrote for itself; empty for any other."""
+    name = file.name.lower()
+    for kind, pattern in _GENERATED.items():
+        if re.fullmatch(pattern, name):
+            return kind
+    if file.suffix.lower() in _SCRIPTS:
+        if "_static" in file.parts:
+            return "page script"
+        with suppress(OSError), file.open("rb") as lines:
+            if len(lines.readline(_MINIFIED_LINE)) == _MINIFIED_LINE:
+                return "minified"
+    return ""
+
+
+def first_pages(folder: Path) -> list[Path]:
+    """Return the first pages in HTML below a folder; at most six."""
+    files = sorted(islice(_walk(folder, []), _MOST_FILES))
+    return [file for file in files if file.suffix.lower() in PAGES][:_SAMPLED_PAGES]
 
 
 def _expand(path: Path, skipped: list[SkippedFile]) -> list[tuple[Path, str]]:

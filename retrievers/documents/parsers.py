@@ -8,113 +8,125 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import cache
-from pathlib import Path, PurePosixPath
+from html import unescape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopgate.common.errors import reason
 from hopgate.common.workers import OutOfMemory, OwnProcess, ProcessLost
 from hopgate.retrievers.documents.cutting import Section
+from hopgate.retrievers.documents.markdown import (
+    CODE,
+    PROSE,
+    blocks,
+    parts,
+    sections,
+    stem,
+    without_blocks,
+)
 from hopgate.retrievers.documents.plaintext import is_contents, read_text, unwrap, without_contents
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup
+    from html_to_markdown import ConversionOptions
 
 MAX_TEXT_CHARACTERS = 128 << 20
 """Longest text of one file."""
+MIN_PAGES = 3
+"""Least number of pages with a block that counts as repeated."""
 MAX_SECONDS = 120.0
 """Longest time for one file: a PDF of some thousands of pages."""
 MAX_MEMORY_BYTES = 4 << 30
 """Maximum memory of the process: twice what 16 MB of HTML take."""
-_HTML_HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
-_MARK = "\x1e"
-"""Marks both ends of a heading in the text of a page, from which it is removed before."""
-_SPACE_BEFORE_MARK = re.compile(r" (?=[,.;:!?)\]])")
-"""The space left before the comma when the tags of `<b>word</b>,` are removed."""
-_TITLED = ("document", "section")
+_AROUND = [
+    "nav", "footer", "aside", "dialog",
+    "[role=navigation]", "[role=search]", "[role=banner]", "[role=contentinfo]",
+    "[role=complementary]", "[aria-hidden=true]", "a.headerlink", ".mw-editsection",
+]  # fmt: skip
+"""What pages have around their texts, besides what the converter leaves out itself: menus, forms,
+headers outside articles."""
+_FORMATS = ["a", "b", "code", "del", "em", "i", "kbd", "s", "samp", "strong", "sub", "sup", "var"]
+_PAGE_TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.DOTALL | re.IGNORECASE)
+_DOCX_TITLE = re.compile(r'<h1 class="title">(.*?)</h1>', re.DOTALL)
+_CODE_PAGE = 0.8
+"""Share of code from which a page is one of source code."""
+_CODE_PAGE_CHARACTERS = 1_000
 _TARGET = re.compile(r"\s*<[^<>]*>$")
 """The target in a role of Sphinx, such as :ref:`Installation <install>`."""
 
 
-def stem(source: str) -> str:
-    """Return the name of a source without its ending: the title of a document without one."""
-    return PurePosixPath(source).stem
+def _html(file: Path, source: str, repeated: Set[str]) -> Iterator[Section]:
+    text = read_text(file)
+    title = unescape(found[1]) if (found := _PAGE_TITLE.search(text)) else ""
+    return _converted(" ".join(title.split()) or stem(source), text, repeated)
 
 
-def sections(title: str, parts: Iterable[tuple[int | None, str]]) -> Iterator[Section]:
-    """Yield each text with the headings above it, the title first.
-
-    Args:
-        title: Title of the document; a heading that repeats it is dropped.
-        parts: Level (None for text) and text, in the order of the document.
-    """
-    above: dict[int, str] = {}
-    texts: list[str] = []
-    for level, text in parts:
-        if level is None:
-            texts.append(text)
-            continue
-        yield Section([title, *above.values()], "\n\n".join(texts))
-        texts = []
-        above = {each: heading for each, heading in above.items() if each < level}
-        if text != title:
-            above[level] = text
-    yield Section([title, *above.values()], "\n\n".join(texts))
-
-
-def _html(file: Path, source: str) -> Iterator[Section]:
-    from bs4 import BeautifulSoup
-
-    soup = BeautifulSoup(read_text(file), "html.parser")
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    return sections(title or stem(source), _page(soup))
-
-
-def _docx(file: Path, source: str) -> Iterator[Section]:
-    from bs4 import BeautifulSoup
-
+def _docx(file: Path, source: str, _: Set[str]) -> Iterator[Section]:
     from hopgate.retrievers.documents.zipped import docx_to_html
 
-    title, html = docx_to_html(file)
-    soup = BeautifulSoup(html, "html.parser")
-    if not title and (heading := soup.find("h1", class_="title")):
-        title = " ".join(heading.get_text(" ").split())
-    return sections(title or stem(source), _page(soup))
+    title, text = docx_to_html(file)
+    if not title and (heading := _DOCX_TITLE.search(text)):
+        title = unescape(heading[1])
+    return _converted(" ".join(title.split()) or stem(source), text)
 
 
-def _epub(file: Path, source: str) -> Iterator[Section]:
-    from bs4 import BeautifulSoup
-
+def _epub(file: Path, source: str, _: Set[str]) -> Iterator[Section]:
     from hopgate.retrievers.documents.zipped import epub_chapters
 
     title, chapters = epub_chapters(file)
-    pages = (_page(BeautifulSoup(chapter, "html.parser")) for chapter in chapters)
-    return sections(title or stem(source), (part for page in pages for part in page))
+    found = (markdown_of(chapter.decode(errors="replace")) for chapter in chapters)
+    return sections(title or stem(source), parts("\n\n".join(found)))
 
 
-def _page(soup: BeautifulSoup) -> Iterator[tuple[int | None, str]]:
-    """Yield the headings of a page, each with its level, and the texts between them."""
-    for tag in soup(["script", "style", "template", "noscript", "title"]):
-        tag.decompose()
-    for string in soup(string=re.compile(_MARK)):
-        string.replace_with(type(string)(string.replace(_MARK, " ")))
-    within: set[int] = set()
-    for tag in soup(_HTML_HEADINGS):
-        if id(tag) in within:
-            continue
-        within.update(map(id, tag(_HTML_HEADINGS)))
-        heading = " ".join(tag.get_text(" ").split())
-        tag.string = f"{_MARK}{tag.name[1]}{heading}{_MARK}" if heading else ""
-    for number, part in enumerate(soup.get_text("\n").split(_MARK)):
-        if number % 2:
-            yield int(part[0]), part[1:]
-        else:
-            yield None, _SPACE_BEFORE_MARK.sub("", unwrap(without_contents(part)))
+def _converted(title: str, html: str, repeated: Set[str] = frozenset()) -> Iterator[Section]:
+    found = list(parts(without_blocks(markdown_of(html), repeated)))
+    prose, code = (
+        sum(len(text) for level, text in found if level == each) for each in (PROSE, CODE)
+    )
+    kind = "code" if code > max(_CODE_PAGE * (prose + code), _CODE_PAGE_CHARACTERS) else ""
+    return (each._replace(kind=kind) for each in sections(title, found))
 
 
-def _pdf(file: Path, source: str) -> Iterator[Section]:
+def markdown_of(html: str) -> str:
+    """Convert HTML, without what pages have around their text."""
+    from html_to_markdown import convert
+
+    return convert(html, _options()).content or ""
+
+
+@cache
+def _options() -> ConversionOptions:
+    from html_to_markdown import ConversionOptions
+
+    return ConversionOptions(
+        exclude_selectors=_AROUND,
+        strip_tags=_FORMATS,
+        autolinks=False,
+        bullets="-",
+        compact_tables=True,
+        extract_metadata=False,
+        skip_images=True,
+    )
+
+
+def repeated_blocks(message: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs that most of some pages share, in the process of `parse`.
+
+    Args:
+        message: The `paths` of the pages, in bytes.
+    """
+    counts: Counter[str] = Counter()
+    for path in message["paths"]:
+        with suppress(OSError, ValueError):
+            counts.update(set(blocks(markdown_of(read_text(Path(os.fsdecode(path)))))))
+    least = max(MIN_PAGES, len(message["paths"]) / 2)
+    return [block for block, count in counts.items() if count >= least]
+
+
+def _pdf(file: Path, source: str, _: Set[str]) -> Iterator[Section]:
     """Yield the text page by page, without the pages of a table of contents."""
     from pypdf import PdfReader
 
@@ -125,38 +137,34 @@ def _pdf(file: Path, source: str) -> Iterator[Section]:
             yield Section([stem(source)], unwrap(without_contents(text)), number)
 
 
-def _rst(file: Path, source: str) -> Iterator[Section]:
+def _rst(file: Path, source: str, _: Set[str]) -> Iterator[Section]:
     """Read reStructuredText, that of Sphinx too; it can insert no other files."""
-    from docutils.core import publish_doctree
+    from docutils.core import publish_doctree, publish_from_doctree
+    from docutils.nodes import section, system_message
+    from docutils.writers.html5_polyglot import Writer
 
     _read_unknown_markup()
     settings = {
         "_disable_config": True,
+        "doctitle_xform": False,
+        "embed_stylesheet": False,
         "file_insertion_enabled": False,
         "halt_level": 5,
         "line_length_limit": MAX_TEXT_CHARACTERS,
+        "math_output": "LaTeX",
+        "output_encoding": "unicode",
         "raw_enabled": False,
         "report_level": 5,
+        "stylesheet_path": "",
         "syntax_highlight": "none",
     }
     tree = publish_doctree(read_text(file), settings_overrides=settings)
-    return sections(tree.get("title") or stem(source), _rst_parts(tree, 0))
-
-
-def _rst_parts(node: Any, level: int) -> Iterator[tuple[int | None, str]]:
-    from docutils import nodes
-
-    for child in node.children:
-        if isinstance(child, nodes.Invisible | nodes.system_message):
-            continue
-        if isinstance(child, nodes.title | nodes.subtitle) and node.tagname in _TITLED:
-            yield level + 1, " ".join(child.astext().split())
-        elif isinstance(child, nodes.FixedTextElement):
-            yield None, child.astext()
-        elif isinstance(child, nodes.TextElement):
-            yield None, unwrap(without_contents(child.astext()))
-        else:
-            yield from _rst_parts(child, level + isinstance(child, nodes.section))
+    for note in [*tree.findall(system_message)]:
+        note.parent.remove(note)
+    html = publish_from_doctree(tree, writer=Writer(), settings_overrides=settings)
+    tops = [each for each in tree.findall(section) if each.parent is tree]
+    title = " ".join(tops[0][0].astext().split()) if len(tops) == 1 else ""
+    return _converted(title or stem(source), html)
 
 
 @cache
@@ -187,13 +195,13 @@ def _read_unknown_markup() -> None:
     def known(find: Callable[..., Any], unknown: Any) -> Callable[..., Any]:
         return lambda name, *rest: (find(name, *rest)[0] or unknown, [])
 
-    for name in ("contents", "toctree"):
+    for name in ("contents", "index", "toctree"):
         directives.register_directive(name, Contents)
     directives.directive = known(directives.directive, Unknown)
     roles.role = known(roles.role, role)
 
 
-PARSERS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
+PARSERS: dict[str, Callable[[Path, str, Set[str]], Iterator[Section]]] = {
     ".html": _html,
     ".htm": _html,
     ".pdf": _pdf,
@@ -207,7 +215,8 @@ def parse(message: Mapping[str, Any]) -> list[Section]:
     """Parse a file, in a process of its own.
 
     Args:
-        message: Its `path`, in bytes, and its `source`.
+        message: Its `path`, in bytes, its `kind`, its `source`, and the blocks to leave out,
+            `repeated`.
 
     Raises:
         ValueError: It cannot be parsed.
@@ -215,9 +224,9 @@ def parse(message: Mapping[str, Any]) -> list[Section]:
     """
     gc.set_threshold(100_000, 50, 100)  # documents are large trees: up to twice as fast
     file, found, characters = Path(os.fsdecode(message["path"])), list[Section](), 0
-    kind = file.suffix.lower()
+    kind = message["kind"]
     try:
-        for section in PARSERS[kind](file, message["source"]):
+        for section in PARSERS[kind](file, message["source"], frozenset(message["repeated"])):
             found.append(section)
             characters += len(section.text)
             if characters > MAX_TEXT_CHARACTERS:
@@ -239,14 +248,24 @@ def parsing_process() -> OwnProcess:
     return OwnProcess(quiet=True, memory=MAX_MEMORY_BYTES)
 
 
-def parse_apart(process: OwnProcess, file: Path, source: str) -> list[Section]:
+def parse_apart(
+    process: OwnProcess, file: Path, kind: str, source: str, repeated: Collection[str] = ()
+) -> list[Section]:
     """Let a process parse a file.
+
+    Args:
+        process: See `parsing_process`.
+        file: The file.
+        kind: The suffix of its kind.
+        source: Its source.
+        repeated: Blocks to leave out of a page, see `repeated_blocks`.
 
     Raises:
         ValueError: It cannot be parsed, or not within the limits of time and memory.
         RuntimeError: The extra `documents` is missing.
     """
-    message = {"path": os.fsencode(file), "source": source}
+    message = {"path": os.fsencode(file), "kind": kind, "source": source}
+    message["repeated"] = list(repeated)
     try:
         found = process.call(f"{__name__}:parse", message, MAX_SECONDS)
     except TimeoutError:

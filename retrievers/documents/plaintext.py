@@ -22,6 +22,13 @@ _UNSPACED = (
 )
 _DENSE = re.compile(f"[{_UNSPACED}\uac00-\ud7af]+")
 _WRAPPED = re.compile(rf"(?<=[{_UNSPACED}])[^\S\n]*\n\s*(?=[{_UNSPACED}])")
+_SPACES = re.compile(r"(?<=\S)[^\S\n]+|(?<=\n\n)\n+")
+_BROKEN = re.compile(r"(?<=\S)[ \t]*\n[ \t]*(?=[^\s\-*+|>\d])")
+_RST_MARKUP = re.compile(
+    r"^\.\. (?:[\w:-]+::|_[^\n]+:)|(?<![:\w`]):\w[\w+-]{0,40}(?::\w{1,40})?:`[^`\n]", re.MULTILINE
+)
+"""A directive or a target at the start of a line, or a role."""
+_RST_TITLE = re.compile(r"^(\S.*)\n(([=\-~^\"'`#*+.:_])\3{2,})[ \t]*$", re.MULTILINE)
 
 _L, _NUMBER = r"[.·…][ \t]*+", r"(?:\d{1,4}|[ivxlc]{1,7})"
 _CONTENTS = re.compile(
@@ -85,9 +92,26 @@ def unwrap(text: str) -> str:
 
     Scripts without spaces between words are joined without a space.
     """
-    text = _WRAPPED.sub(lambda wrap: "\n\n" if wrap[0].count("\n") > 1 else "", text)
+    text = _WRAPPED.sub(_unwrapped, text)
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return "\n\n".join(part for part in paragraphs if part)
+
+
+def joined(text: str) -> str:
+    """Join the lines of each paragraph, but not those of tables, lists and quotations."""
+    text = _BROKEN.sub(" ", _WRAPPED.sub(_unwrapped, text))
+    return _SPACES.sub(lambda spaces: "" if spaces[0][0] == "\n" else " ", text)
+
+
+def _unwrapped(wrap: re.Match[str]) -> str:
+    return "\n\n" if wrap[0].count("\n") > 1 else ""
+
+
+def is_restructured(text: str) -> bool:
+    """Return whether a text is reStructuredText: it has underlined titles, and markup."""
+    if not _RST_MARKUP.search(text):
+        return False
+    return any(len(under[2]) >= len(under[1].rstrip()) for under in _RST_TITLE.finditer(text))
 
 
 def is_dense(text: str) -> bool:

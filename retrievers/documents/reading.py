@@ -12,26 +12,41 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from hopgate.common.errors import reason
-from hopgate.common.workers import OwnProcess, Piece, Workers
+from hopgate.common.workers import OwnProcess, Piece, ProcessLost, Workers
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.documents.cutting import CODE, Section, cut, cut_code
 from hopgate.retrievers.documents.finding import (
+    PAGES,
     FoundFiles,
     IgnoredFiles,
     SkippedFile,
     Stamp,
     find_files,
+    first_pages,
     readable,
     stamp_of,
 )
-from hopgate.retrievers.documents.parsers import parse_apart, parsing_process, sections, stem
-from hopgate.retrievers.documents.plaintext import read_text, unwrap, without_contents
+from hopgate.retrievers.documents.markdown import PROSE, parts, sections, stem
+from hopgate.retrievers.documents.parsers import (
+    MAX_SECONDS,
+    MIN_PAGES,
+    parse_apart,
+    parsing_process,
+    repeated_blocks,
+)
+from hopgate.retrievers.documents.plaintext import (
+    is_restructured,
+    read_text,
+    unwrap,
+    without_contents,
+)
 from hopgate.retrievers.documents.rows import ROWS, BadRows
 
 NO_TEXT = "it contains no text"
@@ -45,7 +60,6 @@ MAX_MARKUP_BYTES = 16 << 20
 MAX_SENT_BYTES = 16 << 20
 """Largest file whose content is sent to another machine; this one reads larger ones itself."""
 
-_HEADINGS = [("#", "1"), ("##", "2"), ("###", "3")]
 _ORG_HEADING = re.compile(r"^(\*+)[ \t]+(.*)$", re.MULTILINE)
 _ORG_TITLE = re.compile(r"^#\+title:[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
 _ORG_MARKUP = re.compile(r"^[ \t]*(#\+|:[\w-]+:[ \t]*$).*\n?", re.MULTILINE)
@@ -161,27 +175,62 @@ def read_files(
     total = len(found.files)
     sent = [workers is not None and _is_sent(file, workers) for file, _ in found.files]
     replies: Iterator[tuple[Stamp | None, Any]] = iter(())
-    if workers:
-        away = (each for each, is_sent in zip(found.files, sent, strict=True) if is_sent)
-        pieces = (_piece(file, source, workers.share_files) for file, source in away)
-        replies = workers.map(f"{__name__}:read_piece", pieces)
     with closing(parsing_process()) as parser:
+        near = Neighbours(parser)
+        if workers:
+            away = (each for each, is_sent in zip(found.files, sent, strict=True) if is_sent)
+            pieces = (_piece(*each, workers.share_files, near.repeated(*each)) for each in away)
+            replies = workers.map(f"{__name__}:read_piece", pieces)
         for done, (file, source) in enumerate(found.files):
             if progress:
                 progress(done, total)
             if sent[done]:
                 yield _file_passages(file, source, *next(replies), report)
             else:
-                yield read_file(file, source, parser, report)
+                yield read_file(file, source, parser, report, near.repeated(file, source))
     if progress:
         progress(total, total)
 
 
-def read_file(file: Path, source: str, parser: OwnProcess, report: ReadReport) -> FilePassages:
+class Neighbours:
+    """Tells which blocks the pages around a page share: its site's menus, headers and footers.
+
+    Args:
+        parser: The process that reads pages.
+    """
+
+    def __init__(self, parser: OwnProcess) -> None:
+        """Remember each folder's."""
+        self._parser = parser
+        self._pages = cache(first_pages)
+        self._repeated = cache(self._read)
+
+    def repeated(self, file: Path, source: str) -> Sequence[str]:
+        """Return the blocks of a page that most pages of its folder, or of one above, have."""
+        if file.suffix.lower() not in PAGES:
+            return ()
+        depth = len(PurePosixPath(source).parts)
+        above = file.parents[:depth]
+        return self._repeated(
+            next((each for each in above if len(self._pages(each)) >= MIN_PAGES), above[-1])
+        )
+
+    def _read(self, folder: Path) -> Sequence[str]:
+        paths = [os.fsencode(page) for page in self._pages(folder)]
+        with suppress(ValueError, RuntimeError, TimeoutError, ProcessLost):
+            function = f"{repeated_blocks.__module__}:{repeated_blocks.__name__}"
+            found: list[str] = self._parser.call(function, {"paths": paths}, MAX_SECONDS)
+            return found
+        return ()
+
+
+def read_file(
+    file: Path, source: str, parser: OwnProcess, report: ReadReport, repeated: Sequence[str] = ()
+) -> FilePassages:
     """Read one file, by `parser` if its kind needs that; errors go to the report."""
     stamp = stamp_of(file)
     before = len(report.skipped)
-    passages = _reported(file, _passages(file, source, parser, report), report)
+    passages = _reported(file, _passages(file, source, parser, report, repeated), report)
     first = next(passages, None)
     if first is not None:
         report.files += 1
@@ -201,7 +250,9 @@ def _reported(file: Path, passages: Iterator[Passage], report: ReadReport) -> It
             report.missing = reason(error)
 
 
-def _passages(file: Path, source: str, parser: OwnProcess, report: ReadReport) -> Iterator[Passage]:
+def _passages(
+    file: Path, source: str, parser: OwnProcess, report: ReadReport, repeated: Sequence[str]
+) -> Iterator[Passage]:
     kind = file.suffix.lower()
     if not stat.S_ISREG(file.stat().st_mode):
         raise ValueError("it is not a regular file")
@@ -210,7 +261,7 @@ def _passages(file: Path, source: str, parser: OwnProcess, report: ReadReport) -
             for section in ROWS[kind](file, source, bad):
                 yield from cut(section, source)
         return
-    most = MAX_MARKUP_BYTES if kind in (".html", ".htm", ".rst") else MAX_FILE_BYTES
+    most = MAX_MARKUP_BYTES if kind in (*PAGES, ".rst") else MAX_FILE_BYTES
     if (size := file.stat().st_size) > most:
         raise ValueError(
             f"it has {size >> 20} MB, and {file.suffix} files are read up to {most >> 20} MB: "
@@ -219,8 +270,11 @@ def _passages(file: Path, source: str, parser: OwnProcess, report: ReadReport) -
     if kind in CODE:
         yield from cut_code(read_text(file), kind, PurePosixPath(source).name, source)
         return
+    if kind == ".txt" and size <= MAX_MARKUP_BYTES and find_spec("docutils"):
+        kind = ".rst" if is_restructured(read_text(file)) else kind
     read = _TEXTS.get(kind)
-    for section in read(file, source) if read else parse_apart(parser, file, source):
+    parsed = read(file, source) if read else parse_apart(parser, file, kind, source, repeated)
+    for section in parsed:
         yield from cut(section, source)
 
 
@@ -230,22 +284,18 @@ def _txt(file: Path, source: str) -> Iterator[Section]:
 
 def _markdown(file: Path, source: str) -> Iterator[Section]:
     """Split at headings; a passage's title is the headings above it, `Document > Section`."""
-    from langchain_text_splitters import MarkdownHeaderTextSplitter
-
-    text = without_contents(read_text(file))
-    for section in MarkdownHeaderTextSplitter(_HEADINGS).split_text(text):
-        headings = [section.metadata[key] for _, key in _HEADINGS if key in section.metadata]
-        yield Section(headings or [stem(source)], section.page_content)
+    for section in sections("", parts(read_text(file))):
+        yield section._replace(headings=section.headings[1:] or [stem(source)])
 
 
 def _org(file: Path, source: str) -> Iterator[Section]:
     text = without_contents(read_text(file))
-    title = found[1].strip() if (found := _ORG_TITLE.search(text)) else stem(source)
+    title = named[1].strip() if (named := _ORG_TITLE.search(text)) else stem(source)
     before, *rest = _ORG_HEADING.split(text)
-    parts: list[tuple[int | None, str]] = [(None, _ORG_MARKUP.sub("", before))]
+    found = [(PROSE, _ORG_MARKUP.sub("", before))]
     for stars, heading, below in zip(*[iter(rest)] * 3, strict=True):
-        parts += [(len(stars), heading.strip()), (None, _ORG_MARKUP.sub("", below))]
-    return sections(title, parts)
+        found += [(len(stars), heading.strip()), (PROSE, _ORG_MARKUP.sub("", below))]
+    return sections(title, found)
 
 
 _TEXTS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
@@ -265,8 +315,11 @@ def _is_sent(file: Path, workers: Workers) -> bool:
     return workers.share_files or file.stat().st_size <= MAX_SENT_BYTES
 
 
-def _piece(file: Path, source: str, share_files: bool) -> Piece[Stamp | None]:
-    message = {"path": os.fsencode(file.absolute()), "source": source}
+def _piece(
+    file: Path, source: str, share_files: bool, repeated: Sequence[str]
+) -> Piece[Stamp | None]:
+    message: dict[str, Any] = {"path": os.fsencode(file.absolute()), "source": source}
+    message["repeated"] = repeated
     stamp = stamp_of(file)
     if not share_files:
         message["content"] = b""
@@ -282,7 +335,8 @@ def read_piece(message: dict[str, Any]) -> dict[str, Any]:
     """Read a file, in a worker.
 
     Args:
-        message: Its `path`, its `source`, and if the worker cannot read the path, its `content`.
+        message: Its `path`, its `source`, the blocks to leave out, `repeated`, and if the worker
+            cannot read the path, its `content`.
 
     Returns:
         Its `passages`, why files were `skipped`, and the `missing` extra.
@@ -292,7 +346,8 @@ def read_piece(message: dict[str, Any]) -> dict[str, Any]:
         if "content" in message:
             file = Path(folder, f"file{file.suffix}")
             file.write_bytes(message["content"])
-        passages = list(read_file(file, message["source"], _parser(), report).passages)
+        near, source = message["repeated"], message["source"]
+        passages = list(read_file(file, source, _parser(), report, near).passages)
     skipped = [each.reason for each in report.skipped]
     return {"passages": passages, "skipped": skipped, "missing": report.missing}
 

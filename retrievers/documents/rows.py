@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from hopgate.common.files import parse_object, shown
 from hopgate.retrievers.documents.cutting import Section
 from hopgate.retrievers.documents.finding import SkippedFile, readable
-from hopgate.retrievers.documents.parsers import stem
+from hopgate.retrievers.documents.markdown import stem
 from hopgate.retrievers.documents.plaintext import GUESS_BYTES, encoding_of
 
 MAX_ROW_CHARACTERS = 16 << 20

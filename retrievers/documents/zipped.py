@@ -31,15 +31,11 @@ _STYLES = "\n".join(
 """Adds to mammoth's own style map: a title becomes `<h1 class="title">`; `!` drops a paragraph."""
 _NOTE_NUMBER = re.compile(r'<a href="#(?:foot|end)note[^>]*>[^<]*</a>')
 """The number of a note in the text, and the arrow back to it."""
-_INLINE = re.compile(r"</?(?:a|em|s|strong|sub|sup)(?: [^>]*)?>")
-"""Formatting, which may begin or end within a word."""
-_BLOCK = re.compile(r"(?=<(?:p|li)[ >])")
 
 
 def docx_to_html(file: Path) -> tuple[str, str]:
     """Return the title in a file's properties, which may be empty, and its text as HTML.
 
-    The HTML has headings, tables and lists but no formatting, and a blank line between paragraphs.
     Images, linked files, the file's own style map and tables of contents are not read.
     """
     from mammoth import convert_to_html
@@ -54,8 +50,7 @@ def docx_to_html(file: Path) -> tuple[str, str]:
             external_file_access=False,
             convert_image=lambda _: [],
         ).value
-    html = _INLINE.sub("", _NOTE_NUMBER.sub("", html))  # mammoth escapes all text
-    return (title or "").strip(), _BLOCK.sub("\n\n", html)
+    return (title or "").strip(), _NOTE_NUMBER.sub("", html)  # mammoth escapes all text
 
 
 def epub_chapters(file: Path) -> tuple[str, list[bytes]]:
