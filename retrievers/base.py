@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NotRequired, Protocol
 
 from typing_extensions import TypedDict
@@ -13,9 +13,8 @@ SAMPLE = "sample"
 """The name of the index that ships with the package."""
 
 
-Value = str | int | float | bool
-Metadata = Mapping[str, Value | list[str]]
-"""What is known about a passage besides its own fields: names → values, lists only of texts."""
+Metadata = dict[str, str | int | float | bool | list[str]]
+"""What a loader knows about a passage besides its own fields; see `langchain.flat`."""
 
 
 class Passage(TypedDict):
@@ -32,7 +31,7 @@ class Passage(TypedDict):
     section: NotRequired[str]
     """Headings above the text."""
     metadata: NotRequired[Metadata]
-    """What its document's loader knows; `{"kind": "code"}` for source code."""
+    """What its loader knows; of source code, `{"kind": "code"}`."""
 
 
 class Hit(TypedDict):

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from typing_extensions import TypedDict
 
@@ -41,9 +41,13 @@ from hopgate.retrievers.index.manifest import (
 from hopgate.retrievers.index.reader import Parts, matching_encoder
 from hopgate.retrievers.index.vectors import Announce, check_factory, load_faiss
 from hopgate.retrievers.index.writing import writing
+from hopgate.retrievers.langchain import documents_in
 from hopgate.retrievers.stores.change import StoreChange
 from hopgate.retrievers.stores.collection import Collection, StoreInfo
 from hopgate.retrievers.stores.names import check_folder, is_store
+
+if TYPE_CHECKING:
+    from langchain_core.documents import Document
 
 AnyChange = Change | StoreChange
 
@@ -74,7 +78,7 @@ class BuildOptions(TypedDict, total=False):
 
 
 def build_index(
-    paths: Sequence[Path | str],
+    paths: Sequence[Path | str] | Iterable[Document],
     out: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
@@ -88,7 +92,8 @@ def build_index(
     at `out` already has are not encoded again. A killed build resumes with the rest.
 
     Args:
-        paths: Files, or folders of them, see `load_documents`.
+        paths: Files, or folders of them, see `load_documents`; or documents of LangChain, from any
+            loader or splitter, read one by one, see `documents_in`.
         out: The folder of the index.
         encoder: See `load_encoder`, or one that is loaded; None for that of the index at `out`,
             else `minilm`.
@@ -107,10 +112,13 @@ def build_index(
         RuntimeError: An extra or the encoder is missing, the disk is full, or another process is
             changing the index.
     """
-    check_apart(out, paths)
-    found = find_files(paths)
+    given = documents_in(paths)
+    if isinstance(given, Iterator):
+        return build_from_passages(given, out, encoder, progress, workers=workers, **options)
+    check_apart(out, given)
+    found = find_files(given)
     with building(out, encoder, progress, **options) as change:
-        change.roots, change.workers = _roots(paths), workers
+        change.roots, change.workers = _roots(given), workers
         _read(change, _named(found, change.roots))
         change.reading.check()
         return change.run()
@@ -121,6 +129,8 @@ def build_from_passages(
     out: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
+    *,
+    workers: Workers | None = None,
     **options: Unpack[BuildOptions],
 ) -> BuildReport:
     """Build an index from passages as they are, see `build_index`.
@@ -130,6 +140,7 @@ def build_from_passages(
         out: The folder of the index.
         encoder: See `build_index`.
         progress: Called as the work goes on.
+        workers: See `build_index`.
         options: See `BuildOptions`.
 
     Raises:
@@ -138,6 +149,7 @@ def build_from_passages(
         RuntimeError: See `build_index`.
     """
     with building(out, encoder, progress, **options) as change:
+        change.workers = workers
         change.incoming.put(passages)
         if not len(change.incoming):
             raise ValueError(f"no passages given: nothing to index in {out}")
@@ -180,7 +192,7 @@ def build_from_vectors(
 
 
 def add(
-    paths: Sequence[Path | str],
+    paths: Sequence[Path | str] | Iterable[Document],
     index: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
@@ -194,7 +206,7 @@ def add(
     below the folder given. Files that cannot be read are reported and change nothing.
 
     Args:
-        paths: Files, or folders of them.
+        paths: Files, or folders of them, or documents of LangChain, see `build_index`.
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
@@ -205,9 +217,12 @@ def add(
         ValueError: There is no such index or path, or nothing could be read.
         RuntimeError: See `build_index`.
     """
-    folder, found = _existing(index), find_files(paths)
+    given = documents_in(paths)
+    if isinstance(given, Iterator):
+        return add_passages(given, index, encoder, progress, announce, workers=workers)
+    folder, found = _existing(index), find_files(given)
     with _changing(folder, "index add", encoder, progress, announce) as change:
-        change.roots, change.workers = sorted({*change.roots, *_roots(paths)}), workers
+        change.roots, change.workers = sorted({*change.roots, *_roots(given)}), workers
         sources = _read(change, _named(found, change.roots))
         change.reading.check()
         change.replace_documents(sources)
@@ -220,6 +235,8 @@ def add_passages(
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
+    *,
+    workers: Workers | None = None,
 ) -> BuildReport:
     """Add passages as they are; those of the same sources are replaced, see `add`.
 
@@ -229,18 +246,25 @@ def add_passages(
         ValueError: There is no such index, or no passage.
         RuntimeError: See `build_index`.
     """
-    passages = list(passages)
-    if not passages:
-        raise ValueError(f"no passages given: nothing to add to {index}")
     with _changing(_existing(index), "index add", encoder, progress, announce) as change:
-        change.incoming.put(passages)
-        sources = {encodable(passage["source"]) for passage in passages}
-        change.replace_documents(sources - {""})
+        change.workers = workers
+        change.replace_documents(_put(change, passages, index))
         return change.run()
 
 
+def _put(change: AnyChange, passages: Iterable[Passage], index: Path | str) -> set[str]:
+    """Put passages one by one; return the documents they come from."""
+    sources = set()
+    for passage in passages:
+        change.incoming.put([passage])
+        sources.add(encodable(passage["source"]))
+    if not len(change.incoming):
+        raise ValueError(f"no passages given: nothing to add to {index}")
+    return sources - {""}
+
+
 def sync(
-    folder: Path | str,
+    folder: Path | str | Iterable[Document],
     index: Path | str,
     encoder: str | Encoder | None = None,
     progress: BuildProgress | None = None,
@@ -253,7 +277,9 @@ def sync(
     folder of the index is missing (a disk that is not mounted, say), no document is removed.
 
     Args:
-        folder: The folder; if it was not indexed before, all of it is added.
+        folder: The folder; if it was not indexed before, all of it is added. Or documents of
+            LangChain, see `build_index`: those added before that do not come again are removed,
+            and files stay.
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
@@ -263,6 +289,15 @@ def sync(
         ValueError: There is no such index or folder, or no file of a known kind is left in it.
         RuntimeError: See `build_index`.
     """
+    if not isinstance(folder, str | Path):
+        passages = documents_in(folder)
+        if not isinstance(passages, Iterator):
+            raise ValueError("sync follows one folder, or documents of LangChain")
+        with _changing(_existing(index), "index sync", encoder, progress, announce) as change:
+            sources = _put(change, passages, index)
+            others = set(change.sources()) - sources
+            change.replace_documents(sources, {each for each in others if not change.stamp(each)})
+            return change.run()
     top, target = check_followed(folder, index)
     found = find_files([top])
     with _changing(target, "index sync", encoder, progress, announce) as change:

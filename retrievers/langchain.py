@@ -1,17 +1,35 @@
-"""LangChain's vector stores and retrievers as a `Retriever`."""
+"""LangChain's vector stores and retrievers as a `Retriever`, and its documents as passages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from hopgate.retrievers.base import Hit, Retriever, check_k, passage_id
+from hopgate.retrievers.base import (
+    Hit,
+    Metadata,
+    Passage,
+    Retriever,
+    check_k,
+    encodable,
+    make_passage,
+    passage_id,
+)
+from hopgate.retrievers.documents.cutting import Section, cut
 from hopgate.retrievers.filters import Filter, Where, matches, parse_where, search_until
 
 if TYPE_CHECKING:
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
+
+_PIECE_CHARACTERS = 2_000
+"""Longest text of a document that counts as a splitter's piece and is not cut."""
+_FIELDS = ("source", "title", "page", "section")
 
 
 class LangChainRetriever:
@@ -95,4 +113,70 @@ def hit_of(document: Document, score: float) -> Hit:
             hit[key] = known[key]
     if isinstance(known.get("page"), int):
         hit["page"] = int(known["page"])
+    if rest := flat(known):
+        hit["metadata"] = rest
     return hit
+
+
+def documents_in(
+    given: Sequence[Path | str] | Iterable[Document],
+) -> Sequence[Path | str] | Iterator[Passage]:
+    """Return the passages of LangChain's documents, read one by one; paths as they are.
+
+    A document's `source`, `title`, `page` and `section` are the passage's, and the rest of its
+    metadata is kept with it (see `flat`). A text longer than a splitter's piece is cut.
+
+    Raises:
+        ValueError: It is an iterator, but not of documents.
+    """
+    if isinstance(given, Sequence) and not (given and hasattr(given[0], "page_content")):
+        return cast("Sequence[Path | str]", given)
+    documents = cast("Iterator[Document]", iter(given))
+    first = list(islice(documents, 1))
+    if first and not hasattr(first[0], "page_content"):
+        raise ValueError(
+            f"{type(first[0]).__name__} is not a LangChain Document: give Documents, or a list of "
+            "files and folders"
+        )
+    return (each for document in chain(first, documents) for each in _passages(document))
+
+
+def _passages(document: Document) -> Iterator[Passage]:
+    known, text = document.metadata, document.page_content
+    source, title, below = (str(known.get(key) or "") for key in ("source", "title", "section"))
+    page = known["page"] if isinstance(known.get("page"), int) else None
+    headings, metadata = [each for each in (title, below) if each], flat(known)
+    if not text.strip():
+        return
+    if len(text) <= _PIECE_CHARACTERS:
+        yield make_passage(" > ".join(headings), text, source, page, below, metadata)
+        return
+    for passage in cut(Section(headings, text, page), source):
+        yield make_passage(passage["title"], passage["text"], source, page, below, metadata)
+
+
+def flat(metadata: Mapping[str, Any]) -> Metadata:
+    """Return metadata without a passage's own fields, in the types that every index can hold.
+
+    Dates become ISO 8601; lists become lists of texts; None and empty values are left out; anything
+    else becomes its JSON.
+    """
+    return {
+        encodable(str(name)): _flat(value)
+        for name, value in metadata.items()
+        if name not in _FIELDS and value is not None and value not in ("", [], {})
+    }
+
+
+def _flat(value: Any) -> str | int | float | bool | list[str]:
+    if isinstance(value, list | tuple | set):
+        return [str(_flat(each)) for each in value]
+    if isinstance(value, bool | str):
+        return encodable(value) if isinstance(value, str) else value
+    if (isinstance(value, int) and abs(value) < 2**63) or (
+        isinstance(value, float) and isfinite(value)
+    ):
+        return value
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    return encodable(json.dumps(value, default=str, ensure_ascii=False))

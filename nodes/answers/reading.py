@@ -16,7 +16,7 @@ UNKNOWN = "I don't know"
 MIN_SUPPORT = 0.5  # share of the answer's words that a passage must hold to count as its source
 MAX_QUOTE_LINES = 4
 MAX_QUOTE_CHARS = 500
-PARTS = ("id", "title", "quote", "number", "source", "page", "section")
+PARTS = ("id", "title", "quote", "number", "source", "page", "section", "metadata")
 
 _UNKNOWN = re.compile(
     r"^\W*i (do not|don['’]?t) know\b(?!.*\b(but|however|though)\b)", re.IGNORECASE | re.DOTALL

@@ -25,12 +25,20 @@ def plain_hit(hit: Hit) -> Hit:
     plain |= {key: _storable(hit[key]) for key in ("source", "section") if hit.get(key)}
     if (page := hit.get("page")) is not None:
         plain["page"] = int(page)
+    if known := hit.get("metadata"):
+        plain["metadata"] = {_storable(name): _plain(value) for name, value in known.items()}
     return cast(Hit, plain)
 
 
 def _storable(value: object) -> str:
     """Replace lone surrogates, which can be neither sent nor stored."""
     return str(value).encode("utf-8", "replace").decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    return value if isinstance(value, bool | int | float) else _storable(value)
 
 
 def unseen(evidence: Sequence[Hit], hits: Sequence[Hit]) -> list[Hit]:

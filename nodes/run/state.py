@@ -94,6 +94,8 @@ class Citation(TypedDict):
     page: NotRequired[int]
     section: NotRequired[str]
     """Heading above the passage."""
+    metadata: NotRequired[dict[str, Any]]
+    """See `Passage`."""
 
 
 class Hop(TypedDict):

@@ -419,7 +419,7 @@ class Change:
             return WordsWriter(folder, self.language, expected=expected)
         documents = sum(each["max_doc"] for each in current.manifest["words"]["segments"])
         worn = current.manifest["passages"] < (1 - DEAD_SHARE) * documents
-        if not (worn or self.rewrite or self._new_language):
+        if not (worn or self.rewrite or self._new_language or current.words.outdated):
             return WordsWriter(folder, self.language, current.words, expected)
         writer = WordsWriter(folder, self.language, expected=len(self._held) + expected)
         for keys in chunks(self._held.tolist(), _AT_A_TIME):

@@ -17,7 +17,15 @@ from msgspec import structs
 from hopgate.common.files import shown
 from hopgate.retrievers.base import Passage, encodable, passage_id
 from hopgate.retrievers.index.manifest import EncoderInfo
-from hopgate.retrievers.index.texts import MAX_SOURCE_BYTES, Place, Stored, decode, encode, key_of
+from hopgate.retrievers.index.texts import (
+    MAX_SOURCE_BYTES,
+    Place,
+    Stored,
+    decode,
+    encode,
+    frozen,
+    key_of,
+)
 from hopgate.retrievers.index.writing import Writer
 
 if TYPE_CHECKING:
@@ -63,7 +71,8 @@ class Incoming:
                 raise ValueError(
                     f"source {shown(source)} has over {MAX_SOURCE_BYTES:,} bytes: use a shorter one"
                 )
-            place = Place(source, passage.get("page"), section, stamp)
+            metadata = frozen(passage.get("metadata", {}))
+            place = Place(source, passage.get("page"), section, stamp, metadata)
             self._file.write(encode(Stored(title, text, (place,))) + b"\n")
             self._keys.append(key_of(passage["id"]))
 

@@ -26,7 +26,7 @@ import numpy as np
 import tantivy
 
 from hopgate.common.words import spaced
-from hopgate.retrievers.base import Passage, passage_id
+from hopgate.retrievers.base import Metadata, Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
 from hopgate.retrievers.language import analyzer
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     Keys = NDArray[np.uint64]
 
+Values = tuple[tuple[str, str | int | float | bool | tuple[str, ...]], ...]
+METADATA = "metadata"
 _PLACE_FIELDS = ("source", "page", "section")
 _LONGEST_TERM = 1_000
 """Bytes of a title or section from which its hash is indexed: Tantivy drops terms over 64 KB."""
@@ -76,12 +78,14 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         section: The headings above the passage; may be empty.
         stamp: Size and time of the file when it was read, by which `sync` detects a change; empty
             unless it is a file of an indexed folder.
+        metadata: The passage's metadata there, as pairs.
     """
 
     source: str
     page: int | None = None
     section: str = ""
     stamp: str = ""
+    metadata: Values = ()
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -102,9 +106,21 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
                 found["page"] = place.page
             if place.section:
                 found["section"] = place.section
+            if place.metadata:
+                found["metadata"] = unfrozen(place.metadata)
             if not wanted or matches(found, wanted):
                 return found
         return Passage(id=identity(key), title=self.title, text=self.text, source="")
+
+
+def frozen(metadata: Metadata) -> Values:
+    """Return metadata as pairs, which can be compared and hashed."""
+    return tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in metadata.items())
+
+
+def unfrozen(values: Values) -> Metadata:
+    """Return what was given to `frozen`."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values}
 
 
 encode: Callable[[Stored], bytes] = msgspec.json.Encoder().encode
@@ -132,6 +148,7 @@ class Words:
     Attributes:
         files: Tantivy's files.
         meta: What Tantivy's `meta.json` contains.
+        outdated: They cannot take metadata, and are written anew by the next change.
 
     Raises:
         ValueError: The files are damaged.
@@ -147,7 +164,8 @@ class Words:
             index = tantivy.Index.open(str(folder))
             index.config_reader("manual", 0)
             self._schema = index.schema
-            if self._schema != _schema():
+            self.outdated = self._schema == _schema(metadata=False)
+            if self._schema != _schema() and not self.outdated:
                 raise UnreadableError("the words have other fields than those of an index")
             self._searcher = index.searcher()
 
@@ -332,6 +350,8 @@ class WordsWriter:
                         document.add_text("page", str(place.page))
                     if place.section:
                         document.add_text("section", _term(place.section))
+                    if place.metadata:
+                        document.add_json(METADATA, json.dumps(unfrozen(place.metadata)))
                 if len(stored.places) > 1:
                     document.add_unsigned("several", 1)
                 self._writer.add_document(document)
@@ -445,8 +465,8 @@ def _create(folder: Path) -> tantivy.Index:
     return tantivy.Index.open(str(folder))
 
 
-@lru_cache(maxsize=1)
-def _schema() -> tantivy.Schema:
+@lru_cache(maxsize=2)
+def _schema(*, metadata: bool = True) -> tantivy.Schema:
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("id", indexed=True, fast=True)
     builder.add_unsigned_field("several", indexed=True)
@@ -454,6 +474,8 @@ def _schema() -> tantivy.Schema:
     for name in ("title", *_PLACE_FIELDS):
         builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
     builder.add_bytes_field("passage", stored=True)
+    if metadata:
+        builder.add_json_field(METADATA, fast=True, tokenizer_name="raw", index_option="basic")
     return builder.build()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NotRequired, Protocol, cast
@@ -12,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from hopgate.common.cache import Cache
-from hopgate.retrievers.base import Hit, Passage
+from hopgate.retrievers.base import Hit, Metadata, Passage
 from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.manifest import EncoderInfo
@@ -33,7 +34,7 @@ class Row(NamedTuple):
     others are writing.
 
     Attributes:
-        key: The hash of `id`, `source`, `page` and `section`, 32 hex digits.
+        key: The hash of `id`, `source`, `page`, `section` and `metadata`, 32 hex digits.
         id: The id of the passage.
         title: Title of the passage.
         text: Text of the passage.
@@ -41,6 +42,7 @@ class Row(NamedTuple):
         page: Its page, in digits.
         section: The headings above.
         stamp: Size and time of the file, see `texts.Place`, and the number of its document's rows.
+        metadata: Its metadata, in JSON; collections made without this field do not keep it.
     """
 
     key: str
@@ -51,15 +53,19 @@ class Row(NamedTuple):
     page: str
     section: str
     stamp: str
+    metadata: str = ""
 
     @classmethod
     def of(cls, passage: Passage, stamp: str) -> Row:
         """Return the row of a passage."""
         page, section = str(passage.get("page", "")), passage.get("section", "")
+        known = passage.get("metadata")
+        metadata = json.dumps(known, sort_keys=True) if known else ""
         place = (passage["id"], passage["source"], page, section)
-        key = hashlib.sha256("\x1f".join(place).encode()).hexdigest()[:32]
+        hashed = "\x1f".join((*place, metadata) if metadata else place)
+        key = hashlib.sha256(hashed.encode()).hexdigest()[:32]
         text = passage["title"], passage["text"]
-        return cls(key, place[0], *text, *place[1:], stamp)
+        return cls(key, place[0], *text, *place[1:], stamp, metadata)
 
     def passage(self) -> Passage:
         """Return the passage."""
@@ -68,7 +74,21 @@ class Row(NamedTuple):
             found["page"] = int(self.page)
         if self.section:
             found["section"] = self.section
+        if known := self.known():
+            found["metadata"] = known
         return found
+
+    def known(self) -> Metadata:
+        """Return the metadata."""
+        found: Metadata = json.loads(self.metadata or "{}")
+        return found
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Row:
+        """Return the row of an engine's fields, which may lack the metadata."""
+        known = fields.get("metadata")
+        texts = {name: str(fields[name]) for name in cls._fields[:-1]}
+        return cls(**texts, metadata=json.dumps(known, sort_keys=True) if known else "")
 
 
 class Listed(NamedTuple):

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
@@ -109,14 +110,21 @@ class Milvus:
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         text = {"datatype": DataType.VARCHAR, "max_length": _MAX_BYTES}
         schema.add_field("key", DataType.VARCHAR, max_length=32, is_primary=True)
-        for field in Row._fields[1:]:
+        for field in Row._fields[1:-1]:
             schema.add_field(field, **text)
+        schema.add_field("metadata", DataType.JSON)
         analyzer = {"tokenizer": "standard"}
         schema.add_field("words", **text, enable_analyzer=True, analyzer_params=analyzer)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
         schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
         schema.add_function(Function("bm25", FunctionType.BM25, ["words"], ["sparse"]))
         return schema
+
+    @cached_property
+    def _fields(self) -> list[str]:
+        """The fields of a row that the collection has; one made before has no metadata."""
+        known = {each["name"] for each in self._client.describe_collection(self._name)["fields"]}
+        return [name for name in (*Row._fields, "vector", "words") if name in known]
 
     def describe(self, info: str) -> None:
         """Store other JSON with it."""
@@ -139,16 +147,15 @@ class Milvus:
 
     def read(self, keys: Sequence[str]) -> list[tuple[Row, list[float]]]:
         """Read rows with their vectors."""
-        fields = [*Row._fields, "vector"]
-        found = self._client.get(self._name, ids=list(keys), output_fields=fields)
-        return [(_row(each), [float(x) for x in each["vector"]]) for each in found]
+        found = self._client.get(self._name, ids=list(keys), output_fields=self._fields)
+        return [(Row.read(each), [float(x) for x in each["vector"]]) for each in found]
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
         self._client.upsert(
             self._name,
             [
-                {**each.row._asdict(), "vector": each.vector, "words": _text(each.words)}
+                {name: value for name, value in _fields(each).items() if name in self._fields}
                 for each in entries
             ],
         )
@@ -159,15 +166,15 @@ class Milvus:
 
     def dense(self, vector: list[float], k: int, wanted: Filter) -> Scored:
         """Find the rows with the highest inner product."""
-        found = self._best("vector", vector, k, native(wanted), list(Row._fields))
-        return [(_row(each["entity"] | each), each["distance"]) for each in found]
+        found = self._best("vector", vector, k, native(wanted))
+        return [(Row.read(each["entity"] | each), each["distance"]) for each in found]
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
         """Find the best rows for some words; milvus-lite gives their scores as negative numbers."""
-        found = self._best("sparse", _text(words), k, native(wanted), list(Row._fields))
-        return [(_row(each["entity"] | each), abs(each["distance"])) for each in found]
+        found = self._best("sparse", _text(words), k, native(wanted))
+        return [(Row.read(each["entity"] | each), abs(each["distance"])) for each in found]
 
-    def _best(self, field: str, query: Any, k: int, only: str, fields: list[str]) -> Any:
+    def _best(self, field: str, query: Any, k: int, only: str, fields: Sequence[str] = ()) -> Any:
         # With more candidates, milvus-lite's graph, if there is one, loses few passages.
         graph = self._lite and only and field != "sparse"
         (found,) = self._client.search(
@@ -175,7 +182,7 @@ class Milvus:
             [query],
             only,
             limit=k,
-            output_fields=fields,
+            output_fields=fields or [each for each in self._fields if each in Row._fields],
             search_params={"params": {"ef": MAX_CANDIDATES}} if graph else {},
             anns_field=field,
         )
@@ -209,8 +216,9 @@ class Milvus:
         return int(fields[dense]["params"]["dim"]), search
 
 
-def _row(found: Any) -> Row:
-    return Row(*(found[name] for name in Row._fields))
+def _fields(entry: Entry) -> dict[str, Any]:
+    words, known = _text(entry.words), entry.row.known()
+    return entry.row._asdict() | {"metadata": known, "vector": entry.vector, "words": words}
 
 
 def _text(words: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, LiteralString
 
 import psycopg
@@ -46,21 +47,29 @@ _CREATE: LiteralString = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE {table} (key text PRIMARY KEY, id text NOT NULL, title text NOT NULL,
 text text NOT NULL, source text NOT NULL, page text NOT NULL, section text NOT NULL,
-stamp text NOT NULL, vector vector({dimension}) NOT NULL, words tsvector NOT NULL,
-norm real NOT NULL);
+stamp text NOT NULL, metadata jsonb NOT NULL DEFAULT '{{}}',
+vector vector({dimension}) NOT NULL, words tsvector NOT NULL, norm real NOT NULL);
 CREATE INDEX ON {table} USING gin (words);
 CREATE INDEX ON {table} (id);
 CREATE INDEX ON {table} USING hash (source);
 COMMENT ON TABLE {table} IS {info};
 """
 _PUT: LiteralString = """
-INSERT INTO {table} (key, id, title, text, source, page, section, stamp, vector, words, norm)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::vector, %s::tsvector, %s)
+INSERT INTO {table}
+(key, id, title, text, source, page, section, stamp, metadata, vector, words, norm)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s::vector, %s::tsvector, %s)
 ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
 = (excluded.stamp, excluded.vector, excluded.words, excluded.norm)
 """
 _INFO: LiteralString = """
 SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%(table)s)
+"""
+_ADD_METADATA: LiteralString = """
+ALTER TABLE {table} ADD COLUMN IF NOT EXISTS metadata jsonb NOT NULL DEFAULT '{{}}'
+"""
+_HAS_METADATA: LiteralString = """
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(table)s)
+AND attname = 'metadata')
 """
 _GRAPH: LiteralString = """
 SELECT atttypmod, EXISTS (SELECT FROM pg_index JOIN pg_class c ON c.oid = indexrelid
@@ -162,6 +171,7 @@ class Pgvector:
 
     def create(self, info: str, dimension: int) -> None:
         """Create the table, and the extension if it is missing."""
+        vars(self).pop("_has_metadata", None)
         self._run(_CREATE, info=_comment(info), dimension=sql.Literal(dimension))
 
     def describe(self, info: str) -> None:
@@ -198,8 +208,14 @@ class Pgvector:
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
-        values = [(*e.row, str(e.vector), _tsvector(e.words), e.norm) for e in entries]
+        values = [
+            (*e.row[:-1], e.row.metadata or "{}", str(e.vector), _tsvector(e.words), e.norm)
+            for e in entries
+        ]
         values.sort()  # so that two writers never wait for each other's rows
+        if not self._has_metadata:  # it was made by an older hopgate
+            self._run(_ADD_METADATA)
+            del self._has_metadata
         with self._pool.connection() as connection, connection.cursor() as cursor:
             cursor.executemany(sql.SQL(_PUT).format(table=self._table), values)
 
@@ -252,14 +268,21 @@ class Pgvector:
             search: If it is a search, the server's settings that are changed for it.
             parts: Values of the fields.
         """
-        columns = sql.SQL(", ").join(map(sql.Identifier, Row._fields))
-        known = {"table": self._table, "columns": columns}
+        known: dict[str, sql.Composable] = {"table": self._table}
+        if "{columns}" in query and "columns" not in parts:
+            metadata = "metadata::text" if self._has_metadata else "'{}'"
+            columns = [*map(sql.Identifier, Row._fields[:-1]), sql.SQL(metadata)]
+            known["columns"] = sql.SQL(", ").join(columns)
         with self._pool.connection() as connection:
             if search is not None:
                 settings = {"statement_timeout": f"{_SEARCH_S}s", **search}
                 connection.execute(_SET, [list(settings), list(settings.values())])
             done = connection.execute(sql.SQL(query).format(**(known | parts)), given)
             return done.fetchall() if done.description else []
+
+    @cached_property
+    def _has_metadata(self) -> bool:
+        return bool(self._run(_HAS_METADATA, {"table": self._quoted})[0][0])
 
     def _langchain(self) -> sql.Composable | None:
         """Return the documents that LangChain stored under this name; None if there are none."""

@@ -109,7 +109,7 @@ class Qdrant:
             models.PointStruct(
                 id=row.key,
                 vector={_DENSE: vector, _WORDS: _passage_words(words, norm)},
-                payload={name: getattr(row, name) for name in Row._fields[1:]},
+                payload=row._asdict() | {"metadata": row.known()},
             )
             for row, vector, words, norm in entries
         ]
@@ -155,7 +155,7 @@ def _key(point: Any) -> str:
 
 
 def _row(point: Any) -> Row:
-    return Row(_key(point), *(point.payload[name] for name in Row._fields[1:]))
+    return Row.read({**point.payload, "key": _key(point)})
 
 
 def _counts(words: Sequence[str]) -> Counter[int]:
