@@ -37,12 +37,15 @@ from hopgate.retrievers.base import Retriever
 from hopgate.retrievers.langchain import as_retriever
 
 if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
     from langchain_core.language_models import BaseChatModel
     from langchain_core.prompts import BasePromptTemplate
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
+
+    from hopgate.retrievers.rerank import Reranker
 
     RetrievalGraph = CompiledStateGraph[State, Context, Input, Retrieved]
 
@@ -60,6 +63,7 @@ def build_graph(
     *,
     model: "BaseChatModel | None" = None,
     retriever: "Retriever | VectorStore | BaseRetriever | None" = None,
+    reranker: "Reranker | BaseDocumentCompressor | None" = None,
     router: RouterLike | None = None,
     clock: Callable[[], datetime] | None = None,
     limits: Limits | None = None,
@@ -79,6 +83,8 @@ def build_graph(
         retriever: A LangChain vector store or retriever, or any object with
             `search(queries, k)`, to use instead of the context's `index`. An object whose
             `search` takes no `where` cannot be searched with the context's `where`.
+        reranker: Reorders whatever is found: a LangChain document compressor, or a cross-encoder
+            of `hopgate.retrievers.rerank.load_reranker`.
         router: Any object with `route(questions, alpha)` to use instead of the context's
             `router`.
         clock: Returns the current time as an aware datetime; the gate reads today's date from
@@ -103,6 +109,7 @@ def build_graph(
     resources = Resources(
         model=chat.wrap(model) if model is not None else None,
         retriever=as_retriever(retriever) if retriever is not None else None,
+        reranker=reranker,
         router=router,
         clock=clock or system_clock,
         limits=limits_from_environment() if limits is None else limits,

@@ -19,7 +19,6 @@ from hopgate.retrievers.base import (
     make_passage,
     passage_id,
 )
-from hopgate.retrievers.documents.cutting import Section, cut
 from hopgate.retrievers.filters import Filter, Where, matches, parse_where, search_until
 
 if TYPE_CHECKING:
@@ -142,6 +141,8 @@ def documents_in(
 
 
 def _passages(document: Document) -> Iterator[Passage]:
+    from hopgate.retrievers.documents.cutting import Section, cut
+
     known, text = document.metadata, document.page_content
     source, title, below = (str(known.get(key) or "") for key in ("source", "title", "section"))
     page = known["page"] if isinstance(known.get("page"), int) else None

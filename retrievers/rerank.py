@@ -1,10 +1,14 @@
-"""Reranking: a cross-encoder reads the query together with each candidate and reorders them."""
+"""Reranking: a cross-encoder reads the query together with each candidate and reorders them.
+
+Any document compressor of LangChain can take its place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from hopgate.common.cache import Cache
 from hopgate.common.errors import require
@@ -13,9 +17,14 @@ from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files
 from hopgate.retrievers.filters import Filter, Where, filtered
 
+if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
+
 CANDIDATES = 32
 """Minimum number of passages to score for each query; the cross-encoder reads each of them."""
 _BATCH = 32
+_NUMBER = "hopgate_hit"
+"""Tells which hit a compressor's document is."""
 
 
 class Reranker:
@@ -53,15 +62,24 @@ class Reranker:
 
 
 class Reranked:
-    """A retriever whose candidates are reordered by a cross-encoder.
+    """A retriever whose candidates are reordered.
 
     Args:
         retriever: Finds the candidates.
-        reranker: Orders them; its score becomes the hit's score.
+        reranker: A cross-encoder, or a document compressor of LangChain, which may also drop
+            some; its score (without one, 1 / rank) becomes the hit's score.
+
+    Raises:
+        ValueError: It is neither.
     """
 
-    def __init__(self, retriever: Retriever, reranker: Reranker) -> None:
+    def __init__(self, retriever: Retriever, reranker: Reranker | BaseDocumentCompressor) -> None:
         """Keep both."""
+        if not isinstance(reranker, Reranker) and not hasattr(reranker, "compress_documents"):
+            raise ValueError(
+                f"reranker is a {type(reranker).__name__}: use load_reranker(…), or a LangChain "
+                "BaseDocumentCompressor"
+            )
         self._retriever = retriever
         self._reranker = reranker
 
@@ -89,9 +107,30 @@ class Reranked:
 
     def _ordered(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         texts = [f"{hit['title']} {hit['text']}".strip() for hit in hits]
+        if not isinstance(self._reranker, Reranker):
+            return _compressed(self._reranker, query, hits, texts)
         scored = zip(hits, self._reranker.scores(query, texts), strict=True)
         rescored = [Hit(**{**hit, "score": score}) for hit, score in scored]
         return sorted(rescored, key=lambda hit: -hit["score"])
+
+
+def _compressed(
+    compressor: BaseDocumentCompressor, query: str, hits: Sequence[Hit], texts: Sequence[str]
+) -> list[Hit]:
+    """Return the hits that a compressor keeps, in its order and with their own texts."""
+    from langchain_core.documents import Document
+
+    documents = [
+        Document(text, metadata={**hit.get("metadata", {}), _NUMBER: number})
+        for number, (hit, text) in enumerate(zip(hits, texts, strict=True))
+    ]
+    kept = compressor.compress_documents(documents, query) if documents else []
+    found = []
+    for rank, each in enumerate(kept, start=1):
+        hit: Hit = hits[each.metadata[_NUMBER]]
+        score = float(each.metadata.get("relevance_score", 1 / rank))
+        found.append(Hit(**{**hit, "score": score}))
+    return found
 
 
 _rerankers: Cache[Reranker] = Cache()

@@ -7,11 +7,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubles import CORRANE, FERRY, LIGHT, FixedRetriever
+from fake_openai import FakeOpenAI, by_task
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
 from tiny_models import save_cross_encoder
 
+from hopgate import Context, build_graph
 from hopgate.retrievers import rerank
 from hopgate.retrievers.base import Hit
 from hopgate.retrievers.rerank import Reranked, load_reranker
+
+
+class Backwards(BaseDocumentCompressor):
+    """Keeps all but the first, in reverse."""
+
+    scored: bool = False
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        assert query == QUERY
+        known = [{"relevance_score": number} if self.scored else {} for number in range(9)]
+        kept = [
+            Document(each.page_content.upper(), metadata=each.metadata | score)
+            for each, score in zip(documents, known, strict=False)
+        ]
+        return kept[:0:-1]
+
+
+def test_a_document_compressor_orders_and_drops_hits() -> None:
+    found = Reranked(FixedRetriever([LIGHT, CORRANE, FERRY]), Backwards()).search([QUERY], 5)
+    assert found == [[FERRY | {"score": 1.0}, CORRANE | {"score": 0.5}]]
+    found = Reranked(FixedRetriever([LIGHT, FERRY]), Backwards(scored=True)).search([QUERY], 5)
+    assert found == [[FERRY | {"score": 1.0}]]
+    assert Reranked(FixedRetriever([]), Backwards()).search([QUERY], 5) == [[]]
+    with pytest.raises(ValueError, match=r"reranker is a str: use load_reranker\(…\), or a Lang"):
+        Reranked(FixedRetriever([]), "cohere")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_graph_reranks_with_a_compressor(fake: FakeOpenAI, own: bool) -> None:
+    fake.answers(by_task(answer="Lissmere [1]"))
+    retriever = FixedRetriever([LIGHT, CORRANE, FERRY]) if own else None
+    graph = build_graph(retriever=retriever, reranker=Backwards())
+    context = Context(strategy="single", top_k=2, gate="always")
+    result = await graph.ainvoke({"question": QUERY}, context=context)
+    plain = await build_graph(retriever=retriever).ainvoke({"question": QUERY}, context=context)
+    (hop,), (other,) = result["hops"], plain["hops"]
+    assert hop["passage_ids"] != other["passage_ids"]
+    if own:
+        assert hop["passage_ids"] == [FERRY["id"], CORRANE["id"]]
+
 
 QUERY = "Who designed the lighthouse?"
 

@@ -36,6 +36,7 @@ from hopgate.retrievers.building import (
 from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import load_index
+from hopgate.retrievers.index.texts import Place, unfrozen
 from hopgate.retrievers.sources import MODES, check_source, open_source
 from hopgate.retrievers.stores import change as store_change
 from hopgate.retrievers.stores import collection as collections
@@ -52,7 +53,7 @@ PASSAGES = [
     make_passage("Harbour bakery", "Bread is baked before dawn.", "bakery.md"),
     make_passage("Harbour bakery", "Bread is baked before dawn.", "copy.md", 2),
     make_passage("Harbour bakery", "Bread is baked before dawn.", "copy.md", 7, "Again"),
-    make_passage("Ferry", "It crosses to the mainland twice a day."),
+    make_passage("Ferry", "It crosses twice a day.", metadata={"year": 1811, "tags": ["é", "b"]}),
     make_passage("港", "港湾の手帳は青い。", "日本.md"),
     *(make_passage(f"Note {n}", f"Remark {n} on tides and harbours.", "n.md") for n in range(20)),
 ]
@@ -92,14 +93,20 @@ def content(name: Path | str) -> set[tuple[Any, ...]]:
     if ":" in str(name):
         collection = Collection(str(name)).engine
         rows = collection.read([row.key for row in collection.listed()])
-        return {(*row[1:-1], row.stamp.rpartition("/")[0]) for row, _ in rows}
+        return {(*row[1:-2], row.stamp.rpartition("/")[0], row.metadata) for row, _ in rows}
     index = load_index(name)
     keys = index._words.keys().tolist()
     return {
-        (f"{key:016x}", each.title, each.text, p.source, str(p.page or ""), p.section, p.stamp)
+        (f"{key:016x}", each.title, each.text, *written(p))
         for key, each in zip(keys, index._words.read(keys), strict=True)
         for p in each.places
     }
+
+
+def written(place: Place) -> tuple[str, ...]:
+    """A document of a folder as a store's row has it."""
+    known = json.dumps(unfrozen(place.metadata), sort_keys=True) if place.metadata else ""
+    return place.source, str(place.page or ""), place.section, place.stamp, known
 
 
 def info_of(store: str) -> Any:

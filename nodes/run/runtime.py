@@ -33,8 +33,11 @@ from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import filtered
 
 if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
     from langchain_core.messages import BaseMessage
     from langchain_core.prompts import BasePromptTemplate
+
+    from hopgate.retrievers.rerank import Reranker
 
 ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
@@ -60,6 +63,7 @@ class Resources:
     Attributes:
         model: The app's chat model.
         retriever: The app's retriever.
+        reranker: Reorders what is found; the app's.
         router: The app's router.
         clock: Returns the current time as an aware datetime.
         limits: The operator's limits.
@@ -71,6 +75,7 @@ class Resources:
 
     model: ChatModel | None = None
     retriever: Retriever | None = None
+    reranker: "Reranker | BaseDocumentCompressor | None" = None
     router: RouterLike | None = None
     clock: Callable[[], datetime] = system_clock
     limits: Limits = NO_LIMITS
@@ -292,12 +297,17 @@ class NodeRuntime:
 
     async def _found(self, query: str, k: int, *, measured: bool = False) -> Look:
         context, resources = self.context, self.resources
-        if resources.retriever is None and named.is_folder(context):
+        reranker = resources.reranker
+        if resources.retriever is None and reranker is None and named.is_folder(context):
             return await named.search(context, query, k, measured=measured)
 
         def search() -> list[Look]:
             own = resources.retriever
             retriever = filtered(own, context.where) if own else named.open_index(context)
+            if reranker is not None:
+                from hopgate.retrievers.rerank import Reranked
+
+                retriever = Reranked(retriever, reranker)
             return named.search_with(retriever, [query], k, measured=measured)
 
         (found,) = await in_thread(resources.store(context), search)
