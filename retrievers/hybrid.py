@@ -1,7 +1,8 @@
 """Hybrid retrieval: fusing the rankings of several retrievers into one, and BM25's constants."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Literal, TypeVar
 
 Mode = Literal["dense", "bm25", "hybrid"]
@@ -35,3 +36,27 @@ def fuse(rankings: Sequence[Sequence[Ranked]], k: int) -> list[tuple[Ranked, flo
         for rank, each in enumerate(ranking, start=1):
             scores[each] += 1 / (K0 + rank)
     return sorted(scores.items(), key=lambda each: -each[1])[:k]
+
+
+def code_last(
+    ranking: Sequence[tuple[Ranked, float]], is_code: Callable[[Ranked], bool], k: int
+) -> list[tuple[Ranked, float]]:
+    """Move source code behind the pages that explain it: its rank r counts as 3r + 1.
+
+    So the first piece of code comes after the best three texts, and where there are no texts the
+    order stays. No score is higher than that of the passage before.
+
+    Args:
+        ranking: `code_depth(k)` passages or their keys with their scores, best first.
+        is_code: Whether one is source code.
+        k: Maximum number to return.
+    """
+    places = [3 * r + 1.5 if is_code(each) else r for r, (each, _) in enumerate(ranking, start=1)]
+    order = sorted(range(len(ranking)), key=lambda at: places[at])[:k]
+    scores = accumulate((ranking[at][1] for at in order), min)
+    return [(ranking[at][0], score) for at, score in zip(order, scores, strict=True)]
+
+
+def code_depth(k: int) -> int:
+    """Return how many passages to rank, so that `k` are left to choose from."""
+    return 3 * k + 2

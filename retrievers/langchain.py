@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 _PIECE_CHARACTERS = 2_000
 """Longest text of a document that counts as a splitter's piece and is not cut."""
+_MAX_DIGITS = 19
+"""Digits from which a number does not surely fit 64 bits, and becomes text."""
 _FIELDS = ("source", "title", "page", "section")
 
 
@@ -159,25 +160,24 @@ def _passages(document: Document) -> Iterator[Passage]:
 def flat(metadata: Mapping[str, Any]) -> Metadata:
     """Return metadata without a passage's own fields, in the types that every index can hold.
 
-    Dates become ISO 8601; lists become lists of texts; None and empty values are left out; anything
-    else becomes its JSON.
+    Dates become ISO 8601, lists become lists of texts, and anything else its JSON; what is empty is
+    left out, and so are numbers that JSON does not know.
     """
-    return {
-        encodable(str(name)): _flat(value)
-        for name, value in metadata.items()
-        if name not in _FIELDS and value is not None and value not in ("", [], {})
-    }
+    own = {str(name): value for name, value in metadata.items() if name not in _FIELDS}
+    text = encodable(json.dumps(own, default=_readable, ensure_ascii=False))
+    plain = json.loads(text, parse_int=_integer, parse_constant=lambda _: None)
+    return {name: _flat(value) for name, value in plain.items() if value not in (None, "", [], {})}
+
+
+def _readable(value: Any) -> str:
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) < _MAX_DIGITS else digits
 
 
 def _flat(value: Any) -> str | int | float | bool | list[str]:
-    if isinstance(value, list | tuple | set):
-        return [str(_flat(each)) for each in value]
-    if isinstance(value, bool | str):
-        return encodable(value) if isinstance(value, str) else value
-    if (isinstance(value, int) and abs(value) < 2**63) or (
-        isinstance(value, float) and isfinite(value)
-    ):
-        return value
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat())
-    return encodable(json.dumps(value, default=str, ensure_ascii=False))
+    if isinstance(value, list):
+        return [each if isinstance(each, str) else json.dumps(each) for each in value]
+    return json.dumps(value) if isinstance(value, dict) else value

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles import CORRANE, FERRY, LIGHT, FixedRetriever
-from fake_openai import FakeOpenAI, by_task
+from doubles import CORRANE, FERRY, LIGHT, FixedRetriever, by_task
+from fake_openai import FakeOpenAI
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from tiny_models import save_cross_encoder

@@ -322,7 +322,7 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
     assert build_from_passages(PASSAGES, store, other, replace=True).encoded == 24
     assert info_of(store)["encoder"]["query_prefix"] == "query: "
     build_from_passages(PASSAGES[:1], store, replace=True)
-    assert content(store) == {(LIGHT["id"], *list(LIGHT.values())[1:4], "3", "History", "")}
+    assert content(store) == {(LIGHT["id"], *list(LIGHT.values())[1:4], "3", "History", "", "")}
 
 
 def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
@@ -735,3 +735,16 @@ def test_a_store_says_what_it_covers(store: str) -> None:
     assert about.share == 1 and chatter.share < 0.9
     assert about.hits[0]["title"] == "Skerry Light"
     assert len(about.background) == 48
+
+
+def test_a_table_made_before_metadata_still_opens_and_takes_it(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure("pgvector", request, monkeypatch)
+    plain, known = PASSAGES[:2], [make_passage("Quay", "Red granite.", metadata={"year": 1811})]
+    build_from_passages(plain, "pgvector:before", language="en")
+    with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
+        connection.execute('ALTER TABLE "before" DROP COLUMN metadata')
+    assert ids("pgvector:before", "bread", "bm25") == [plain[1]["id"]]
+    add_passages(known, "pgvector:before")
+    assert {row[-1] for row in content("pgvector:before")} == {"", '{"year": 1811}'}

@@ -10,6 +10,7 @@ from typing import Any, cast
 from hopgate.models.chat import Completion
 from hopgate.nodes.prompts.templates import MAX_TITLE_CHARS
 from hopgate.retrievers.base import Hit
+from hopgate.retrievers.langchain import flat
 
 # A byte-level tokenizer writes no token shorter than a byte. English prose has about 4.5 bytes a
 # token, so the estimate counts it slightly too high.
@@ -26,19 +27,13 @@ def plain_hit(hit: Hit) -> Hit:
     if (page := hit.get("page")) is not None:
         plain["page"] = int(page)
     if known := hit.get("metadata"):
-        plain["metadata"] = {_storable(name): _plain(value) for name, value in known.items()}
+        plain["metadata"] = flat(known)
     return cast(Hit, plain)
 
 
 def _storable(value: object) -> str:
     """Replace lone surrogates, which can be neither sent nor stored."""
     return str(value).encode("utf-8", "replace").decode()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, list):
-        return [_storable(each) for each in value]
-    return value if isinstance(value, bool | int | float) else _storable(value)
 
 
 def unseen(evidence: Sequence[Hit], hits: Sequence[Hit]) -> list[Hit]:

@@ -20,16 +20,15 @@ DOCUMENTS = (*TEXTS, *ROWS, *PARSED)
 KINDS = (*DOCUMENTS, *CODE)
 """Suffixes of the files that are read."""
 
-_GENERATED = {
-    "search index": r"(.*[-_.])?(search[-_.]?(index|data)|searchindex|lunr)[^.]*\.js(on)?",
-    "index page": r"(genindex.*|py-modindex|index-all|allclasses.*)\.html?",
-    "minified": r".*[-.]min\.(m?js|css)",
-    "source map": r".*\.map",
-    "lock file": r".*\.lock|.*[-.]lock\.(json|ya?ml)|npm-shrinkwrap\.json|go\.sum",
-}
+_GENERATED = re.compile(
+    r"(?P<search_index>(.*[-_.])?(search[-_.]?(index|data)|searchindex|lunr)[^.]*\.js(on)?)"
+    r"|(?P<index_page>(genindex.*|py-modindex|index-all|allclasses.*)\.html?)"
+    r"|(?P<minified>.*[-.]min\.(m?js|css))|(?P<source_map>.*\.map)"
+    r"|(?P<lock_file>.*\.lock|.*[-.]lock\.(json|ya?ml)|npm-shrinkwrap\.json|go\.sum)"
+)
 """Names of the files that generators write for themselves, by kind."""
 _SCRIPTS = (".js", ".mjs", ".ts")
-_MINIFIED_LINE = 5_000
+_LONG_LINE = 5_000
 """Length of a first line from which a script counts as minified."""
 _SAMPLED_PAGES = 6
 _MOST_FILES = 1_000
@@ -126,16 +125,14 @@ def find_files(paths: Sequence[Path | str]) -> FoundFiles:
 
 def generated(file: Path) -> str:
     """Return the kind of a file that a generator wrote for itself; empty for any other."""
-    name = file.name.lower()
-    for kind, pattern in _GENERATED.items():
-        if re.fullmatch(pattern, name):
-            return kind
-    if file.suffix.lower() in _SCRIPTS:
-        if "_static" in file.parts:
-            return "page script"
-        with suppress(OSError), file.open("rb") as lines:
-            if len(lines.readline(_MINIFIED_LINE)) == _MINIFIED_LINE:
-                return "minified"
+    if named := _GENERATED.fullmatch(file.name.lower()):
+        return str(named.lastgroup).replace("_", " ")
+    if file.suffix.lower() not in _SCRIPTS:
+        return ""
+    if "_static" in file.parts:
+        return "page script"
+    with suppress(OSError), file.open("rb") as lines:
+        return "minified" if len(lines.readline(_LONG_LINE)) == _LONG_LINE else ""
     return ""
 
 

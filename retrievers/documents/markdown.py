@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import PurePosixPath
 
 from hopgate.retrievers.documents.cutting import Section
-from hopgate.retrievers.documents.plaintext import joined, without_contents
+from hopgate.retrievers.documents.plaintext import unwrap, without_contents
 
 PROSE, CODE = 0, -1
 """Stand for the level of a heading where there is text."""
@@ -71,7 +71,7 @@ def parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _plain(text: str) -> str:
-    return joined(_ESCAPED.sub(r"\1", _ANCHOR.sub("", without_contents(text)))).strip()
+    return unwrap(_ESCAPED.sub(r"\1", _ANCHOR.sub("", without_contents(text))))
 
 
 def blocks(text: str) -> list[str]:

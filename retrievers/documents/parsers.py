@@ -243,6 +243,9 @@ def parse(message: Mapping[str, Any]) -> list[Section]:
     return found
 
 
+REPEATED_BLOCKS = f"{__name__}:{repeated_blocks.__name__}"
+
+
 def parsing_process() -> OwnProcess:
     """Return the process for `parse_apart`; it starts with the first file."""
     return OwnProcess(quiet=True, memory=MAX_MEMORY_BYTES)

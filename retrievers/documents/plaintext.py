@@ -22,8 +22,8 @@ _UNSPACED = (
 )
 _DENSE = re.compile(f"[{_UNSPACED}\uac00-\ud7af]+")
 _WRAPPED = re.compile(rf"(?<=[{_UNSPACED}])[^\S\n]*\n\s*(?=[{_UNSPACED}])")
-_SPACES = re.compile(r"(?<=\S)[^\S\n]+|(?<=\n\n)\n+")
-_BROKEN = re.compile(r"(?<=\S)[ \t]*\n[ \t]*(?=[^\s\-*+|>\d])")
+_SPACES, _BETWEEN = re.compile(r"(?<=\S)[^\S\n]+"), re.compile(r"\n\s*\n")
+_BROKEN = re.compile(r"(?<=\S)[ \t]*\n[ \t]*(?=\S)(?![\-*+|>]|\d{1,3}[.)]\s)")
 _RST_MARKUP = re.compile(
     r"^\.\. (?:[\w:-]+::|_[^\n]+:)|(?<![:\w`]):\w[\w+-]{0,40}(?::\w{1,40})?:`[^`\n]", re.MULTILINE
 )
@@ -88,19 +88,12 @@ def _guessed(start: bytes) -> str:
 
 
 def unwrap(text: str) -> str:
-    """Join the lines of each paragraph: the line breaks of a page or of HTML mean nothing.
+    """Join the lines of each paragraph, but not those of tables, lists and quotations.
 
     Scripts without spaces between words are joined without a space.
     """
-    text = _WRAPPED.sub(_unwrapped, text)
-    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    return "\n\n".join(part for part in paragraphs if part)
-
-
-def joined(text: str) -> str:
-    """Join the lines of each paragraph, but not those of tables, lists and quotations."""
     text = _BROKEN.sub(" ", _WRAPPED.sub(_unwrapped, text))
-    return _SPACES.sub(lambda spaces: "" if spaces[0][0] == "\n" else " ", text)
+    return _BETWEEN.sub("\n\n", _SPACES.sub(" ", text)).strip()
 
 
 def _unwrapped(wrap: re.Match[str]) -> str:

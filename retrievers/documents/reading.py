@@ -37,9 +37,9 @@ from hopgate.retrievers.documents.markdown import PROSE, parts, sections, stem
 from hopgate.retrievers.documents.parsers import (
     MAX_SECONDS,
     MIN_PAGES,
+    REPEATED_BLOCKS,
     parse_apart,
     parsing_process,
-    repeated_blocks,
 )
 from hopgate.retrievers.documents.plaintext import (
     is_restructured,
@@ -209,18 +209,14 @@ class Neighbours:
         """Return the blocks of a page that most pages of its folder, or of one above, have."""
         if file.suffix.lower() not in PAGES:
             return ()
-        depth = len(PurePosixPath(source).parts)
-        above = file.parents[:depth]
-        return self._repeated(
-            next((each for each in above if len(self._pages(each)) >= MIN_PAGES), above[-1])
-        )
+        above = file.parents[: len(PurePosixPath(source).parts)]
+        known = (each for each in above if len(self._pages(each)) >= MIN_PAGES)
+        return self._repeated(next(known, above[-1]))
 
     def _read(self, folder: Path) -> Sequence[str]:
         paths = [os.fsencode(page) for page in self._pages(folder)]
         with suppress(ValueError, RuntimeError, TimeoutError, ProcessLost):
-            function = f"{repeated_blocks.__module__}:{repeated_blocks.__name__}"
-            found: list[str] = self._parser.call(function, {"paths": paths}, MAX_SECONDS)
-            return found
+            return list(self._parser.call(REPEATED_BLOCKS, {"paths": paths}, MAX_SECONDS))
         return ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_args
 
@@ -18,7 +19,7 @@ from hopgate.retrievers.encoders import (
     resolve_encoder,
 )
 from hopgate.retrievers.filters import Filter, Where, parse_where
-from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, code_depth, code_last, fuse
 from hopgate.retrievers.index.manifest import (
     MANIFEST,
     VECTORS,
@@ -146,9 +147,17 @@ class Index:
             raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
         rank = {"dense": self._dense, "bm25": self._bm25, "hybrid": self._hybrid}[mode]
         try:
-            return [self._hits(ranking, wanted) for ranking in rank(queries, k, wanted)]
+            if not (code := self._code):
+                return [self._hits(ranking, wanted) for ranking in rank(queries, k, wanted)]
+            found = rank(queries, code_depth(k), wanted)
+            ordered = (code_last(ranking, code.__contains__, k) for ranking in found)
+            return [self._hits(ranking, wanted) for ranking in ordered]
         except UnreadableError as error:
             raise damaged(self.path, str(error)) from error
+
+    @cached_property
+    def _code(self) -> frozenset[int]:
+        return frozenset(self._words.code().tolist())
 
     @property
     def background(self) -> Sequence[float]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Values = tuple[tuple[str, str | int | float | bool | tuple[str, ...]], ...]
 METADATA = "metadata"
+_NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
 _PLACE_FIELDS = ("source", "page", "section")
 _LONGEST_TERM = 1_000
 """Bytes of a title or section from which its hash is indexed: Tantivy drops terms over 64 KB."""
@@ -246,6 +247,11 @@ class Words:
         stored = self.read([key for key, _ in self._by_key(found, 1)])
         places = [place for each in stored for place in each.places if place.source == source]
         return places[0].stamp if places else ""
+
+    def code(self) -> Keys:
+        """Return the keys of the passages of source code; none if all of them are."""
+        found = self.of(f"{METADATA}.kind", ["code"]) if not self.outdated else _NO_KEYS
+        return found if len(found) < len(self) else _NO_KEYS
 
     def of(self, field: str, values: Sequence[str]) -> Keys:
         """Return the keys of the passages with one of these exact values."""

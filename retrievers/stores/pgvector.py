@@ -204,7 +204,7 @@ class Pgvector:
             "SELECT {columns}, vector::real[] FROM {table} WHERE key = ANY (%(keys)s)",
             {"keys": list(keys)},
         )
-        return [(Row(*row[:-1]), row[-1]) for row in found]
+        return [(_row(row), row[-1]) for row in found]
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
@@ -227,7 +227,7 @@ class Pgvector:
         """Find the rows with the highest inner product."""
         where, values = native(wanted)
         found = self._near(vector, k, values, where=where, distance=sql.SQL("<#>"))
-        return [(Row(*row[:-1]), row[-1]) for row in found]
+        return [(_row(row), row[-1]) for row in found]
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
         """Find the best rows for some words."""
@@ -240,7 +240,7 @@ class Pgvector:
             "table": self._quoted,
         }
         found = self._run(_BM25, given | values, {}, where=where)
-        return [(Row(*row[:-1]), float(row[-1])) for row in found]
+        return [(_row(row), float(row[-1])) for row in found]
 
     def _near(
         self, vector: list[float], k: int, values: dict[str, Any], **parts: sql.Composable
@@ -270,7 +270,7 @@ class Pgvector:
         """
         known: dict[str, sql.Composable] = {"table": self._table}
         if "{columns}" in query and "columns" not in parts:
-            metadata = "metadata::text" if self._has_metadata else "'{}'"
+            metadata = "metadata" if self._has_metadata else "'{}'::jsonb AS metadata"
             columns = [*map(sql.Identifier, Row._fields[:-1]), sql.SQL(metadata)]
             known["columns"] = sql.SQL(", ").join(columns)
         with self._pool.connection() as connection:
@@ -311,6 +311,10 @@ class Pgvector:
 
         found = self._run("SELECT vector_dims(vector) FROM {table} LIMIT 1", table=documents)
         return (int(found[0][0]), search) if found else None
+
+
+def _row(found: Sequence[Any]) -> Row:
+    return Row.read(dict(zip(Row._fields, found, strict=False)))
 
 
 def _comment(info: str) -> sql.Literal:

@@ -11,7 +11,7 @@ from hopgate.retrievers.base import Hit, check_k, encodable
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.filters import Filter, Where, parse_where, search_until
-from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, code_depth, code_last, fuse
 from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
 from hopgate.retrievers.language import OTHER, terms
@@ -126,13 +126,15 @@ class StoreIndex:
     ) -> list[Hit]:
         if self._foreign:
             return self._foreign[1](vector, k, wanted)
-        engine, depth = self._collection.engine, max(k, CANDIDATES) if mode == "hybrid" else k
+        engine, k, most = self._collection.engine, code_depth(k), k
+        depth = max(k, CANDIDATES) if mode == "hybrid" else k
         words = terms(language, query)[:MAX_QUERY_TERMS] if mode != "dense" else []
         near = engine.dense(vector, depth, wanted) if mode != "bm25" else []
         found = engine.bm25(words, depth, wanted) if words else []
         if mode == "hybrid":
             found = fuse([[row for row, _ in ranking] for ranking in (near, found)], k)
-        return [_hit(row, score) for row, score in found or near]
+        ordered = code_last(found or near, lambda row: row.known().get("kind") == "code", most)
+        return [_hit(row, score) for row, score in ordered]
 
 
 def _hit(row: Row, score: float) -> Hit:
