@@ -102,7 +102,6 @@ class Completion:
         logprobs: For each token of the reply, the likeliest tokens and their log-probabilities;
             empty if not requested or not returned.
         id: The message's id, which its streamed tokens carry.
-        prompt_bytes: Size of the prompt's texts in UTF-8.
         cut: Whether the reply ended at its maximum length.
         left_out: Names of the sampling settings that the model does not take.
     """
@@ -112,7 +111,6 @@ class Completion:
     completion_tokens: int
     logprobs: tuple[dict[str, float], ...] = ()
     id: str | None = None
-    prompt_bytes: int = field(default=0, compare=False)
     cut: bool = False
     left_out: tuple[str, ...] = ()
 
@@ -447,7 +445,6 @@ async def complete(
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=tops,
         id=reply.id,
-        prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
         cut=_was_cut(reply.response_metadata),
         left_out=(*(name for name in sampling if not _takes(model, name)), *ends),
     )

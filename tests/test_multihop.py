@@ -26,7 +26,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
 from hopgate.common.words import sentences
-from hopgate.models.chat import Completion, ModelError
+from hopgate.models.chat import CHARS_PER_TOKEN, ModelError
 from hopgate.nodes import decompose, loop, reason
 from hopgate.nodes.prompts import evidence
 from hopgate.retrievers.base import Hit
@@ -383,30 +383,12 @@ async def test_a_new_loop_ignores_an_earlier_stop_reason() -> None:
 # The evidence budget
 
 
-@pytest.mark.parametrize(
-    ("completion", "rate"),
-    [
-        (Completion("", 100, 1, prompt_bytes=300), 3.0),
-        (Completion("", 100, 1, prompt_bytes=20), 1.0),
-        (Completion("", 1, 1, prompt_bytes=20_000), 4.0),
-        (Completion("", 0, 0, prompt_bytes=300), 2.5),
-    ],
-)
-def test_bytes_per_token_come_from_the_endpoints_count_of_the_last_prompt(
-    completion: Completion, rate: float
-) -> None:
-    assert evidence.bytes_per_token(completion, 2.5) == rate
-
-
-@pytest.mark.parametrize(("tokens_per_byte", "passages"), [(0.25, 8), (0.5, 4), (1.0, 2)])
-async def test_more_tokens_per_byte_leave_room_for_less_evidence(
-    tokens_per_byte: float, passages: int
-) -> None:
-    model = TalkingModel(say=lambda n, _: f"Fact {n}.", tokens_per_byte=tokens_per_byte)
+async def test_a_tight_budget_ends_the_loop() -> None:
+    model = TalkingModel(say=lambda n, _: f"Fact {n}.")
     result = await run(
         model, FreshRetriever("x" * 93), max_evidence_tokens=200, hop_k=1, max_hops=10
     )
-    assert len(result["evidence"]) == passages
+    assert len(result["evidence"]) == 8  # of 100 bytes; a token has four
     assert result["decision"]["stop_reason"] == "evidence_budget"
 
 
@@ -416,7 +398,7 @@ async def test_a_long_first_passage_is_cut_to_the_budget() -> None:
     result = await run(model, FixedRetriever(long), max_evidence_tokens=200)
     (passage,) = result["evidence"]
     assert 0 < len(passage["text"]) <= 200
-    assert evidence.byte_size([passage]) <= 200 * evidence.FIRST_BYTES_PER_TOKEN
+    assert evidence.byte_size([passage]) <= 200 * CHARS_PER_TOKEN
 
 
 async def test_passages_are_cut_to_passage_chars() -> None:
@@ -557,7 +539,7 @@ def check(
     ids = [each["id"] for each in found]
     assert len(ids) == len(set(ids)) <= context.max_passages
     assert all(len(each["text"]) <= context.passage_chars for each in found)
-    tokens = evidence.byte_size(found) / evidence.FIRST_BYTES_PER_TOKEN
+    tokens = evidence.byte_size(found) / CHARS_PER_TOKEN
     assert tokens <= (context.max_evidence_tokens or 12_000)
 
 

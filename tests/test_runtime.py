@@ -141,7 +141,6 @@ async def test_a_failed_call_counts_with_an_estimate_of_its_prompt() -> None:
         await runtime.complete([HumanMessage("Hello")], max_tokens=1)
     estimated = {"llm_calls": 1, "prompt_tokens": 2, "completion_tokens": 1}
     assert runtime.usage == {**NO_USAGE, **estimated}
-    assert runtime.last_call is None
 
 
 async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:

@@ -170,8 +170,8 @@ class Context(BaseModel):
     passage_chars: int = Field(default=2_000, ge=100, le=50_000)
     """Maximum characters of a passage in the loop; longer ones are cut."""
     max_evidence_tokens: int | None = Field(default=None, ge=200, le=1_000_000)
-    """Evidence budget in the model's tokens, estimated from its own counts (IRCoT: a prompt of
-    6,000). Default: as much as fits in one prompt of the model."""
+    """Evidence budget in tokens of four bytes, as English prose has (IRCoT: a prompt of 6,000).
+    Default: as much as fits in one prompt of the model."""
     multihop: LoopMode = "ircot"
     """How the loop works. ircot: one sentence of reasoning per hop becomes the next query;
     decompose: one sub-question per hop."""

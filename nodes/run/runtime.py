@@ -137,7 +137,6 @@ class NodeRuntime:
         misplaced: Names of settings in the config's `configurable`, where they have no effect.
         spending: The run's cost so far; its nodes share it.
         leaves_room: Whether the node leaves time, tokens and a call for the answer.
-        last_call: The newest call to the model, if there was one.
     """
 
     context: Context
@@ -146,7 +145,6 @@ class NodeRuntime:
     misplaced: tuple[str, ...] = ()
     spending: Spending = field(default_factory=Spending)
     leaves_room: bool = False
-    last_call: Completion | None = None
     _model: ChatModel | None = None
 
     @property
@@ -208,10 +206,9 @@ class NodeRuntime:
         spent = estimate.copy()  # a call that fails midway may have been billed in full
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
-            completion = _plausible(completion)
-            spent["prompt_tokens"] = completion.prompt_tokens or prompt
-            written = completion.completion_tokens or estimated_tokens([completion.text])
-            spent["completion_tokens"] = written
+            written = estimated_tokens([completion.text])
+            spent["prompt_tokens"] = _believed(completion.prompt_tokens, prompt)
+            spent["completion_tokens"] = _believed(completion.completion_tokens, written)
         except ValueError:  # nothing was sent
             spent = dict.fromkeys(estimate, 0)
             raise
@@ -221,7 +218,6 @@ class NodeRuntime:
             raise
         finally:
             self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
-        self.last_call = completion
         return completion
 
     async def answer_tokens(self, messages: Sequence["BaseMessage"]) -> int | None:
@@ -387,14 +383,6 @@ class NodeRuntime:
             ) from error
 
 
-def _plausible(completion: Completion) -> Completion:
-    """Return a reply whose counts are 0 where those of the endpoint cannot be true."""
-
-    def counted(tokens: object) -> int:
-        return tokens if type(tokens) is int and 0 <= tokens <= MAX_COUNT else 0
-
-    return replace(
-        completion,
-        prompt_tokens=counted(completion.prompt_tokens),
-        completion_tokens=counted(completion.completion_tokens),
-    )
+def _believed(tokens: object, estimate: int) -> int:
+    """Return the endpoint's count, or the estimate if there is none or it cannot be true."""
+    return tokens if type(tokens) is int and 0 < tokens <= MAX_COUNT else estimate

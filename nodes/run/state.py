@@ -280,7 +280,7 @@ class State(TypedDict, total=False):
 
 
 class MultihopState(TypedDict, total=False):
-    """The loop's state; every key but `bytes_per_token` is the main graph's."""
+    """The loop's state, of keys of the main graph's."""
 
     standalone: str
     decision: Annotated[Decision, merge_decision]
@@ -292,8 +292,6 @@ class MultihopState(TypedDict, total=False):
     next_query: str
     looked: Looked | None
     usage: Annotated[Usage, merge_usage]
-    bytes_per_token: float
-    """The model's token size in bytes, measured on its last call in the loop."""
 
 
 def new_turn(
