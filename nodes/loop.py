@@ -33,7 +33,7 @@ def next_query(state: MultihopState) -> str:
         return query
     thoughts = [hop["thought"] for hop in state["hops"]]
     if sub_questions := state.get("sub_questions"):
-        return fill(sub_questions, thoughts) if len(thoughts) < len(sub_questions) else ""
+        return filled(sub_questions, thoughts) if len(thoughts) < len(sub_questions) else ""
     return next_fact(state["standalone"], thoughts)
 
 
@@ -46,7 +46,7 @@ def next_fact(question: str, thoughts: Sequence[str]) -> str:
     return question
 
 
-def fill(sub_questions: Sequence[str], answers: Sequence[str]) -> str:
+def filled(sub_questions: Sequence[str], answers: Sequence[str]) -> str:
     """Return the next sub-question with the answers of earlier ones filled in.
 
     A reference inside an answer is never filled; a reference to a missing answer stays.

@@ -12,6 +12,7 @@ from hopgate.nodes.loop import (
     stop_before_search,
 )
 from hopgate.nodes.prompts import evidence
+from hopgate.nodes.prompts.templates import shorten
 from hopgate.nodes.run.events import hop_event
 from hopgate.nodes.run.resources import RetrievalFailed
 from hopgate.nodes.run.runtime import NodeRuntime
@@ -54,8 +55,8 @@ async def _select(
     A sub-question may also be answered over passages that were there before.
     """
     chars = runtime.context.passage_chars
-    known = [evidence.shorten(hit, chars) for hit in state["evidence"]]
-    unseen = evidence.unseen(known, [evidence.shorten(hit, chars) for hit in found])
+    known = [shorten(hit, chars) for hit in state["evidence"]]
+    unseen = evidence.unseen(known, [shorten(hit, chars) for hit in found])
     max_bytes = await _max_bytes(runtime)
     new = evidence.fit_budget(unseen, known, runtime.context.max_passages, max_bytes)
     found_again = {hit["id"] for hit in known} & {hit["id"] for hit in found}

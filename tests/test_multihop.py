@@ -140,7 +140,7 @@ def test_sub_questions_are_single_lines_within_the_limit(reply: str, limit: int)
 def test_an_answer_is_filled_in_once_and_never_expanded(
     sub_questions: list[str], answers: list[str], query: str
 ) -> None:
-    assert loop.fill(sub_questions, answers) == query
+    assert loop.filled(sub_questions, answers) == query
 
 
 # Decompose

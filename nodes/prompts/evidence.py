@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hopgate.nodes.prompts.templates import MAX_TITLE_CHARS
 from hopgate.retrievers.base import Hit
 
 
@@ -36,11 +35,6 @@ def unseen(evidence: Sequence[Hit], hits: Sequence[Hit]) -> list[Hit]:
             new.append(hit)
             seen |= {hit["id"], (hit["title"], hit["text"])}
     return new
-
-
-def shorten(hit: Hit, chars: int) -> Hit:
-    """Return a passage with at most `chars` characters of text and a title that fits a prompt."""
-    return Hit(**{**hit, "title": hit["title"][:MAX_TITLE_CHARS], "text": hit["text"][:chars]})
 
 
 def fit_budget(

@@ -1,4 +1,4 @@
-"""What a request can set: one validated model, shown in Studio."""
+"""The settings of a request: one validated model, shown in Studio."""
 
 from datetime import date
 from difflib import get_close_matches
@@ -41,10 +41,8 @@ def _time_zone(name: str) -> str:
 
 def _day(value: object) -> object:
     """Read a date as YYYY-MM-DD; an empty text means none."""
-    if not isinstance(value, str):
-        return value
     try:
-        return date.fromisoformat(value) if value else None
+        return date.fromisoformat(value) if value and isinstance(value, str) else value or None
     except ValueError as error:
         raise ValueError("use a date such as 2024-02-01") from error
 

@@ -3,13 +3,11 @@
 Hand edits are checked before they reach the reducers: `hopgate.nodes.run.edits`.
 """
 
-from functools import reduce
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
 from langgraph.channels import EphemeralValue
 from langgraph.graph import add_messages
-from langgraph.types import Overwrite
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hopgate.common.strategies import Label, Strategy
@@ -284,44 +282,12 @@ class MultihopState(TypedDict, total=False):
 
     standalone: str
     decision: Annotated[Decision, merge_decision]
-    evidence: Annotated[
-        list[Hit], delta_channel(lambda old, writes: reduce(add_evidence, writes, old))
-    ]
+    evidence: Annotated[list[Hit], delta_channel(add_evidence)]
     sub_questions: list[str]
-    hops: Annotated[list[Hop], delta_channel(lambda old, writes: reduce(add_hops, writes, old))]
+    hops: Annotated[list[Hop], delta_channel(add_hops)]
     next_query: str
     looked: Looked | None
     usage: Annotated[Usage, merge_usage]
-
-
-def new_turn(
-    alpha: float, multihop: LoopMode, message: MessageDecision, warnings: list[str]
-) -> Update:
-    """Return what `start` resets, since channels keep their values from turn to turn.
-
-    Nothing in it is shared: a caller may change the lists it gets.
-    """
-    decision = Decision(
-        route=None,
-        stop_reason=None,
-        escalate_to=None,
-        escalated=[],
-        warnings=warnings,
-        alpha=alpha,
-        multihop=multihop,
-        message=message,
-    )
-    return {
-        "decision": Overwrite(decision),
-        "draft": None,
-        "looked": None,
-        "evidence": Overwrite([]),
-        "sub_questions": [],
-        "hops": Overwrite([]),
-        "next_query": "",
-        "answer": "",
-        "citations": [],
-    }
 
 
 def with_warning(state: Any, *warnings: str) -> Decision:
