@@ -4,6 +4,7 @@ A run's nodes share one `Spending`, so nodes that run side by side are counted t
 graph share its `Accounts`, so a resumed or forked run cannot start from zero.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -97,17 +98,18 @@ class Spending:
         self.account = Account()
         self.began: float | None = None
         self.routed: dict[tuple[str, float], Routed] = {}
+        self._started = 0.0
         self._before = NO_USAGE
 
     def enter(self, account: Account, state: Mapping[str, Any], now: float) -> None:
         """Note where the run goes on, when its first node starts."""
-        self.account, self.began = account, now
+        self.account, self.began, self._started = account, now, time.monotonic()
         shown = state.get("usage") or NO_USAGE
         self._before = shown if self._forks else merge_usage(shown, account.unsaved)
 
     def begin_turn(self, start: "Spending") -> None:
         """Go on with a new turn, after what its start cost."""
-        self.account, self.began = start.account, start.began
+        self.account, self.began, self._started = start.account, start.began, start._started
         self._before = NO_USAGE
         self.usage = add_usage(self.usage, start.usage)
 
@@ -116,9 +118,14 @@ class Spending:
         return add_usage(self._before, self.usage)
 
     def seconds(self, now: float) -> float:
-        """Return how long the turn has run; pauses between its runs do not count."""
+        """Return how long the turn has run; pauses between its runs do not count.
+
+        A clock that is set back gains no time: the monotonic one goes on.
+        """
         before = sum(self._before["ms"].values()) / 1000
-        return before if self.began is None else before + now - self.began
+        if self.began is None:
+            return before
+        return before + max(now - self.began, time.monotonic() - self._started)
 
     def used(self, *names: Count, of_thread: bool) -> int:
         """Return a count of the turn.
