@@ -79,11 +79,9 @@ class Loopback:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """An engine that stands for Wikipedia and SerpAPI both."""
-    from serpapi import Client
-
     loopback = Loopback()
     monkeypatch.setattr(web, "WIKIPEDIA_URL", f"{loopback.url}/w/api.php")
-    monkeypatch.setattr(Client, "BASE_DOMAIN", loopback.url)
+    monkeypatch.setattr(web, "SERPAPI_URL", f"{loopback.url}/search.json")
     monkeypatch.setattr(web, "TIMEOUT_S", 0.5)
     monkeypatch.setenv("SERPAPI_API_KEY", KEY)
     serve = threading.Thread(target=loopback.server.serve_forever, args=(0.01,), daemon=True)
