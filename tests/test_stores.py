@@ -243,15 +243,6 @@ def test_a_change_stops_when_another_process_builds_the_collection_anew(
     assert len(content(store)) == 3
 
 
-def test_a_value_with_a_nul_character_matches_nothing(store: str) -> None:
-    build_from_passages(PASSAGES, store)
-    index = load_store(store)
-    for mode in MODES:
-        assert index.search(["bread"], 3, mode, {"source": "a\0b"}) == [[]]
-        found = index.search(["bread"], 3, mode, {"source": ["a\0b", "bakery.md"]})
-        assert [hit["source"] for hit in found[0]] == ["bakery.md"]
-
-
 def test_several_writers_add_at_once(store: str) -> None:
     build_from_passages(PASSAGES, store)
     shared = make_passage("Rules", "All writers share this passage.")
@@ -399,9 +390,9 @@ def fill_qdrant(store: str, name: str, entries: Any, other: bool) -> None:
 
 
 def fill_milvus(store: str, name: str, entries: Any, other: bool) -> None:
+    client = client_of(store)  # before the import, see `milvus.connect`
     from pymilvus import DataType
 
-    client = client_of(store)
     schema = client.create_schema(auto_id=other, enable_dynamic_field=other)
     key = DataType.INT64 if other else DataType.VARCHAR
     schema.add_field("pk", key, max_length=64, is_primary=True)
@@ -512,11 +503,11 @@ def test_an_account_without_rights_is_told(postgres: str, monkeypatch: pytest.Mo
         monkeypatch.setenv("PGVECTOR_URL", postgres)
         build_from_passages(PASSAGES, "pgvector:guarded")
         monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "reader@"))
-        with pytest.raises(RuntimeError, match=r"permission denied.*; the account needs the right"):
+        with pytest.raises(RuntimeError, match="permission denied for table guarded; if"):
             open_source("pgvector:guarded").search(["x"], 1)
         connection.execute("GRANT SELECT ON guarded TO reader")
         assert ids("pgvector:guarded", "bread", "hybrid")
-        with pytest.raises(RuntimeError, match=r"permission denied.*; the account needs the right"):
+        with pytest.raises(RuntimeError, match="permission denied for table guarded; if"):
             add_passages([make_passage("a", "b", "c")], "pgvector:guarded")
     monkeypatch.setenv("PGVECTOR_URL", postgres)
     assert len(content("pgvector:guarded")) == len(PASSAGES)
@@ -569,7 +560,7 @@ def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_file_that_milvus_cannot_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILVUS_URI", "/nowhere/tests.db")
-    with pytest.raises(RuntimeError, match="MILVUS_URI cannot be opened: its name must end in"):
+    with pytest.raises(RuntimeError, match=r"MILVUS_URI is in a folder .* several need a server"):
         Collection("milvus:a")
 
 
@@ -676,7 +667,7 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
     index = open_source("pgvector:locked", "hybrid")
     with psycopg.connect(postgres) as other:
         other.execute("LOCK TABLE locked")
-        with pytest.raises(RuntimeError, match="statement timeout; the table is locked") as told:
+        with pytest.raises(RuntimeError, match=r"statement timeout; if .* try again") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
@@ -684,7 +675,7 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
         pool = Collection("pgvector:locked").engine._pool  # type: ignore[attr-defined]
         for _ in range(8):
             held.enter_context(pool.connection())
-        with pytest.raises(RuntimeError, match="server is busy: try again later") as told:
+        with pytest.raises(RuntimeError, match=r"get a connection .* try again") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
@@ -704,21 +695,6 @@ def test_pgvector_takes_a_passage_with_very_many_long_words(
     for position, query in enumerate((words[9_000], long[4_000], "899")):
         ((row, _),) = collection.bm25([query], 5, ())
         assert row == rows[position]
-
-
-def test_an_account_that_does_not_own_the_table_is_told(
-    postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PGVECTOR_URL", postgres)
-    build_from_passages(PASSAGES, "pgvector:owned")
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE ROLE writer LOGIN")
-        connection.execute("GRANT ALL ON owned TO writer")
-    monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "writer@"))
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "a.md").write_text("# A\n\nA page.\n")
-    with pytest.raises(RuntimeError, match=r"must be owner of table owned; .* ALTER TABLE"):
-        add([tmp_path / "files"], "pgvector:owned")
 
 
 def test_a_store_says_what_it_covers(store: str) -> None:
