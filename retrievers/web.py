@@ -35,7 +35,7 @@ _MAX_CAUSE_CHARACTERS = 200
 
 Found = tuple[str, str, str]
 """Title, text and URL of a result."""
-Engine = Callable[[str, int], list[Found]]
+Ask = Callable[[str, int], list[Found]]
 """Called with a query and the maximum number of results."""
 
 
@@ -47,7 +47,7 @@ class WebSearch:
         now: A monotonic clock, in seconds.
     """
 
-    def __init__(self, engine: Engine, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: Ask, now: Callable[[], float] = time.monotonic) -> None:
         """Keep the engine; nothing is searched yet."""
         self._engine, self._now = engine, now
         self._known = lru_cache(CACHE_ENTRIES)(self._ask)
@@ -94,7 +94,7 @@ def wikipedia(query: str, k: int) -> list[Found]:
     asked |= {"generator": "search", "gsrsearch": query, "gsrlimit": str(k)}
     asked |= {"prop": "extracts|info", "inprop": "url", "exintro": "1", "explaintext": "1"}
     asked |= {"exlimit": "max", "exchars": str(_EXTRACT_CHARACTERS)}
-    pages = _ask("Wikipedia", WIKIPEDIA_URL, asked).get("query", {}).get("pages", [])
+    pages = _response("Wikipedia", WIKIPEDIA_URL, asked).get("query", {}).get("pages", [])
     return [
         (page["title"], page["extract"].strip(), page.get("fullurl", ""))
         for page in sorted(pages, key=lambda page: page["index"])
@@ -113,7 +113,7 @@ def serpapi(query: str, k: int) -> list[Found]:
     """
     asked = {"engine": "google", "q": query, "num": str(k), "api_key": _serpapi_key()}
     asked |= {"gl": "us", "hl": "en", "google_domain": "google.com"}
-    answer = _ask("SerpAPI", SERPAPI_URL, asked)
+    answer = _response("SerpAPI", SERPAPI_URL, asked)
     box = answer.get("answer_box") or {}
     results = [box] if isinstance(box, dict) else box
     found = []
@@ -124,7 +124,7 @@ def serpapi(query: str, k: int) -> list[Found]:
     return found
 
 
-def _ask(engine: str, url: str, asked: dict[str, str]) -> dict[str, Any]:
+def _response(engine: str, url: str, asked: dict[str, str]) -> dict[str, Any]:
     """Return the response of an engine.
 
     Raises:

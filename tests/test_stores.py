@@ -75,6 +75,10 @@ def configure(engine: str, request: pytest.FixtureRequest, patch: pytest.MonkeyP
         patch.setenv("PGVECTOR_URL", request.getfixturevalue("postgres"))
 
 
+one_engine = pytest.mark.parametrize("store", ["qdrant"], indirect=True)
+"""For what does not depend on the engine."""
+
+
 @pytest.fixture(params=ENGINES)
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,7 +88,7 @@ def store(
     name = f"{request.param}:{tmp_path.name.replace('-', '_')[:40]}"
     yield name
     if request.param == "qdrant":
-        collections._clients.get(("qdrant", os.environ["QDRANT_PATH"]), lambda: None).close()
+        client_of(name).close()
 
 
 def content(name: Path | str) -> set[tuple[Any, ...]]:
@@ -180,11 +184,8 @@ build_from_passages(passages, sys.argv[1], progress=None if sys.argv[2:] else pr
 """
 
 
-def test_a_killed_build_resumes_without_encoding_again(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if store.startswith("milvus"):  # the other file is open in this process
-        monkeypatch.setenv("MILVUS_URI", str(tmp_path / "own.db"))
+@pytest.mark.parametrize("store", ["qdrant", "pgvector"], indirect=True)
+def test_a_killed_build_resumes_without_encoding_again(store: str) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, store]).returncode == 9
     with pytest.raises(ValueError, match=f"{store} is half filled, .* run the same command again"):
         open_source(store)
@@ -197,6 +198,7 @@ def test_a_killed_build_resumes_without_encoding_again(
     assert len(ids(store, "remark", "bm25", 99)) == 40
 
 
+@one_engine
 def test_a_killed_sync_is_finished_by_the_next(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +226,7 @@ def test_a_killed_sync_is_finished_by_the_next(
     assert sync(files, store).unchanged == 1
 
 
+@one_engine
 def test_a_change_stops_when_another_process_builds_the_collection_anew(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +302,7 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
         build_from_passages(PASSAGES, store, other)
     with pytest.raises(ValueError, match=f"{store} has the language .*--replace"):
         build_from_passages(PASSAGES, store, language="fi")
-    with pytest.raises(ValueError, match="a NUL character"):
+    with pytest.raises(ValueError, match=r"of bad\.md, which has a NUL character, and nothing was"):
         bad = make_passage("x", "a\0b", "bad.md")
         build_from_passages([bad], store, other, replace=True)
     assert len(content(store)) == len(PASSAGES)
@@ -309,6 +312,7 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
     assert content(store) == {(LIGHT["id"], *list(LIGHT.values())[1:4], "3", "History", "")}
 
 
+@one_engine
 def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"there is no {store}: build it with `hopgate index bui"):
         open_source(store)
@@ -316,8 +320,6 @@ def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
         build_from_passages(PASSAGES, store, factory="Flat")
     with pytest.raises(ValueError, match="compact is for folders: leave it out"):
         compact(store)
-    with pytest.raises(ValueError, match="a NUL character, and nothing was changed"):
-        build_from_passages([*PASSAGES, make_passage("x", "a\0b", "bad.md")], store)
     with pytest.raises(ValueError, match="there is no"):
         info_of(store)
 
@@ -513,6 +515,7 @@ def test_an_account_without_rights_is_told(postgres: str, monkeypatch: pytest.Mo
     assert len(content("pgvector:guarded")) == len(PASSAGES)
 
 
+@one_engine
 def test_the_commands_take_a_store(store: str, tmp_path: Path, run: Callable[..., Ran]) -> None:
     (tmp_path / "page.md").write_text("# Lamp\n\nThe lamp is green.\n")
     page = str(tmp_path / "page.md")
@@ -607,16 +610,10 @@ def test_a_rare_filter_finds_what_the_graph_misses(
     ("name", "variable", "value"),
     [
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:[{}@127.0.0.1:9/db"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra"),
-        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht"),
-        ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9"),
         ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9"),
-        ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9"),
-        ("milvus:a", "MILVUS_URI", "http://u:{}℀w@127.0.0.1:9"),
         ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9"),
         ("milvus:a", "MILVUS_URI", "http://u:{}@127.0.0.1:9"),
         ("qdrant:a", "QDRANT_URL", "http://u:{}@127.0.0.1:9"),
@@ -645,7 +642,7 @@ def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
     with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres) as other:
         other.execute("LOCK TABLE together IN ROW EXCLUSIVE MODE")  # so that both must wait
         both = [pool.submit(collection.finish) for _ in range(2)]
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while other.execute(waiting).fetchone() != (2,):
             assert not any(each.done() for each in both)
             time.sleep(0.02)
@@ -697,6 +694,7 @@ def test_pgvector_takes_a_passage_with_very_many_long_words(
         assert row == rows[position]
 
 
+@one_engine
 def test_a_store_says_what_it_covers(store: str) -> None:
     build_from_passages(PASSAGES, store, language="en")
     found = open_source(store).look(["When was Skerry Light first lit?", "Tell me a joke."], 3)  # type: ignore[attr-defined]

@@ -156,7 +156,7 @@ def test_a_long_query_is_cut_at_a_word_and_an_empty_one_asks_nothing(engine: Loo
         WebSearch(wikipedia).search(["lit"], k=0)
 
 
-def test_nothing_found_is_no_failure(engine: Loopback) -> None:
+def test_finding_nothing_is_not_a_failure(engine: Loopback) -> None:
     engine.says({"batchcomplete": True})
     assert WebSearch(wikipedia).search(["xyzzy"], k=5) == [[]]
     engine.says({"error": "Google hasn't returned any results for this query."})
@@ -173,14 +173,14 @@ def test_nothing_found_is_no_failure(engine: Loopback) -> None:
     ],
 )
 def test_a_failure_is_one_line_without_the_key(
-    engine: Loopback, ask: web.Engine, document: Any, status: int, cause: str
+    engine: Loopback, ask: web.Ask, document: Any, status: int, cause: str
 ) -> None:
     engine.says(document, status)
     assert_fails(ask, cause, keyless=ask is wikipedia)
 
 
 @pytest.mark.parametrize("ask", [wikipedia, serpapi])
-def test_an_engine_that_hangs_or_is_gone_fails_in_time(engine: Loopback, ask: web.Engine) -> None:
+def test_an_engine_that_hangs_or_is_gone_fails_in_time(engine: Loopback, ask: web.Ask) -> None:
     engine.hangs.clear()
     assert_fails(ask, "no response within 0.5 s")
     engine.hangs.set()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from hopgate.retrievers.base import Hit, check_k, encodable
+from hopgate.retrievers.base import Hit, check_k, encodable, with_score
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.filters import Filter, Where, parse_where, search_until
@@ -15,7 +15,7 @@ from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
 from hopgate.retrievers.langchain import hit_of
 from hopgate.retrievers.language import terms
-from hopgate.retrievers.stores.collection import Collection, Row, StoreInfo
+from hopgate.retrievers.stores.collection import Collection, StoreInfo
 from hopgate.retrievers.stores.names import ForeignError, explained
 
 Search = Callable[[str, list[float], Filter, int], list[Hit]]
@@ -130,11 +130,4 @@ class StoreIndex:
         found = engine.bm25(words, depth, wanted) if words else []
         if mode == "hybrid":
             found = fuse([[row for row, _ in ranking] for ranking in (near, found)], k)
-        return [_hit(row, score) for row, score in found or near]
-
-
-def _hit(row: Row, score: float) -> Hit:
-    hit: Hit = {**row.passage(), "score": score}
-    if not row.source:
-        del hit["source"]
-    return hit
+        return [with_score(row.passage(), score) for row, score in found or near]
