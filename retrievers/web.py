@@ -6,6 +6,7 @@ Results are cached for up to an hour, so that a repeated query is not paid for t
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -111,6 +112,7 @@ def serpapi(query: str, k: int) -> list[Found]:
         ValueError: There is no key.
         RuntimeError: SerpAPI cannot be reached, takes too long, or refuses.
     """
+    logging.getLogger("httpx").addFilter(_has_no_key)  # it logs the address of every request
     asked = {"engine": "google", "q": query, "num": str(k), "api_key": _serpapi_key()}
     asked |= {"gl": "us", "hl": "en", "google_domain": "google.com"}
     answer = _response("SerpAPI", SERPAPI_URL, asked)
@@ -154,6 +156,10 @@ def _response(engine: str, url: str, asked: dict[str, str]) -> dict[str, Any]:
             cause = str(refusal).replace(asked.get("api_key", url), "…")
     cause = one_line(cause)[:_MAX_CAUSE_CHARACTERS]
     raise RuntimeError(f"web search with {engine} failed: {cause}")
+
+
+def _has_no_key(record: logging.LogRecord) -> bool:
+    return "api_key=" not in record.getMessage()
 
 
 def _serpapi_key() -> str:

@@ -106,8 +106,11 @@ def test_wikipedia_gives_passages_in_its_order(engine: Loopback) -> None:
     assert engine.agents[0].startswith("hopgate/")
 
 
-def test_serpapi_gives_snippets_and_the_answer_box_first(engine: Loopback) -> None:
+def test_serpapi_gives_snippets_and_the_answer_box_first(
+    engine: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
     engine.says(RESULTS)
+    caplog.set_level("DEBUG")
     (hits,) = WebSearch(serpapi).search(["When was Skerry Light lit?"], k=5)
     assert [(h["title"], h["text"], h["source"]) for h in hits] == [
         ("Lit when?", "In 1811", "https://a.example"),
@@ -116,6 +119,7 @@ def test_serpapi_gives_snippets_and_the_answer_box_first(engine: Loopback) -> No
     ]
     assert (engine.asked[0]["q"], engine.asked[0]["api_key"]) == ("When was Skerry Light lit?", KEY)
     assert engine.asked[0]["engine"] == "google"
+    assert caplog.records and KEY not in caplog.text
 
 
 def test_a_question_is_asked_once_an_hour(engine: Loopback) -> None:
