@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -33,10 +32,9 @@ class BlendedBody:
         self._same = {*checkpoint.parts["shared"]}
         self._one_pass = checkpoint.one_pass
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._lock = threading.Lock()
-        self._networks: OrderedDict[float, Classifier] = OrderedDict()
         size = sum(values.nbytes for values in self._cost.values())
-        self._limit = min(BLENDS, max(1, BLEND_BYTES // size))
+        kept = min(BLENDS, max(1, BLEND_BYTES // size))
+        self._kept = lru_cache(kept)(self._network)
         self.at(0.0)  # raises if the weights do not fit
 
     def at(self, weight: float) -> Callable[[Sequence[list[int]]], NDArray[np.float32]]:
@@ -45,13 +43,7 @@ class BlendedBody:
         Args:
             weight: That of the reliability weights.
         """
-        weight = 0.0 if self._one_pass else weight
-        with self._lock:
-            network = self._networks.get(weight) or self._network(weight)
-            self._networks[weight] = network
-            self._networks.move_to_end(weight)
-            while len(self._networks) > self._limit:
-                self._networks.popitem(last=False)
+        network = self._kept(0.0 if self._one_pass else weight)
 
         def features(ids: Sequence[list[int]]) -> NDArray[np.float32]:
             order = sorted(range(len(ids)), key=lambda at: len(ids[at]))

@@ -86,12 +86,6 @@ class Router:
         if checkpoint.graph and self.one_pass:
             body = {name: values for name, values in cost.items() if not name.startswith(HEAD)}
             network = Network(checkpoint.graph, body)
-            width, head = network.run([[0]]).shape[1:], cost["head.weight"].shape[1:]
-            if width != head:
-                raise ValueError(
-                    f"the router's graph gives {width} features and its label head takes {head}; "
-                    "train the router again"
-                )
             self._features_at: Callable[[float], Features] = lambda weight: network.run
         else:
             self._features_at = _torch_body(checkpoint, self.profile)
@@ -126,7 +120,11 @@ class Router:
         self, questions: Sequence[str], alphas: Iterable[float]
     ) -> list[list[Probabilities]]:
         """Route at several α, as `route` does: one list for each α, in order."""
-        weights = [self.dial.weight(checked_alpha(alpha)) for alpha in alphas]
+        weights = []
+        for alpha in alphas:
+            if not 0 <= alpha <= 1:
+                raise ValueError(f"alpha is {alpha!r}; it must be a number from 0 (cheapest) to 1")
+            weights.append(self.dial.weight(alpha))
         for at, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {at + 1} is empty; give a text to route")
@@ -173,8 +171,6 @@ def _torch_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Featu
 
 
 def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
-    if not profiles:
-        raise ValueError("this router has no cost weights; train it again")
     if profile is not None and profile not in profiles:
         raise ValueError(
             f"the router has no profile {profile!r}; choose one of {', '.join(profiles)}"
@@ -193,18 +189,3 @@ def load_router(path: Path | str = "builtin", profile: str | None = None) -> Rou
     chosen = _checked_profile(profile, profiles_in(path))
     key = os.path.abspath(path), chosen  # of several versions, only the one in use is kept
     return _routers.get(key, lambda: Router.load(path, chosen), [router_folder(path) / MANIFEST])
-
-
-def checked_alpha(alpha: float) -> float:
-    """Return α as a float.
-
-    Raises:
-        ValueError: It is not a number from 0 to 1.
-    """
-    try:
-        value = float(alpha)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not 0 <= value <= 1:
-        raise ValueError(f"alpha is {alpha!r}; it must be a number from 0 (cheapest) to 1")
-    return value

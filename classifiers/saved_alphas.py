@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, FiniteFloat, TypeAdapter
 
 from hopgate.classifiers.checkpoint import MANIFEST, SAVED_ALPHAS, router_folder
 from hopgate.common.errors import explain
@@ -30,31 +30,26 @@ class SavedAlpha(BaseModel, extra="allow"):
 _NAME = re.compile(r"(?!(?:nan|inf|infinity)$)[a-z][a-z0-9-]*")
 
 
-def check_name(name: str) -> None:
-    """Check the name of a setting.
+def check_savable(folder: Path | str, name: str) -> None:
+    """Check that a setting can be saved in a router's folder.
 
     Raises:
-        ValueError: The name does not start with a letter, has anything but lowercase letters,
-            digits and hyphens, or reads as a number (`nan`, `inf`).
+        ValueError: It is not a router's folder. Or the name does not start with a letter, has
+            anything but lowercase letters, digits and hyphens, or reads as a number (`nan`, `inf`).
+        RuntimeError: The folder is not writable.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot name a setting; use lowercase letters, digits and hyphens, starting "
             "with a letter"
         )
-
-
-def check_writable(folder: Path | str) -> None:
-    """Check that settings can be saved in a router's folder.
-
-    Raises:
-        ValueError: It is not a router's folder.
-        RuntimeError: It is not writable.
-    """
     folder = router_folder(folder)
     sha256(folder / MANIFEST)
     if not os.access(folder, os.W_OK):
-        raise _unwritable(folder, "permission denied")
+        raise RuntimeError(
+            f"settings cannot be saved in {folder}; copy the router's folder to a writable place "
+            "and give that as --router"
+        )
 
 
 def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> None:
@@ -64,23 +59,20 @@ def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> Non
 
     Args:
         folder: The router's, or `builtin`.
-        name: See `check_name`.
+        name: See `check_savable`.
         setting: At least `alpha` and `profile`, in plain JSON types.
 
     Raises:
-        ValueError: The name is invalid.
+        ValueError: See `check_savable`.
         RuntimeError: The folder is not writable, or its settings are damaged.
     """
-    check_name(name)
+    check_savable(folder, name)
     folder = router_folder(folder)
     weights = sha256(folder / MANIFEST)
     kept = {n: each for n, each in _read(folder).items() if each.router_sha256 == weights}
     settings = {n: each.model_dump() for n, each in kept.items()}
     settings[name] = {**setting, "router_sha256": weights}
-    try:
-        write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
-    except OSError as error:
-        raise _unwritable(folder, error.strerror or str(error)) from error
+    write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
 
 
 def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> float:
@@ -125,12 +117,5 @@ def _read(folder: Path) -> dict[str, SavedAlpha]:
     try:
         return TypeAdapter(dict[str, SavedAlpha]).validate_python(read_json(path, "settings"))
     except ValueError as error:
-        said = explain(error) if isinstance(error, ValidationError) else error
+        said = explain(error)
         raise RuntimeError(f"{path} is damaged ({said}); remove it and calibrate again") from error
-
-
-def _unwritable(folder: Path, reason: str) -> RuntimeError:
-    return RuntimeError(
-        f"settings cannot be saved in {folder} ({reason}); copy the router's folder to a writable "
-        "place and give that as --router"
-    )

@@ -10,11 +10,10 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -61,8 +60,6 @@ _FIRST_THOUGHTS = re.compile(r"\A(?:\s*<think>.*?(?:</think>|\Z))+\s*", re.IGNOR
 _UNOPENED = re.compile(
     r"\A(?:(?!<think>).)*?(?:\n\s*</think>|</think>(?=\s*(?:\n|\Z)))\s*", re.IGNORECASE | re.DOTALL
 )
-# A model that cannot stop repeats punctuation, which would keep the parsers busy for minutes.
-_ENDLESS = re.compile(r"(?<!\W)(\W{200})\W++")
 WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 
@@ -223,10 +220,8 @@ def base_url() -> str | None:
     url = (os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or "").strip()
     if not url:
         return None
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return url
+    if re.match(r"https?://[^/\s]", url):
+        return url
     raise ValueError(
         f"OPENAI_BASE_URL {url.rpartition('@')[2]!r} is not a valid address; use one such as "
         "http://127.0.0.1:8000/v1"
@@ -242,14 +237,6 @@ def without_password(url: str) -> str:
     """Return an address without user name and password, safe to show."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _password(url: str) -> tuple[str, str] | None:
-    """Return the user name and password in an address; aiohttp refuses them beside a key."""
-    parts = urlsplit(url)
-    if parts.username is None:
-        return None
-    return unquote(parts.username), unquote(parts.password or "")
 
 
 # A client's connections belong to one event loop, so there is one client per loop. Each comes with
@@ -337,6 +324,7 @@ def _address(client: "BaseChatModel") -> str | None:
 
 
 def _create_openai(name: str) -> ChatModel:
+    import httpx
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
@@ -345,8 +333,8 @@ def _create_openai(name: str) -> ChatModel:
     if name == LOCAL:
         endpoint, key = local.serve()
     else:
-        endpoint = base_url() or OPENAI
-        key = api_key() or "none"
+        endpoint, key = base_url() or OPENAI, api_key() or "none"
+    url = httpx.URL(endpoint)
     client = ChatOpenAI(
         model=name.partition(":")[2],
         base_url=without_password(endpoint),
@@ -358,7 +346,7 @@ def _create_openai(name: str) -> ChatModel:
         stream_usage=True,
         profile={"max_input_tokens": local.CONTEXT_TOKENS} if name == LOCAL else None,
         http_async_client=wire.client(
-            auth=_password(endpoint),
+            auth=(url.username, url.password) if url.userinfo else None,  # aiohttp refuses both
             timeout=TIMEOUT_SECONDS,
             trust_env=name != LOCAL,  # never reach the embedded server through a proxy
         ),
@@ -536,8 +524,7 @@ def _reply_text(model: ChatModel, reply: "AIMessage", max_tokens: int | None) ->
             f"model {model.name} at {model.endpoint} used {tokens} tokens on thoughts and came to "
             "no reply; lower its reasoning effort, or use another model"
         )
-    text = _ENDLESS.sub(r"\1", text).strip()
-    return text[: MOST_CHARS_PER_TOKEN * max_tokens].rstrip()
+    return text.strip()[: MOST_CHARS_PER_TOKEN * max_tokens].rstrip()
 
 
 def without_thoughts(text: str) -> str:
@@ -573,42 +560,24 @@ def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
-    from hopgate.models.wire import ReplyTooLong
-
-    what = _without_key(model, _malformed(model, error) or _causes(error))[:300]
-    what, status = what or type(error).__name__, getattr(error, "status_code", None)
+    causes = [one_line(each) for each in (error, error.__cause__) if each]
+    what = _without_key(model, " ".join(dict.fromkeys(causes)).strip())[:300]
+    unread = json.JSONDecodeError | IndexError | KeyError | TypeError | AttributeError
+    if _is_openai(model) and isinstance(error, unread):
+        what = "its reply is not a chat completion, or was cut short"
+    status = getattr(error, "status_code", 0)
     ours = model.name.startswith("openai:")
     key, url = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if ours else ("its key", "its address")
+    refused = "the endpoint refused the request"
     advice = {
-        401: f"check {key}",
-        403: f"check {key} and its permissions",
+        **{400: refused, 422: refused, 401: f"check {key}", 403: f"check {key}"},
         404: f"check the model's name and {url}",
         429: "the endpoint's rate limit is reached; try again later",
-    }.get(status or 0, f"check {url} and that the server is up")
-    if isinstance(error, ReplyTooLong):
-        advice = f"check that {url} leads to a chat endpoint that obeys max_tokens"
-    if model.name == LOCAL:
-        advice = "ask again, or use another model"
-    if status in (400, 422):
-        advice = "the endpoint refused the request"
+    }.get(status, f"check {url} and that the server is up")
     if logprobs and (status in (400, 422) or not (status or _is_openai(model))):
         advice += f"; if it does not return log-probabilities, {WITHOUT_LOGPROBS}"
+    what = what or type(error).__name__
     return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
-
-
-def _malformed(model: ChatModel, error: Exception) -> str | None:
-    """Return why the client could not read a reply."""
-    unread = IndexError | KeyError | TypeError | AttributeError
-    if _is_openai(model) and isinstance(error, json.JSONDecodeError):
-        return "its reply is not JSON, or was cut short"
-    if _is_openai(model) and isinstance(error, unread):
-        return "its reply is not a chat completion: it has no choices, or they cannot be read"
-    return None
-
-
-def _causes(error: Exception) -> str:
-    causes = (one_line(each) for each in (error, error.__cause__) if each)
-    return " ".join(filter(None, dict.fromkeys(causes)))
 
 
 def _without_key(model: ChatModel, text: str) -> str:
