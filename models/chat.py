@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,6 @@ from hopgate.models import local
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
-    from langchain_core.runnables import RunnableConfig
 
 Layout = Literal["inline", "turns"]
 GateMode = Literal["ta-are", "confidence"]
@@ -46,8 +45,6 @@ MOST_CHARS_PER_TOKEN = 16
 """Of any reply, on average: a long word with a token of its own has fewer. Longer replies are cut,
 since some endpoints ignore `max_tokens`."""
 MAX_CHARS_WITH_THOUGHTS = 2_000_000  # of a reply before its thoughts are dropped
-MAX_OUTPUT_TOKENS = 128_000
-"""Read of a reply without a limit, unless LangChain knows the model's own."""
 MAX_INPUT_TOKENS = 32_000
 """Of a prompt, for models whose context LangChain does not know."""
 THINKING_TOKENS = 8_000
@@ -168,16 +165,9 @@ class ChatModel:
                 "shorten it, or index the text and ask about it"
             )
 
-    def room(self, max_tokens: int | None) -> int:
-        """Return how many tokens a reply may have, thoughts included.
-
-        Args:
-            max_tokens: Without the thoughts; None: the model's own limit.
-        """
-        if max_tokens is not None:
-            return max_tokens + THINKING_TOKENS * self.learned.thinks
-        known = (self.client.profile or {}).get("max_output_tokens")
-        return self.output_tokens or known or MAX_OUTPUT_TOKENS
+    def room(self, max_tokens: int) -> int:
+        """Return how many tokens a reply of `max_tokens` may have with its thoughts."""
+        return max_tokens + THINKING_TOKENS * self.learned.thinks
 
 
 def resolve(name: str) -> str:
@@ -326,45 +316,41 @@ def _address(client: "BaseChatModel") -> str | None:
 def _create_openai(name: str) -> ChatModel:
     import httpx
     from langchain_openai import ChatOpenAI
+    from openai import DefaultAioHttpClient
     from pydantic import SecretStr
 
-    from hopgate.models import wire
-
-    if name == LOCAL:
-        endpoint, key = local.serve()
-    else:
-        endpoint, key = base_url() or OPENAI, api_key() or "none"
+    embedded = name == LOCAL
+    endpoint, key = local.serve() if embedded else (base_url() or OPENAI, api_key() or "none")
     url = httpx.URL(endpoint)
     client = ChatOpenAI(
         model=name.partition(":")[2],
         base_url=without_password(endpoint),
         api_key=SecretStr(key),
         temperature=0,
-        top_p=1 if name == LOCAL else None,  # its server has a default of its own
+        top_p=1 if embedded else None,  # its server has a default of its own
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
         stream_usage=True,
-        profile={"max_input_tokens": local.CONTEXT_TOKENS} if name == LOCAL else None,
-        http_async_client=wire.client(
-            auth=(url.username, url.password) if url.userinfo else None,  # aiohttp refuses both
+        profile={"max_input_tokens": local.CONTEXT_TOKENS} if embedded else None,
+        http_async_client=DefaultAioHttpClient(  # many calls at once cost far less than over httpx
+            auth=(url.username, url.password) if url.userinfo else None,  # it refuses both
             timeout=TIMEOUT_SECONDS,
-            trust_env=name != LOCAL,  # never reach the embedded server through a proxy
+            trust_env=not embedded,  # never reach the embedded server through a proxy
         ),
     )
-    if name == LOCAL:
-        return ChatModel(
-            name,
-            endpoint,
-            client,
-            layout="turns",
-            gate="confidence",
-            gate_threshold=0.015,  # this and the next line: docs/results/gate.md
-            draft_threshold=0.75,
-            tiny=True,
-            evidence_chars=1_200,  # about three passages; more confuse it
-            output_tokens=300,  # it often repeats itself without end
-        )
-    return ChatModel(name, without_password(endpoint), client)
+    model = ChatModel(name, without_password(endpoint), client)
+    return replace(model, **_EMBEDDED) if embedded else model
+
+
+_EMBEDDED: dict[str, Any] = {
+    "layout": "turns",
+    "gate": "confidence",
+    "gate_threshold": 0.015,  # this and the next line: docs/results/gate.md
+    "draft_threshold": 0.75,
+    "tiny": True,
+    "evidence_chars": 1_200,  # about three passages; more confuse it
+    "output_tokens": 300,  # it often repeats itself without end
+}
 
 
 def wrap(client: "BaseChatModel") -> ChatModel:
@@ -410,15 +396,18 @@ async def complete(
             f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
             "(prompt_chars); start a new thread or lower max_evidence_tokens"
         )
-    limit = model.room(max_tokens)
-    options: dict[str, Any] = {"stop": list(stop)} if stop else {}
+    limit = model.output_tokens if max_tokens is None else model.room(max_tokens)
+    options: dict[str, Any] = {"config": {"tags": [] if streamed else ["nostream"]}}
+    if stop:
+        options[STOP] = list(stop)
     if logprobs:
         options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
     if max_tokens is None and _is_openai(model):
         options["stream"] = True  # the client's time-out is then that of a piece, not of the whole
     try:
-        reply = await _ask(model, messages, limit, max_tokens is None, sampling, options, streamed)
-        tops = _top_logprobs(reply.response_metadata, limit)
+        async with asyncio.timeout(None if max_tokens is None else GIVE_UP_SECONDS):
+            reply = await _ask(model, messages, limit, sampling, options)
+        tops = _top_logprobs(reply.response_metadata)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
     ends_of_streams = {"finish_reason", "status"}  # of chat completions, and of responses
@@ -428,7 +417,6 @@ async def complete(
             "again, and read the endpoint's log if it happens often"
         )
     usage = reply.usage_metadata
-    ends = [STOP] if stop and STOP in model.learned.refused else []
     return Completion(
         text=_reply_text(model, reply, max_tokens),
         prompt_tokens=usage["input_tokens"] if usage else 0,
@@ -437,31 +425,23 @@ async def complete(
         id=reply.id,
         prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
         cut=_was_cut(reply.response_metadata),
-        left_out=(*(name for name in sampling if not _takes(model, name)), *ends),
+        left_out=tuple(each for each in (*sampling, *options) if not _takes(model, each)),
     )
 
 
 async def _ask(
     model: ChatModel,
     messages: Sequence["BaseMessage"],
-    limit: int,
-    endless: bool,
+    limit: int | None,
     sampling: Mapping[str, Any],
-    options: dict[str, Any],
-    streamed: bool,
+    options: Mapping[str, Any],
 ) -> "AIMessage":
     """Call the client, and call it again without a field that the endpoint refuses."""
-    from hopgate.models import wire
-
-    config: RunnableConfig = {"tags": [] if streamed else ["nostream"]}
     while True:
-        client, limited = _configured(model, None if endless else limit, sampling)
-        if STOP in model.learned.refused:
-            options.pop(STOP, None)
+        client, limited = _configured(model, limit, sampling)
+        taken = {name: value for name, value in options.items() if _takes(model, name)}
         try:
-            with wire.allowing(limit, logprobs="logprobs" in options):
-                async with asyncio.timeout(None if endless else GIVE_UP_SECONDS):
-                    return await client.ainvoke(list(messages), config, **limited, **options)
+            return await client.ainvoke(list(messages), **limited, **taken)
         except Exception as error:
             if not (name := _refused(model, error, (*SAMPLING, *({STOP} & options.keys())))):
                 raise
@@ -478,9 +458,13 @@ def _refused(model: ChatModel, error: Exception, fields: Sequence[str]) -> str |
 
 
 def _takes(model: ChatModel, name: str) -> bool:
-    """Return whether a sampling field has an effect on the model."""
-    known = name in getattr(type(model.client), "model_fields", {})
+    """Return whether a setting has an effect on the model; those of `SAMPLING` are fields."""
+    known = name not in SAMPLING or name in _fields(model)
     return known and name not in model.learned.refused
+
+
+def _fields(model: ChatModel) -> Container[str]:
+    return getattr(type(model.client), "model_fields", {})
 
 
 def _configured(
@@ -492,16 +476,12 @@ def _configured(
     """
     changes = {name: value for name, value in sampling.items() if _takes(model, name)}
     changes |= dict.fromkeys(model.learned.refused - {STOP})
-    options: dict[str, Any] = {}
-    limit = limit or model.output_tokens
-    if limit is not None:
-        names = () if _is_openai(model) else LIMIT_FIELDS
-        fields = getattr(type(model.client), "model_fields", {})
-        if name := next((name for name in names if name in fields), None):
-            changes[name] = limit
-        else:
-            options["max_tokens"] = limit
-    return model.client.model_copy(update=changes) if changes else model.client, options
+    names = () if _is_openai(model) else LIMIT_FIELDS
+    own = next((name for name in names if name in _fields(model)), None)
+    if own and limit:
+        changes[own] = limit
+    client = model.client.model_copy(update=changes) if changes else model.client
+    return client, {"max_tokens": limit} if limit and not own else {}
 
 
 def _is_openai(model: ChatModel) -> bool:
@@ -538,15 +518,12 @@ def _was_cut(metadata: dict[str, Any]) -> bool:
     return any(str(each).lower() in ("length", "max_tokens") for each in reasons)
 
 
-def _top_logprobs(metadata: dict[str, Any], limit: int) -> tuple[dict[str, float], ...]:
-    """Return the likeliest tokens at each position, of at most `limit` positions."""
+def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
+    """Return the likeliest tokens at each position."""
     found = metadata.get("logprobs")
     content = (found.get("content") if isinstance(found, dict) else found) or []  # Ollama's: a list
-    return tuple(
-        _by_text(position["top_logprobs"][:TOP_LOGPROBS])
-        for position in content[:limit]
-        if position.get("top_logprobs")
-    )
+    tops = (position.get("top_logprobs") for position in content)
+    return tuple(_by_text(each) for each in tops if each)
 
 
 def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -176,7 +176,7 @@ async def test_logprobs_are_requested_and_read(fake: FakeOpenAI) -> None:
 def test_probabilities_of_tokens_with_the_same_text_are_summed() -> None:
     tops = [{"token": token, "logprob": math.log(p)} for token, p in (("", 0.6), ("a", 0.1))]
     content = [{"top_logprobs": [*tops, {"token": "", "logprob": math.log(0.2)}]}]
-    (position,) = chat._top_logprobs({"logprobs": {"content": content}}, 1)
+    (position,) = chat._top_logprobs({"logprobs": {"content": content}})
     assert position == pytest.approx({"": math.log(0.8), "a": math.log(0.1)})
 
 
@@ -295,40 +295,20 @@ async def test_a_refusal_that_is_about_something_else_is_an_error(fake: FakeOpen
     assert "the prompt is too long" in await error_of()
 
 
-@pytest.mark.parametrize("run", [" ", "\n", ".", "[] ("])
-async def test_a_long_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
-    fake.says(f"No{run * 5_000}b")
-    completion = await chat.complete(await chat.load("openai:fake"), PROMPT, max_tokens=80)
-    assert len(completion.text) < 1_000
-    assert completion.text.startswith(f"No{run * 10}")
-    assert completion.text.endswith("b")
-
-
-NO_CHOICES, NO_JSON = (
-    "its reply is not a chat completion: it has no choices",
-    "its reply is not JSON",
-)
-
-
 @pytest.mark.parametrize(
-    ("body", "what"),
+    "body",
     [
-        (b"<html>It works!</html>", ""),
-        (b"", ""),
-        (b'{"choices": [{"index": 0, "mes', NO_JSON),
-        (b"null", ""),
-        (b'{"choices": []}', NO_CHOICES),
-        (b'{"choices": null}', ""),
-        (b'{"choices": [{"index": 0, "message": null}]}', ""),
-        (b'{"error": {"message": "out of memory"}}', ""),
+        *(b"<html>It works!</html>", b"", b"null", b'{"choices": [{"index": 0, "mes'),
+        *(b'{"choices": []}', b'{"choices": [{"index": 0, "message": null}]}'),
+        b'{"error": {"message": "out of memory"}}',
     ],
 )
 async def test_a_malformed_reply_is_explained_and_names_the_endpoint(
-    fake: FakeOpenAI, body: bytes, what: str
+    fake: FakeOpenAI, body: bytes
 ) -> None:
     fake.answers(lambda _: Reply(body=body))
     message = await error_of()
-    assert fake.base_url in message and what in message
+    assert fake.base_url in message
     assert "list index" not in message and "Expecting" not in message
     assert len(fake.requests) <= 3
 
