@@ -59,7 +59,7 @@ MAX_TOKENS = 384
 """Maximum length of the published recipe."""
 BUILTIN_FOLDER = Path(__file__).parent / "weights"
 _IN_MEMORY = ("architecture", "config", "training", "dials", "alphas", "known")
-"""What `Checkpoint` takes from the manifest as it is."""
+"""Fields that `Checkpoint` takes from the manifest as they are."""
 
 
 class Manifest(BaseModel):

@@ -30,7 +30,7 @@ def likeliest(probs: Mapping[str, float]) -> Label:
     return max(LABELS, key=lambda label: probs[label])
 
 
-class Routed(NamedTuple):
+class RouterReply(NamedTuple):
     """A router's decision on a question.
 
     Attributes:
@@ -54,22 +54,14 @@ class RouterLike(Protocol):
         ...
 
 
-class AlphaRouter(Protocol):
-    """A router that routes at several α at once."""
-
-    def route_alphas(
-        self, questions: Sequence[str], alphas: Sequence[float]
-    ) -> list[list[dict[str, float]]]:
-        """Return the probabilities of A, B and C for each question, one list for each α."""
-        ...
-
-
-def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[Routed]:
+def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[RouterReply]:
     """Return a router's decision on each question; may block."""
     source, profile = (str(getattr(router, name, "")) for name in ("source", "profile"))
     both = zip(router.route(questions, alpha), doubts(router, questions), strict=True)
     return [
-        Routed({label: float(probs[label]) for label in LABELS}, doubt, source or "custom", profile)
+        RouterReply(
+            {label: float(probs[label]) for label in LABELS}, doubt, source or "custom", profile
+        )
         for probs, doubt in both
     ]
 

@@ -538,10 +538,10 @@ def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
     causes = [one_line(each) for each in (error, error.__cause__) if each]
-    what = _without_key(model, " ".join(dict.fromkeys(causes)).strip())[:300]
+    cause = _without_key(model, " ".join(dict.fromkeys(causes)).strip())[:300]
     unread = json.JSONDecodeError | IndexError | KeyError | TypeError | AttributeError
     if _is_openai(model) and isinstance(error, unread):
-        what = "its reply is not a chat completion, or was cut short"
+        cause = "its reply is not a chat completion, or was cut short"
     status = getattr(error, "status_code", 0)
     ours = model.name.startswith("openai:")
     key, url = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if ours else ("its key", "its address")
@@ -553,8 +553,8 @@ def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
     }.get(status, f"check {url} and that the server is up")
     if logprobs and (status in (400, 422) or not (status or _is_openai(model))):
         advice += f"; if it does not return log-probabilities, {WITHOUT_LOGPROBS}"
-    what = what or type(error).__name__
-    return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
+    cause = cause or type(error).__name__
+    return f"model {model.name} at {model.endpoint} did not answer: {cause}; {advice}"
 
 
 def _without_key(model: ChatModel, text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from hopgate.classifiers.decision import Routed
+from hopgate.classifiers.decision import RouterReply
 from hopgate.nodes.run.state import NO_USAGE, Usage, merge_usage
 
 Count = Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"]
@@ -106,7 +106,7 @@ class Spending:
         self.usage: Usage = {**NO_USAGE, "ms": {}}
         self.account = Account()
         self.began: float | None = None
-        self.routed: dict[tuple[str, float], Routed] = {}
+        self.routed: dict[tuple[str, float], RouterReply] = {}
         self._started = 0.0
         self._before = NO_USAGE
 
