@@ -54,6 +54,16 @@ class RouterLike(Protocol):
         ...
 
 
+class AlphaRouter(Protocol):
+    """A router that routes at several α at once."""
+
+    def route_alphas(
+        self, questions: Sequence[str], alphas: Sequence[float]
+    ) -> list[list[dict[str, float]]]:
+        """Return the probabilities of A, B and C for each question, one list for each α."""
+        ...
+
+
 def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[RouterReply]:
     """Return a router's decision on each question; may block."""
     source, profile = (str(getattr(router, name, "")) for name in ("source", "profile"))

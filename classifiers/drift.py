@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.classifiers.decision import DEFAULT_ALPHA, doubts
+from hopgate.classifiers.decision import DEFAULT_ALPHA, AlphaRouter, doubts
 from hopgate.common.strategies import LABELS
-
-if TYPE_CHECKING:
-    from hopgate.classifiers.router import Router
 
 SCORES = ("single over none", "multi over single")
 """The logarithms of how much likelier one label is than another at α = 0: with the `utility`
@@ -59,7 +56,7 @@ class Summary:
 
 
 def summarise(
-    router: Router, questions: Sequence[str], cuts: Mapping[str, Sequence[float]] | None = None
+    router: AlphaRouter, questions: Sequence[str], cuts: Mapping[str, Sequence[float]] | None = None
 ) -> Summary:
     """Summarise a router's decisions on some questions; repetitions count once.
 
@@ -117,7 +114,7 @@ class Drift:
     unlike: Sequence[str] | None
 
 
-def drift(router: Router, known: Summary, questions: Sequence[str], seed: int = 0) -> Drift:
+def drift(router: AlphaRouter, known: Summary, questions: Sequence[str], seed: int = 0) -> Drift:
     """Compare questions with those that a router was trained on.
 
     They are unlike if the index of a score exceeds both `MAJOR` and chance, or if the router

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,7 @@ from hopgate.classifiers import checkpoint
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST, Checkpoint, read, verify
 from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_questions
 from hopgate.classifiers.router import Router, load_router
-from hopgate.classifiers.training.writing import check_free, write
-from hopgate.common import minilm
+from hopgate.classifiers.training.writing import check_free
 from hopgate.common.onnx import BATCH_TOKENS
 
 if TYPE_CHECKING:
@@ -126,27 +124,6 @@ def test_a_graph_without_a_hash_is_refused(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(RuntimeError, match=r"features\.onnx was altered"):
         Router.load(folder)
-
-
-def test_a_router_without_a_graph_gives_the_same_probabilities(
-    folder: Path, router: Router
-) -> None:
-    """Routers had no graph before they ran on ONNX Runtime; these run through torch."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    del manifest["graph"], manifest["sha256"]["features.onnx"]
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    (folder / "features.onnx").unlink()
-    older = Router.load(folder)
-    for alpha in (0.0, 0.4, 1.0):
-        found, expected = (as_rows(each.route(QUESTIONS, alpha)) for each in (older, router))
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-
-
-def test_the_graph_of_another_network_is_refused(tmp_path: Path, shipped: Checkpoint) -> None:
-    other = replace(shipped, graph=minilm.GRAPH.read_bytes())
-    write(other, tmp_path / "router", "", int8=True, overwrite=False)
-    with pytest.raises(ValueError, match="the graph takes a weight from elsewhere"):
-        Router.load(tmp_path / "router")
 
 
 def test_missing_file_is_named(folder: Path) -> None:

@@ -37,12 +37,6 @@ async def test_a_reply_beyond_max_tokens_is_cut(fake: FakeOpenAI) -> None:
     assert found.completion_tokens == COMPLETION_TOKENS  # what the endpoint counted
 
 
-async def test_the_reply_of_another_provider_s_client_is_cut() -> None:
-    own = chat.wrap(TalkingModel(say=lambda *_: "word " * 1_000_000))
-    found = await chat.complete(own, PROMPT, max_tokens=100)
-    assert len(found.text) <= 100 * chat.MOST_CHARS_PER_TOKEN
-
-
 @pytest.mark.parametrize(
     "position", [{"token": "Yes"}, {"token": "Yes", "logprob": "x"}, "Yes", None]
 )

@@ -231,20 +231,6 @@ def test_the_state_of_a_training_with_other_settings_is_ignored(
     assert report["loss"]["cost-custom"][0] > 0
 
 
-def test_existing_router_is_overwritten_only_on_request(
-    base: Path, cost: Path, reliability: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "router"
-    train(custom(cost), reliability, out, base=str(base), epochs=1)
-    before = (out / "manifest.json").read_bytes()
-    with pytest.raises(ValueError, match="exists"):
-        train(custom(cost), reliability, out, base=str(base), epochs=1, seed=1)
-    assert (out / "manifest.json").read_bytes() == before
-    train(custom(cost), reliability, out, base=str(base), epochs=1, seed=1, overwrite=True)
-    assert Router.load(out).training["seed"] == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"router", cost.name, reliability.name}
-
-
 def test_unusable_input_is_refused_before_anything_is_written(
     base: Path, cost: Path, reliability: Path, tmp_path: Path
 ) -> None:
