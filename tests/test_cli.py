@@ -285,7 +285,7 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask", QUESTION, "--gate-demos", "3"], ["--gate-demos is 3", "multiple of 2"]),
     (["ask", QUESTION, "--today", "soon"], ["--today is 'soon'", "use a date such as"]),
     (["ask", QUESTION, "--timezone", "Mars"], ["--timezone is 'Mars'", "Europe/Berlin"]),
-    (["ask", QUESTION, "--demos", "nowhere"], ["nowhere", "does not exist or is not a file"]),
+    (["ask", QUESTION, "--demos", "nowhere"], ["nowhere", "does not exist"]),
     (["ask", QUESTION, "--demos", ""], ["demos", "''"]),
     (["ask", QUESTION, "--index", "nowhere"], ["nowhere", "hopgate index build"]),
     (["ask", QUESTION, "--router", "nowhere"], ["nowhere"]),

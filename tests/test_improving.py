@@ -410,7 +410,7 @@ def test_a_router_that_has_changed_since_is_not_replaced(
         (["{empty}", "--to", "{out}/new"], "has no verdict.json; give a folder that"),
         (["--to", "{out}/new"], "give DIR, or --back"),
         (["{out}", "--back", "--to", "{out}/new"], "give DIR, or --back"),
-        (["--back", "--to", "{out}/new"], "has no other versions"),
+        (["--back", "--to", "{out}/new"], "has no version before"),
     ],
 )
 def test_an_unusable_promotion_is_one_line(

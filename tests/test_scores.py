@@ -127,7 +127,7 @@ def test_a_price_is_found_by_full_or_bare_model_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ("{", "is not a JSON file"),
+        ("{", "cannot be read: not JSON"),
         ("{}", "has no price for model 'openai:small' (it has none)"),
         ('{"small": {"input": 1}}', "small.output is missing"),
         ('{"small": {"input": -1, "output": 1}}', "small.input is -1"),

@@ -125,7 +125,7 @@ def test_multi_steps_are_a_number_a_file_or_the_published_ones(tmp_path: Path) -
         ("0.5", "'0.5'; give a number of at least 1"),
         ("nan", "'nan'; give a number"),
         ("nowhere.json", "'nowhere.json'; give a number"),
-        ("{", "is not a JSON file"),
+        ("{", "cannot be read: not JSON"),
         ('{"other": 2}', "nq is None"),
     ],
 )

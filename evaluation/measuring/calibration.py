@@ -164,8 +164,7 @@ def calibrate(
     """
     require("hopgate calibrate", *STATISTICS)
     if save is not None:
-        saved_alphas.check_name(save)
-        saved_alphas.check_writable(router)
+        saved_alphas.check_savable(router, save)
     recorded, inputs = read_recorded(*outcomes)
     classifier = load_router(router, profile)
     routed = route_all(classifier, recorded.questions, ALPHAS, advance)

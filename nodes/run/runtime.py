@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
-from hopgate.classifiers.decision import DEFAULT_ALPHA, Routed, RouterLike, routed
+from hopgate.classifiers.decision import DEFAULT_ALPHA, RouterLike, RouterReply, routed
 from hopgate.common.threads import in_thread
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
@@ -173,7 +173,7 @@ class NodeRuntime:
         name = self.resources.model_name(context)
         return await in_thread("alpha", named.default_alpha, context, name)
 
-    async def route(self, question: str) -> Routed:
+    async def route(self, question: str) -> RouterReply:
         """Ask the request's router, once a run: the gate and `route` ask the same."""
         own, alpha, asked = self.resources.router, await self.alpha(), self.spending.routed
         if (found := asked.get((question, alpha))) is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
-from hopgate.classifiers.decision import Routed
+from hopgate.classifiers.decision import RouterReply
 from hopgate.nodes.run.state import NO_USAGE, Usage, merge_usage
 
 Count = Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"]
@@ -97,7 +97,7 @@ class Spending:
         self.usage: Usage = {**NO_USAGE, "ms": {}}
         self.account = Account()
         self.began: float | None = None
-        self.routed: dict[tuple[str, float], Routed] = {}
+        self.routed: dict[tuple[str, float], RouterReply] = {}
         self._started = 0.0
         self._before = NO_USAGE
 
