@@ -144,47 +144,6 @@ def qa(
     benchmark.run("qa", data, found, index_path(context.index), asking, settings)
 
 
-@command(context=("model", "layout", "today"))
-def gate(
-    *, paraphrases: Path, gate: Specs, out: Path, asking: Asking, settings: dict[str, Any]
-) -> None:
-    """Ask gates about paraphrases: how often does the wording change the decision?
-
-    Writes paraphrases.json, paraphrases.md and every decision into the folder --out. If it is
-    interrupted, the same command resumes.
-
-    Args:
-        paraphrases: JSONL, rows: id, questions (two or more forms); or question, paraphrases.
-        gate: GATE[:key=value,…], repeatable. Keys: date=yes|no, demos=N, pool=FILE, threshold=X,
-            layout=inline|turns, invalid=retrieve|direct.
-        out: Folder to write to.
-        asking: How the model is asked.
-        settings: Fields of `Context`.
-    """
-    from hopgate.evaluation.measuring.stability import run_paraphrases
-
-    request_context(settings)
-    with asking.job(settings) as job:
-        found = run_paraphrases(paraphrases, gate, out, job)
-    pages.output(found, _show_paraphrases, out)
-
-
-def _show_paraphrases(found: dict[str, Any], out: Path) -> None:
-    """Print how stable each gate is, with 95% intervals."""
-    from hopgate.evaluation.reports.pages import STABILITY, stability_cells
-
-    data, names = found["data"], tuple(STABILITY.values())
-    pages.table(
-        f"{found['model']}, {data['groups']} questions in {data['questions']} forms",
-        ("gate", *names),
-        {
-            run["name"]: dict(zip(names, stability_cells(run["scores"]), strict=True))
-            for run in found["runs"]
-        },
-    )
-    pages.rows([("out", str(out / "paraphrases.md"))])
-
-
 eval = click.Group(
-    "eval", [retrievalqa, qa, gate], help="Measure gates and strategies with a real model."
+    "eval", [retrievalqa, qa], help="Measure gates and strategies with a real model."
 )

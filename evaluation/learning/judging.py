@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from typing_extensions import TypedDict
 
 from hopgate.common.strategies import STRATEGIES, Strategy
-from hopgate.evaluation.measuring.scores import Answered
+from hopgate.evaluation.learning.silver import Answers
+from hopgate.evaluation.measuring.datasets import Example
 from hopgate.nodes.prompts import templates as prompts
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
@@ -41,7 +41,7 @@ class Judged(TypedDict):
 class JudgeModel:
     """Asks a chat model, once for each question; see `remote.Subject`."""
 
-    fields, item, options = Judged.__required_keys__, Candidates, ()
+    item, options = Candidates, ()
 
     def __init__(self) -> None:
         """Share one client among all questions."""
@@ -66,20 +66,17 @@ class JudgeModel:
             reply = await runtime.complete(prompt, max_tokens=MAX_TOKENS)
         except RuntimeError as error:
             raise RuntimeError(f"question {item['id']}: {error}") from error
-        numbers = read_reply(reply.text, len(texts))
-        right = None if numbers is None else [texts[number - 1] for number in numbers]
-        return Judged(
-            id=item["id"],
-            right=None
-            if right is None
-            else [name for name in STRATEGIES if item["answers"].get(name) in right],
-        )
+        numbers, right = read_reply(reply.text, len(texts)), None
+        if numbers is not None:
+            named = [texts[number - 1] for number in numbers]
+            right = [name for name in STRATEGIES if item["answers"].get(name) in named]
+        return Judged(id=item["id"], right=right)
 
 
-def candidates(key: str, answers: Mapping[Strategy, Answered]) -> Candidates:
+def candidates(example: Example, answers: Answers) -> Candidates:
     """Return the answers to one question that the judge model compares."""
     known = {name: each["prediction"] for name, each in answers.items() if each["known"]}
-    return Candidates(id=key, question=next(iter(answers.values()))["question"], answers=known)
+    return Candidates(id=example.id, question=example.question, answers=known)
 
 
 def read_reply(reply: str, count: int) -> list[int] | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hopgate.common.errors import STATISTICS, require
-from hopgate.common.files import read_json
+from hopgate.common.files import read_json, sha256
 from hopgate.evaluation.measuring import scores
-from hopgate.evaluation.measuring.datasets import data_summary, read_examples, read_retrievalqa
+from hopgate.evaluation.measuring.datasets import read_examples, read_retrievalqa
 from hopgate.evaluation.measuring.harness import SingleRetrievalGraph, WholeGraph
 from hopgate.evaluation.measuring.runner import Job, endpoint, execute, index_identity, make_runs
 from hopgate.evaluation.measuring.specs import Variant
@@ -73,7 +73,7 @@ def run(
     price = scores.read_price(prices, job.model) if prices else None
     examples, bad = read(data, skip_bad_rows)
     used = {example.id: example for example in examples[:limit]}
-    about = data_summary(data, len(used), len(bad))
+    about = {"name": data.name, "sha256": sha256(data), "rows": len(used), "bad_rows": len(bad)}
     names = [each.name for each in variants]
     before = _baseline(benchmark, about, names, out, baseline) if baseline else None
     passages = "given" if index is None else index_identity(index)

@@ -129,7 +129,7 @@ class _CompiledGraph(_GraphPart):
 class WholeGraph(_CompiledGraph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
 
-    fields, item = Answered.__required_keys__, Example
+    item = Example
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -157,7 +157,7 @@ class SingleRetrievalGraph(_CompiledGraph):
         given: Retrieve each example's own passages instead of searching the context's index.
     """
 
-    fields, item = Prediction.__required_keys__, Example
+    item = Example
 
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
@@ -174,7 +174,6 @@ class GateAlone(_GraphPart):
     """The gate as the graph runs it, with nothing after it."""
 
     item = Question
-    fields = frozenset(("id", "question", "retrieve", "verdict", "value", "threshold", *COUNTS))
 
     def __init__(self) -> None:
         """Replace the steps after the gate with stand-ins."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ class Journal(ExitStack):
         path: The file of rows; its folder is created.
         settings: The settings that the rows depend on, as JSON values.
         overwrite: Discard earlier rows.
-        fields: Names that each row must have.
 
     Raises:
         ValueError: The file was written with other settings, or is not a journal.
@@ -42,7 +41,6 @@ class Journal(ExitStack):
         path: Path,
         settings: Mapping[str, Any],
         overwrite: bool = False,
-        fields: Set[str] = frozenset(("id",)),
     ) -> None:
         """Take the lock, compare the settings and read the rows."""
         super().__init__()
@@ -55,7 +53,7 @@ class Journal(ExitStack):
                 path.unlink(missing_ok=True)
                 settings_path(path).unlink(missing_ok=True)
             self._check_settings(json.loads(json.dumps(settings)))
-            self._read(fields)
+            self._read()
             self._file = self.enter_context(path.open("ab", buffering=0))
         except Timeout as error:
             raise RuntimeError(
@@ -89,7 +87,7 @@ class Journal(ExitStack):
                 "use --overwrite to start again, or another --out"
             )
 
-    def _read(self, fields: Set[str]) -> None:
+    def _read(self) -> None:
         """Read the rows, and cut off a last line that has no end."""
         if not self.path.exists():
             return
@@ -100,14 +98,12 @@ class Journal(ExitStack):
         for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
                 row = parse_object(line)
-                if missing := sorted(fields - row.keys()):
-                    raise ValueError(f"it lacks {', '.join(map(repr, missing))}")
-            except ValueError as error:
+                self.done[str(row["id"])] = row
+            except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"{self.path}:{number}: not a row of this journal ({error}); remove the line, "
                     "use --overwrite to start again, or another --out"
                 ) from error
-            self.done[str(row["id"])] = row
 
 
 def settings_path(path: Path) -> Path:

@@ -19,12 +19,10 @@ class Subject(Protocol):
     """The graph, or a part of it; a worker makes its own, from its class and `options`.
 
     Attributes:
-        fields: The names of each row's fields.
         item: The type of its questions.
         options: The arguments that its class was called with.
     """
 
-    fields: frozenset[str]
     item: Any
     options: Any
 

@@ -133,7 +133,6 @@ def execute(
     subject: Subject,
     job: Job,
     saved_in: Path | None,
-    on_rows: Callable[[Mapping[str, Row]], None] = lambda _: None,
 ) -> list[list[Any]]:
     """Ask the questions that the journals lack, one run after the other.
 
@@ -143,7 +142,6 @@ def execute(
         subject: Answers the questions.
         job: The command's options.
         saved_in: Where the journals stay, for the error message; None if they do not.
-        on_rows: Called with all rows of a run, by id, when it starts and after each new row.
 
     Returns:
         For each run, its rows in the order of `items`.
@@ -160,13 +158,12 @@ def execute(
 
     async def ask() -> None:
         for run, journal in zip(runs, journals, strict=True):
-            await _ask_one(run, journal, items, subject, job, on_rows)
+            await _ask_one(run, journal, items, subject, job)
 
     asyncio.run(check())
     with ExitStack() as stack:
         journals = [
-            stack.enter_context(Journal(run.path, run.settings, job.overwrite, subject.fields))
-            for run in runs
+            stack.enter_context(Journal(run.path, run.settings, job.overwrite)) for run in runs
         ]
         try:
             asyncio.run(ask())
@@ -183,12 +180,7 @@ def execute(
 
 
 async def _ask_one(
-    run: Run,
-    journal: Journal,
-    items: Mapping[str, Any],
-    subject: Subject,
-    job: Job,
-    on_rows: Callable[[Mapping[str, Row]], None],
+    run: Run, journal: Journal, items: Mapping[str, Any], subject: Subject, job: Job
 ) -> None:
     waiting = [item for each, item in items.items() if each not in journal.done]
     done = len(items) - len(waiting)
@@ -196,11 +188,9 @@ async def _ask_one(
     def save(row: Row) -> None:
         nonlocal done
         journal.append(row)
-        on_rows(journal.done)
         done += 1
         job.progress(run.name, done, len(items))
 
-    on_rows(journal.done)
     job.progress(run.name, done, len(items))
     if job.workers:
         ask = asker(job.workers, subject, run.context)

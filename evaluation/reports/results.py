@@ -16,7 +16,7 @@ from hopgate.evaluation.reports.pages import render
 
 FORMAT = 1
 DOCUMENT, PAGE = "results.json", "report.md"
-RETRIEVALQA, QA, GATE = "retrievalqa", "qa", "gate"
+RETRIEVALQA, QA = "retrievalqa", "qa"
 """The evaluations, named after the commands that run them."""
 COMPARED = {RETRIEVALQA: ("retrieval_accuracy", "match", "em", "f1"), QA: ("match", "em", "f1")}
 DECISION_F1 = "decision_f1"
@@ -53,12 +53,12 @@ def results_document(
     """Return the content of a results file: plain JSON, without questions or passages.
 
     Args:
-        evaluation: `RETRIEVALQA`, `QA` or `GATE`.
+        evaluation: `RETRIEVALQA` or `QA`.
         data: Name, hash and size of the file of questions.
         model: The full name of the model.
         runs: Each with a unique `name`, its `settings` and its `scores`.
-        about: For `RETRIEVALQA` and `QA`: `passages` (`given`, or the index), `endpoint` (host and
-            port of the model's server; None: the embedded one) and `command` (the command line).
+        about: `passages` (`given`, or the index), `endpoint` (host and port of the model's server;
+            None: the embedded one) and `command` (the command line).
     """
     return {
         "format": FORMAT,
