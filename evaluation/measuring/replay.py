@@ -58,12 +58,15 @@ class Recorded:
         datasets: The dataset of each; empty if unknown.
         correct: [questions, 3], whether none, single and multi were correct.
         steps: [questions, 3], the steps they take: 0, 1, and those of multi-step.
+        answered: [questions, 3], whether each gave an answer other than "I don't know"; None if
+            that is not known for all.
     """
 
     questions: tuple[str, ...]
     datasets: NDArray[np.str_]
     correct: NDArray[np.bool_]
     steps: NDArray[np.float64]
+    answered: NDArray[np.bool_] | None = None
 
     def correct_for(self, choices: Choices) -> NDArray[np.bool_]:
         """Return whether the chosen strategies were correct; `choices` is [..., questions]."""
