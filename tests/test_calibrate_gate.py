@@ -189,32 +189,3 @@ def test_labels_of_one_kind_are_refused_before_anything_is_asked(
     write_rows(labels, [{"question": "Why?"}])
     one_line(run(*common, "--labels", labels), 2, "l.jsonl:1")
     assert fake.requests == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--gate", "confidence", "--budget-steps", "2"], ["--budget-steps", "with --gate"]),
-        (["--gate", "draft", "--router", "x"], ["--router", "with --gate"]),
-        (["--gate", "ta-are"], ["'ta-are'"]),
-        (["--budget-steps", "2", "--model", "auto"], ["--model", "without --gate"]),
-        (["--budget-steps", "2", "--out", "x"], ["--out", "without --gate"]),
-        (["--gate", "confidence", "--min-recall", "2"], ["'--min-recall': 2.0 is not in"]),
-        (["--gate", "confidence", "--demos", "nowhere"], ["nowhere", "cannot be read"]),
-        (["--gate", "confidence", "--out", "labels.jsonl"], ["labels.jsonl is not a folder"]),
-    ],
-    ids=lambda each: " ".join(each)[:40],
-)
-def test_wrong_usage_of_calibrate_is_one_line(
-    run: Callable[..., Ran],
-    fake: FakeOpenAI,
-    labels: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    parts: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    one_line(run("calibrate", "--labels", labels, *arguments), 2, *parts)
-    assert fake.requests == []
-    assert [path.name for path in tmp_path.iterdir()] == ["labels.jsonl"]

@@ -140,14 +140,6 @@ def test_a_question_once_held_out_stays_so_in_other_files_and_other_wording_of_c
     assert keys[0] | keys[1] | keys[2] == {each.key for each in first}
 
 
-def test_other_labels_are_trained_on_only_where_their_question_is_not_held_out(
-    tmp_path: Path,
-) -> None:
-    more = read_outcomes(rows(tmp_path / "more", [f"Who wrote {n}?" for n in range(100)]))
-    train, kept = split([], more, [])
-    assert kept == [] and 0 < len(train) < len(more)
-
-
 def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
     answers = {"zero": "I don't know", "one": "Ada", "multiple": "I do not know, but Ada"}
     steps = {"zero": 0, "one": 1, "multiple": 2}
@@ -384,14 +376,6 @@ def test_a_candidate_that_has_changed_since_is_refused(
     one_line(ran, 2, "out/router is not the router that", "run `hopgate improve` again")
     (out / "router" / "manifest.json").unlink()
     one_line(run("promote", out, "--to", tmp_path / "router"), 2, "is not the router that")
-    assert not (tmp_path / "router").exists()
-
-
-def test_a_candidate_with_an_altered_file_is_refused(
-    run: Callable[..., Ran], out: Path, tmp_path: Path
-) -> None:
-    (out / "router" / "shared.safetensors").write_bytes(b"other")
-    one_line(run("promote", out, "--to", tmp_path / "router"), 1, "was altered")
     assert not (tmp_path / "router").exists()
 
 

@@ -10,7 +10,6 @@ import click
 from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.terminal import pages
 
-RETRIEVALQA_GATES = ("ta-are", "always", "never")
 GATE_FIELDS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
 COLUMNS = {
     "retrievalqa": ("gate", "retrieval=retrieval_accuracy", "match", "em", "f1"),
@@ -64,10 +63,7 @@ class Benchmark:
         for each in new:
             pages.note(f"hopgate: {each}: not in the baseline, so not compared")
         for drop in drops:
-            pages.note(
-                f"hopgate: {drop.run}: {drop.metric} fell from {drop.before:.4f} to "
-                f"{drop.after:.4f}"
-            )
+            pages.note(f"hopgate: {drop}")
         if drops:
             raise SystemExit(1)
 
@@ -115,7 +111,7 @@ def qa(
     *,
     data: Path,
     strategies: str = "none,single,multi,adaptive",
-    alphas: Annotated[str | None, {"metavar": "A,…"}] = None,
+    alphas: Annotated[str, {"metavar": "A,…"}] = "0,0.7,1",
     benchmark: Benchmark,
     asking: Asking,
     settings: dict[str, Any],
@@ -129,7 +125,7 @@ def qa(
         data: JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.
         strategies: Which to run; adaptive: gate and router decide, and each α also runs with
             --escalate.
-        alphas: adaptive: one run for each.  [default: 0,0.7,1]
+        alphas: adaptive: one run for each.
         benchmark: Questions, results and baseline.
         asking: How the model is asked.
         settings: Fields of `Context`.

@@ -209,7 +209,8 @@ def make_row(turn: Snapshot, said: Mapping[str, Feedback]) -> Row:
     """Return the row of a question; see `harvest`.
 
     Raises:
-        ValueError: The question is empty or too long, or the message was not a question.
+        ValueError: The question or its right answer is empty or too long, or the message was not a
+            question.
     """
     if kind_of(turn.values.get("decision")) != "question":
         raise ValueError("the message asks for no facts")
@@ -217,7 +218,7 @@ def make_row(turn: Snapshot, said: Mapping[str, Feedback]) -> Row:
     if not normalise(question):
         raise ValueError("the question has no words")
     given = said.get(_answer_id(turn.values))
-    answer = _right_answer(given)
+    answer = check_answer(given["answer"]) if given and given["answer"] else None
     return {
         "id": question_id(question),
         "question": question,
@@ -232,13 +233,6 @@ def _answer_id(values: Mapping[str, Any]) -> str:
     messages = convert_to_messages(values["messages"])
     later = dropwhile(lambda each: each.id != values["message_id"], messages)
     return str(next((each.id for each in later if each.type == "ai"), ""))
-
-
-def _right_answer(given: Feedback | None) -> str | None:
-    try:
-        return check_answer(given["answer"]) if given and given["answer"] else None
-    except ValueError:  # written by hand
-        return None
 
 
 def _signals(values: Mapping[str, Any], given: Feedback | None, answer: str | None) -> list[str]:

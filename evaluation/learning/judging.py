@@ -39,7 +39,7 @@ class Judged(TypedDict):
 
 
 class JudgeModel:
-    """Asks a chat model, once for each question; see `remote.Subject`."""
+    """Asks a chat model, once for each question; see `runner.Subject`."""
 
     item, options = Candidates, ()
 

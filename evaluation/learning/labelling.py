@@ -21,8 +21,14 @@ from hopgate.evaluation.learning.silver import MIN_CONFIDENCE, Answers
 from hopgate.evaluation.measuring.datasets import Example, read_examples
 from hopgate.evaluation.measuring.harness import WholeGraph
 from hopgate.evaluation.measuring.journal import settings_path
-from hopgate.evaluation.measuring.remote import Row
-from hopgate.evaluation.measuring.runner import Job, Run, execute, index_identity, make_run
+from hopgate.evaluation.measuring.runner import (
+    Job,
+    Row,
+    Run,
+    execute,
+    index_identity,
+    make_run,
+)
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files

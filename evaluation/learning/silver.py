@@ -54,7 +54,10 @@ def judge(question: str, answers: Answers, called_right: Collection[Strategy] | 
         return Judgement((), 1.0)
     agreeing = {name: _agreeing(question, answers, name, given) for name in given}
     support = {
-        name: len(agreeing[name]) - 1 + _cites(answers[name]) + (name in (called_right or ()))
+        name: len(agreeing[name])
+        - 1
+        + (answers[name]["cited"] > 0 and answers[name]["doubt"] is None)
+        + (name in (called_right or ()))
         for name in given
     }
     best = max(given, key=support.__getitem__)
@@ -93,10 +96,6 @@ def _agreeing(
         for other in given
         if other == name or agree(question, own, answers[other]["prediction"])
     ]
-
-
-def _cites(answer: Answered) -> bool:
-    return answer["cited"] > 0 and answer["doubt"] is None
 
 
 def _says_something(question: str, answer: Answered) -> bool:

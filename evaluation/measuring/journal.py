@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, json_line, parse_object, shown, write_atomic
-from hopgate.evaluation.reports.output import append_lines
+from hopgate.common.files import json_bytes, json_line, parse_object, read_json, shown, write_atomic
 
 
 class Journal(ExitStack):
@@ -36,12 +37,7 @@ class Journal(ExitStack):
         OSError: It cannot be written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        settings: Mapping[str, Any],
-        overwrite: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         """Take the lock, compare the settings and read the rows."""
         super().__init__()
         self.path = path
@@ -67,9 +63,18 @@ class Journal(ExitStack):
         """Save a row; it is on the disk when this returns.
 
         Raises:
-            RuntimeError: It cannot be written.
+            RuntimeError: It cannot be written; no part of it is left in the file.
         """
-        append_lines(self._file, json_line(row))
+        end = os.fstat(self._file.fileno()).st_size
+        line = json_line(row)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):  # else the next row would follow a fragment of this one
+                self._file.truncate(end)
+            raise RuntimeError(f"{self.path} cannot be written to: {error.strerror}") from error
         self.done[str(row["id"])] = dict(row)
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
@@ -118,22 +123,15 @@ def stored_settings(path: Path) -> dict[str, Any] | None:
         ValueError: They are damaged.
     """
     file = settings_path(path)
-    try:
-        return parse_object(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ValueError(
-            f"{file} does not hold settings ({error}); use --overwrite, or another --out"
-        ) from error
+    return read_json(file, "the settings") if file.exists() else None
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    pairs = {
-        name: (before.get(name, "unset"), now.get(name, "unset")) for name in {**before, **now}
-    }
+    def of(settings: Mapping[str, Any], name: str) -> str:
+        return shown(settings.get(name, "unset"))
+
     return ", ".join(
-        f"{name}: {shown(was)} in the file, {shown(given)} now"
-        for name, (was, given) in pairs.items()
-        if was != given
+        f"{name}: {of(before, name)} in the file, {of(now, name)} now"
+        for name in {**before, **now}
+        if before.get(name, "unset") != now.get(name, "unset")
     )

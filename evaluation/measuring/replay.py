@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_
 from hopgate.common.errors import explain
 from hopgate.common.files import read_json
 from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.router import Router
 
 MULTI_STEPS = {
     "squad": 4.52,
@@ -38,15 +41,6 @@ BATCH = 512
 Choices: TypeAlias = NDArray[np.int8]
 """Indices into `LABELS`, and so into `STRATEGIES`."""
 Probabilities: TypeAlias = NDArray[np.float64]
-
-
-class Routes(Protocol):
-    """The part of a router that a replay uses."""
-
-    def route_alphas(
-        self, questions: Sequence[str], alphas: Sequence[float]
-    ) -> list[list[dict[str, float]]]:
-        """Return the probabilities of A, B and C for each question, one list for each α."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,7 @@ def multi_steps(given: str | None, datasets: Iterable[str]) -> dict[str, float]:
 
 
 def route_all(
-    router: Routes,
+    router: Router,
     questions: Sequence[str],
     alphas: Sequence[float],
     advance: Callable[[int, int], None] = lambda done, total: None,
@@ -219,17 +213,15 @@ def route_all(
     """Route every question at every α; the most probable label wins, ties go to the cheaper.
 
     Args:
-        router: Gives the probabilities. Its weights are blended once for each α, if it has
-            `one_pass` and that is False.
+        router: Gives the probabilities.
         questions: At least one.
         alphas: At least one, each from 0 to 1.
         advance: Called with how many questions are done, and the total.
     """
-    count = len(questions)
-    if one_pass := getattr(router, "one_pass", True):
-        batches = [questions[start : start + BATCH] for start in range(0, count, BATCH)]
-        parts = [(batch, alphas) for batch in batches]
-    else:
+    count, one_pass = len(questions), router.one_pass
+    if one_pass:
+        parts = [(questions[at : at + BATCH], alphas) for at in range(0, count, BATCH)]
+    else:  # its weights are blended anew for each α
         parts = [(questions, [alpha]) for alpha in alphas]
     found = []
     for done, (some, at) in enumerate(parts, 1):
