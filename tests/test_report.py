@@ -61,7 +61,7 @@ def document(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "benchmark": results.RETRIEVALQA, "data": data, "model": "local:smollm2",
         "passages": "given", "endpoint": None, "command": "hopgate eval retrievalqa --data x",
-        "runs": runs or [run("ta-are")],
+        "runs": [*runs] or [run("ta-are")],
     }  # fmt: skip
     return results_document(**known | fields)
 
