@@ -28,7 +28,7 @@ WRONG: list[tuple[str, str, list[str]]] = [
     ("label", "--out .", [". is a folder"]),
     ("label", "--out ships.jsonl/labels.jsonl", ["ships.jsonl is not a folder"]),
     ("label", "--out ships.jsonl --overwrite", ["is the file of questions"]),
-    ("label", "--judge-model auto", ["--judge-model applies to --judge silver"]),
+    ("label", "--min-confidence 0.3", ["--min-confidence applies to --judge silver"]),
     ("retrievalqa", "--gate maybe", ["'maybe'", "ta-are"]),
     ("retrievalqa", "--gate off", ["'off'"]),
     ("retrievalqa", "--gate ta-are:", ["'ta-are:'", "date, demos, pool"]),

@@ -6,29 +6,20 @@ each strategy answered and used.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from hopgate.common.files import json_bytes, json_line, sha256
+from hopgate.common.files import json_line, sha256
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
 from hopgate.evaluation.learning import silver
-from hopgate.evaluation.learning.judging import JudgeModel, candidates
 from hopgate.evaluation.learning.silver import MIN_CONFIDENCE, Answers
 from hopgate.evaluation.measuring.datasets import Example, read_examples
 from hopgate.evaluation.measuring.harness import WholeGraph
 from hopgate.evaluation.measuring.journal import settings_path
-from hopgate.evaluation.measuring.runner import (
-    Job,
-    Row,
-    Run,
-    execute,
-    index_identity,
-    make_run,
-)
+from hopgate.evaluation.measuring.runner import Job, Row, execute, index_identity, make_run
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files
@@ -47,12 +38,10 @@ class Judging(NamedTuple):
             (`silver.py`), or contain an accepted one if the question has any.
             "I don't know" is never correct.
         min_confidence: With `silver`, rows of less confidence are left out.
-        model: With `silver`, a judge model that is asked too; None for none.
     """
 
     judge: Judge
     min_confidence: float = MIN_CONFIDENCE
-    model: str | None = None
 
 
 def label(
@@ -67,9 +56,8 @@ def label(
 ) -> dict[str, Any]:
     """Answer each question with every strategy and write a label row for it.
 
-    Each answer is saved beside `out` at once, in `NAME.answers.jsonl`, and the judge model's
-    replies in `NAME.judged.jsonl`, so that nothing is asked twice; with another judge the same
-    answers are judged again. The rows are written at the end.
+    Each answer is saved beside `out` at once, in `NAME.answers.jsonl`, so that nothing is asked
+    twice; with another judge the same answers are judged again. The rows are written at the end.
 
     Args:
         questions: See `datasets.read_examples`; `silver` needs no answers.
@@ -95,13 +83,12 @@ def label(
     examples = examples[:limit]
     data = {"data": sha256(questions), "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
-    run = make_run(Variant("answers", {}), _beside(out, "answers"), job, data)
+    run = make_run(Variant("answers", {}), _answers_of(out), job, data)
     items = {_answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
     (given,) = execute([run], items, _EachStrategy(), job, run.path)
     left = iter(given)
     answers = {each.id: {name: next(left) for name in STRATEGIES} for each in examples}
-    judged = _ask_judge(judging.model, run, answers, examples, out, job) if judging.model else {}
-    every = [label_row(each, answers[each.id], judging, judged.get(each.id)) for each in examples]
+    every = [label_row(each, answers[each.id], judging) for each in examples]
     rows = [row for row in every if row.get("confidence", 1.0) >= judging.min_confidence]
     write_files(out.parent, {out.name: b"".join(map(json_line, rows))})
     if silvery:
@@ -114,28 +101,6 @@ def label(
         "unclear": len(every) - len(rows),
         **summary(rows),
     }
-
-
-def _ask_judge(
-    model: str,
-    asked: Run,
-    answers: Mapping[str, Answers],
-    examples: Sequence[Example],
-    out: Path,
-    job: Job,
-) -> dict[str, Sequence[Strategy] | None]:
-    """Ask the judge model about each question without accepted answers.
-
-    Returns:
-        By question, the strategies whose answer the judge calls right; None if it did not say.
-    """
-    found = [candidates(each, answers[each.id]) for each in examples if not each.golds]
-    items = {each["id"]: each for each in found if each["answers"]}
-    job = replace(job, settings={"model": model})
-    data = {"answers": hashlib.sha256(json_bytes(asked.settings)).hexdigest()}
-    run = make_run(Variant("judge", {}), _beside(out, "judged"), job, data)
-    (judged,) = execute([run], items, JudgeModel(), job, run.path)
-    return {each["id"]: each["right"] for each in judged}
 
 
 def _check_silver(
@@ -155,19 +120,13 @@ def _check_silver(
         )
 
 
-def label_row(
-    example: Example,
-    answers: Answers,
-    judging: Judging,
-    called_right: Sequence[Strategy] | None = None,
-) -> dict[str, Any]:
+def label_row(example: Example, answers: Answers, judging: Judging) -> dict[str, Any]:
     """Return a question's label row.
 
     Args:
         example: The question.
         answers: The answer of each strategy.
         judging: Which answers are correct.
-        called_right: The strategies whose answer the judge model calls right; None without one.
 
     Returns:
         `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
@@ -182,7 +141,7 @@ def label_row(
 
     known = [name for name in STRATEGIES if answers[name]["known"]]
     if judging.judge == "silver" and not example.golds:
-        correct, sure = silver.judge(example.question, answers, called_right)
+        correct, sure = silver.judge(example.question, answers)
         confidence = {"confidence": round(sure, 3)}
     else:
         rule = "match" if judging.judge == "silver" else judging.judge
@@ -256,8 +215,8 @@ class _EachStrategy:
         return {**row, "id": _answer_id(example, strategy)}
 
 
-def _beside(out: Path, what: str) -> Path:
-    return out.with_name(f"{out.stem}.{what}.jsonl")
+def _answers_of(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.answers.jsonl")
 
 
 def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
@@ -270,8 +229,8 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     check_folder(out.parent)
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
-    answers = _beside(out, "answers")
-    for file in (out, answers, _beside(out, "judged")):
+    answers = _answers_of(out)
+    for file in (out, answers):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")
     if out.exists() and not overwrite and not settings_path(answers).exists():
