@@ -200,15 +200,6 @@ async def test_a_failing_retriever_is_an_error(
         )
 
 
-def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
-    prices = tmp_path / "prices.json"
-    prices.write_text('{"fake": {"input": 1000000, "output": 0}}')
-    fake.answers(reads_the_passage)
-    ran = evaluate("--gate", "never", "--prices", prices, "--json")
-    (each,) = json.loads(ran.out)["runs"]
-    assert each["scores"]["cost"]["total"] == 6 * PROMPT_TOKENS
-
-
 # Resuming (see test_resuming for kills)
 
 

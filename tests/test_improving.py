@@ -392,7 +392,10 @@ def test_a_router_that_has_changed_since_is_not_replaced(
     ("arguments", "message"),
     [
         (["{out}", "--to", "builtin"], "builtin ships with hopgate and is not replaced"),
-        (["{empty}", "--to", "{out}/new"], "has no verdict.json; give a folder that"),
+        (
+            ["{empty}", "--to", "{out}/new"],
+            "verdict {empty}/verdict.json cannot be read",
+        ),
         (["--to", "{out}/new"], "give DIR, or --back"),
         (["{out}", "--back", "--to", "{out}/new"], "give DIR, or --back"),
         (["--back", "--to", "{out}/new"], "has no other versions"),
@@ -403,7 +406,7 @@ def test_an_unusable_promotion_is_one_line(
 ) -> None:
     (empty := tmp_path / "empty").mkdir()
     given = [each.format(out=out, empty=empty) for each in arguments]
-    one_line(run("promote", *given), 2, message)
+    one_line(run("promote", *given), 2, message.format(empty=empty))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 0}'])

@@ -86,7 +86,8 @@ def harvest(
 
     Raises:
         ValueError: The source, a pattern or `out` cannot be used.
-        RuntimeError: The source does not answer, there is no question, or `out` cannot be written.
+        RuntimeError: The source does not answer, or there is no question.
+        OSError: `out` cannot be written.
     """
     if out.is_dir() or (out.exists() and not overwrite):
         raise ValueError(f"--out {out} exists; name another file, or use --overwrite")
@@ -103,13 +104,10 @@ def harvest(
             f"no questions found, nothing is written: {found.threads} threads read, "
             f"{found.questions} questions, left out: {left_out or 'none'}"
         )
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(out) as file:
-            os.chmod(file.name, 0o600)
-            file.writelines(map(json_line, rows))
-    except OSError as error:
-        raise RuntimeError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(out) as file:
+        os.chmod(file.name, 0o600)
+        file.writelines(map(json_line, rows))
     return {
         "out": str(out),
         "threads": found.threads,

@@ -188,10 +188,6 @@ def _trained(
     rule: Rule, profile: str, before: str, train: Sequence[ReplayRow], out: Path
 ) -> tuple[Router, Router]:
     """Train the candidate; return the router in use and the candidate."""
-    if not train:
-        raise ValueError(
-            f"no question of {out / LABELLED} is left to train on: all are held out; label more"
-        )
     write_files(out, {TRAIN: b"".join(json_line(row.as_label()) for row in train)})
     add_profiles(rule.router, {profile: [out / TRAIN]}, out / CANDIDATE, overwrite=True)
     return load_router(rule.router, before), load_router(out / CANDIDATE, profile)

@@ -49,8 +49,8 @@ class Journal(ExitStack):
                 path.unlink(missing_ok=True)
                 settings_path(path).unlink(missing_ok=True)
             self._check_settings(json.loads(json.dumps(settings)))
+            self._file = self.enter_context(path.open("a+b", buffering=0))
             self._read()
-            self._file = self.enter_context(path.open("ab", buffering=0))
         except Timeout as error:
             raise RuntimeError(
                 f"{path} is in use by another process; wait for it, or use another --out"
@@ -78,28 +78,23 @@ class Journal(ExitStack):
         self.done[str(row["id"])] = dict(row)
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
+        rows = self.path.exists() and self.path.stat().st_size > 0
         before = stored_settings(self.path)
-        if before is None:
-            if self.path.exists() and self.path.stat().st_size:
-                raise ValueError(
-                    f"{self.path} has rows, but {settings_path(self.path).name} is missing; use "
-                    "--overwrite to start again, or another --out"
-                )
+        if before is None and not rows:
             write_atomic(settings_path(self.path), json_bytes(settings))
         elif before != settings:
             raise ValueError(
-                f"{self.path} was written with other settings ({_difference(before, settings)}); "
-                "use --overwrite to start again, or another --out"
+                f"{self.path} was written with other settings "
+                f"({_difference(before or {}, settings)}); use --overwrite to start again, or "
+                "another --out"
             )
 
     def _read(self) -> None:
         """Read the rows, and cut off a last line that has no end."""
-        if not self.path.exists():
-            return
-        with self.path.open("r+b") as file:
-            content = file.read()
-            whole = content[: content.rfind(b"\n") + 1]
-            file.truncate(len(whole))
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._file.truncate(len(whole))
         for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
                 row = parse_object(line)

@@ -76,19 +76,19 @@ class Recorded:
 
     def score(self, choices: Choices) -> dict[str, Any]:
         """Return `accuracy`, mean `steps`, `shares` of A, B and C, and these by `datasets`."""
-        named = [str(name) for name in np.unique(self.datasets) if name]
-        return {
-            **self._score(choices, np.ones(len(choices), bool)),
-            "datasets": {name: self._score(choices, self.datasets == name) for name in named},
-        }
+        right, steps = self.correct_for(choices), self.steps_for(choices)
 
-    def _score(self, choices: Choices, among: NDArray[np.bool_]) -> dict[str, Any]:
-        shares = np.bincount(choices[among], minlength=len(LABELS)) / among.sum()
-        return {
-            "accuracy": float(self.correct_for(choices)[among].mean()),
-            "steps": float(self.steps_for(choices)[among].mean()),
-            "shares": dict(zip(LABELS, shares.tolist(), strict=True)),
-        }
+        def among(rows: NDArray[np.bool_]) -> dict[str, Any]:
+            shares = np.bincount(choices[rows], minlength=len(LABELS)) / rows.sum()
+            return {
+                "accuracy": float(right[rows].mean()),
+                "steps": float(steps[rows].mean()),
+                "shares": dict(zip(LABELS, shares.tolist(), strict=True)),
+            }
+
+        named = [str(name) for name in np.unique(self.datasets) if name]
+        datasets = {name: among(self.datasets == name) for name in named}
+        return {**among(np.ones(len(choices), bool)), "datasets": datasets}
 
 
 class Routed(NamedTuple):

@@ -58,10 +58,8 @@ def draw_gates(results: Mapping[str, Any], others: Sequence[Series] = ()) -> Fig
 
 def draw_flow(results: Mapping[str, Any]) -> Figure:
     """Draw where each gate's questions went, as in RetrievalQA's figure 1."""
-    names, flows = [], []
-    for run in results["runs"]:
-        names.append(run_label(run["name"]))
-        flows.append(run["scores"]["flow"])
+    names = [run_label(run["name"]) for run in results["runs"]]
+    flows = [run["scores"]["flow"] for run in results["runs"]]
     figure = drawing.new_figure(11, 2 + 0.55 * len(names))
     axes = figure.subplots()
     total = max(sum(flow[way][outcome] for way, outcome in FLOW) for flow in flows)
