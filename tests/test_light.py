@@ -146,7 +146,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     save_contriever(folder / "encoder")
     hops = [{"id": each, "question": f"Question {each}?", "label": each} for each in ("B", "C")]
     gated = [{"question": f"{answer}?", "answer": answer} for answer in ("Yes", "No")]
-    groups = [{"id": "1", "questions": ["Who?", "Which one?"]}]
     return {
         **{name: folder / name for name in ("blending", "older", "encoder", "out")},
         "text": folder / "notes.txt",
@@ -156,7 +155,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "ships": write_rows(folder / "ships.jsonl", [ship(at) for at in range(3)]),
         "rqa": write_rows(folder / "qa.jsonl", [ship_with_passage(at) for at in range(3)]),
         "gated": write_rows(folder / "gated.jsonl", gated),
-        "groups": write_rows(folder / "groups.jsonl", groups),
     }
 
 
@@ -176,7 +174,6 @@ NEEDS = [
     (f"calibrate --gate confidence --labels {{gated}} {ASKING}", STATISTICS, "needs scipy"),
     (f"eval retrievalqa --data {{rqa}} {ASKING}", STATISTICS, "eval retrievalqa needs scipy"),
     (f"eval qa --data {{ships}} {ASKING}", STATISTICS, "hopgate eval qa needs scipy"),
-    (f"eval gate --paraphrases {{groups}} --gate ta-are {ASKING}", STATISTICS, "needs scipy"),
 ]
 
 

@@ -325,27 +325,25 @@ class Judged:
             the best-supported one (silver), which needs no accepted answers. Default: silver for
             improve, else em.
         min_confidence: silver: leave out rows of less confidence. Default: 0.3.
-        judge_model: silver: a model that is asked which answers are right.
     """
 
     judge: Literal["em", "match", "silver"] | None = None
     min_confidence: Annotated[float | None, click.FloatRange(0, 1)] = None
-    judge_model: str | None = None
 
     def judging(self, default: Literal["em", "silver"]) -> "Judging":
         """Return how answers are judged.
 
         Raises:
-            UsageError: An option that only applies to `silver` was given without it.
+            UsageError: `--min-confidence`, which only applies to `silver`, was given without it.
         """
         from hopgate.evaluation.learning.labelling import Judging
         from hopgate.evaluation.learning.silver import MIN_CONFIDENCE
 
         judge = self.judge or default
         if judge != "silver":
-            refuse(("min_confidence", "judge_model"), "applies to --judge silver; leave it out.")
+            refuse(("min_confidence",), "applies to --judge silver; leave it out.")
         least = MIN_CONFIDENCE if self.min_confidence is None else self.min_confidence
-        return Judging(judge, least, self.judge_model)
+        return Judging(judge, least)
 
 
 @dataclass(frozen=True)
