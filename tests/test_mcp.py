@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from commands import Ran, one_line, run_process
+from commands import Ran, one_line
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
 from langgraph_dev import Server
@@ -35,16 +35,16 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @asynccontextmanager
-async def over_stdio(*options: str, mode: Any = "auto", log: Any = sys.stderr) -> Any:
+async def over_stdio(*options: str) -> AsyncIterator[Client]:
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "hopgate", "mcp", *options], env=dict(os.environ)
     )
-    async with Client(stdio_client(command, errlog=log), mode=mode) as client:
+    async with Client(stdio_client(command)) as client:
         yield client
 
 
 @asynccontextmanager
-async def over_http(server: Server, mode: Any = "auto") -> AsyncIterator[Client]:
+async def over_http(server: Server, mode: Any) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(timeout=60) as http:
         transport = streamable_http_client(f"{server.url}/hopgate/mcp", http_client=http)
         async with Client(transport, mode=mode) as client:
@@ -73,10 +73,9 @@ async def error_of(client: Client, tool: str, **arguments: Any) -> str:
 # Over stdin and stdout
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI, mode: str) -> None:
+async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", answer=ANSWER))
-    async with over_stdio("--alpha", "0.2", mode=mode) as client:
+    async with over_stdio("--alpha", "0.2") as client:
         listed = (await client.list_tools()).tools
         assert [tool.name for tool in listed] == ["ask", "search", "route"]
         assert all(tool.annotations.read_only_hint for tool in listed)
@@ -101,7 +100,7 @@ async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI, mo
 
 async def test_what_goes_wrong_is_an_error_that_a_model_can_act_on(fake: FakeOpenAI) -> None:
     fake.says(Reply(status=401, error="no such key"))
-    async with over_stdio() as client:
+    async with Client(build_server(build_graph)) as client:
         assert "check OPENAI_API_KEY" in await error_of(client, "ask", question=QUESTION)
         assert await error_of(client, "ask") == "ask: question is missing"
         assert "question is" in await error_of(client, "ask", question=" ")
@@ -128,9 +127,11 @@ async def test_a_project_s_own_graph_is_used_and_what_it_prints_does_not_reach_t
     assert (answer["answer"], answer["sources"], route["alpha"]) == ("Tokyo", [], 0.9)
 
 
-def test_settings_that_cannot_be_used_are_refused_before_a_client_waits() -> None:
-    one_line(run_process("mcp", "--index", "nowhere"), 2, "nowhere")
-    one_line(run_process("mcp", "--alpha", "3"), 2)
+def test_settings_that_cannot_be_used_are_refused_before_a_client_waits(
+    run: Callable[..., Ran],
+) -> None:
+    one_line(run("mcp", "--index", "nowhere"), 2, "nowhere")
+    one_line(run("mcp", "--alpha", "3"), 2)
 
 
 def test_without_its_package_the_command_names_the_extra(
