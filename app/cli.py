@@ -66,7 +66,6 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="hopgate")
@@ -97,6 +96,8 @@ def run(arguments: list[str], debug: bool = False) -> int:
     """Run a command and return its exit code; an error becomes a line on stderr."""
     try:
         return cli.main(arguments, prog_name="hopgate", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        return _fail(f"{error.ctx.command_path}: name a command: {_commands(error.ctx)}", 2)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "hopgate"
         message = error.format_message().rstrip(".")
@@ -108,6 +109,12 @@ def run(arguments: list[str], debug: bool = False) -> int:
             traceback.print_exc()
             return 1
         return _fail(*explain_error(error))
+
+
+def _commands(context: click.Context) -> str:
+    group = context.command
+    names = group.list_commands(context) if isinstance(group, click.Group) else []
+    return f"{', '.join(names)}. See `{context.command_path} --help`."
 
 
 def _fail(message: str, code: int) -> int:

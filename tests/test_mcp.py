@@ -29,7 +29,6 @@ from hopgate.server.tools import Tools, build_server
 
 QUESTION = "In what year was Skerrane Light first lit?"
 ANSWER = "It was first lit in 1858 [1]."
-MODES = ("auto", "legacy")  # the newest protocol, and the one before it
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
@@ -70,18 +69,22 @@ async def error_of(client: Client, tool: str, **arguments: Any) -> str:
     return message
 
 
-# Over stdin and stdout
+# Over stdin and stdout, and over HTTP
 
 
-async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI) -> None:
+@pytest.mark.parametrize("over", ["stdio", "auto", "legacy"])
+async def test_a_client_asks_searches_and_routes(
+    dev_server: Server, fake: FakeOpenAI, over: str
+) -> None:
+    """Over stdin and stdout, and over HTTP by the newest protocol and by the one before it."""
     fake.answers(by_task(gate="[Yes]", answer=ANSWER))
-    async with over_stdio("--alpha", "0.2") as client:
+    async with over_stdio() if over == "stdio" else over_http(dev_server, over) as client:
         listed = (await client.list_tools()).tools
         assert [tool.name for tool in listed] == ["ask", "search", "route"]
         assert all(tool.annotations.read_only_hint for tool in listed)
         assert all(tool.description and tool.output_schema for tool in listed)
 
-        answer = await result_of(client, "ask", question=QUESTION)
+        answer = await result_of(client, "ask", question=QUESTION, alpha=0.2)
         found = await result_of(client, "search", query=QUESTION, k=2)
         route = await result_of(client, "route", question=QUESTION, alpha=1)
     assert (answer["answer"], answer["answered"], answer["strategy"]) == (ANSWER, True, "single")
@@ -96,6 +99,7 @@ async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI) ->
     assert (route["alpha"], sorted(route["probs"])) == (1, ["A", "B", "C"])
     likeliest = max(route["probs"], key=route["probs"].__getitem__)
     assert route["label"] == likeliest  # α = 1 forces nothing
+    assert "locking call" not in dev_server.log.read_text()
 
 
 async def test_what_goes_wrong_is_an_error_that_a_model_can_act_on(fake: FakeOpenAI) -> None:
@@ -175,27 +179,6 @@ async def test_an_unexpected_error_shows_nothing_of_itself(
         message = await error_of(client, "ask", question=QUESTION)
     assert message == "Error executing tool ask"
     assert "/secret/path" in caplog.text
-
-
-# Over HTTP
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_asks_searches_and_routes_over_http(
-    dev_server: Server, fake: FakeOpenAI, mode: str
-) -> None:
-    fake.answers(by_task(gate="[Yes]", answer=ANSWER))
-    async with over_http(dev_server, mode=mode) as client:
-        answer = await result_of(client, "ask", question=QUESTION, alpha=0.2)
-        found = await result_of(client, "search", query=QUESTION, k=1)
-        route = await result_of(client, "route", question=QUESTION)
-    assert answer["answer"] == ANSWER
-    assert [each["text"] for each in answer["sources"]] == [
-        each["text"] for each in found["passages"]
-    ]
-    assert route["alpha"] == 0  # gpt-4o-mini's own
-    log = dev_server.log.read_text()
-    assert "locking call" not in log and "BlockingError" not in log
 
 
 def test_pages_of_other_sites_and_other_methods_are_refused(dev_server: Server) -> None:

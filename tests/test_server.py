@@ -105,22 +105,12 @@ async def test_a_threaded_run_streams_events_from_inside_the_loop(client: LangGr
         event.startswith("custom|multihop:") == (data["event"] in ("hop", "thought", "stop"))
         for event, data in events
     )
-    hop = next(data for _, data in events if data["event"] == "hop")
-    assert hop["query"] == QUESTION
-    assert len(hop["passages"]) == 1
-
     spoken = [data[0] for event, data in seen if event.startswith("messages")]
     chunks = [message for message in spoken if message["type"] == "AIMessageChunk"]
     assert len({message["id"] for message in chunks}) == 1
     tokens = [message["content"] for message in chunks if message["content"]]
     assert len(tokens) > 1
     assert events[-1][1]["text"] in "".join(tokens)
-
-    values = (await client.threads.get_state(thread["thread_id"]))["values"]
-    assert isinstance(values, dict)
-    assert values["answer"]
-    assert values["decision"]["stop_reason"]
-    assert len(values["hops"]) == names.count("hop") == 1
     history = await client.threads.get_history(thread["thread_id"], limit=50)
     assert [state["next"] for state in history][::-1] == [
         ["__start__"],
@@ -154,7 +144,7 @@ async def test_a_chat_client_sends_messages_and_gets_the_answer_appended(
     client: LangGraphClient, fake: FakeOpenAI
 ) -> None:
     """As chat front ends do: content in blocks, ids of their own, streamed tokens."""
-    fake.answers(by_task(direct="Ilsabet Corrane", condense="When was Skerrane Light lit?"))
+    fake.answers(by_task(direct="Ilsabet Corrane"))
     thread = (await client.threads.create())["thread_id"]
     context = {"strategy": "none", "model": "openai:fake"}
     blocks = [{"type": "text", "text": "Who designed Skerrane Light?"}]
@@ -176,11 +166,6 @@ async def test_a_chat_client_sends_messages_and_gets_the_answer_appended(
         ("ai", tokens[0]["id"]),
     ]
     assert last["messages"][1]["content"] == "Ilsabet Corrane"
-    follow_up = {"role": "user", "content": "And when was it lit?"}
-    result: Any = await client.runs.wait(
-        thread, "hopgate", input={"messages": [follow_up]}, context=context
-    )
-    assert [each["type"] for each in result["messages"]] == ["human", "ai", "human", "ai"]
 
 
 async def test_a_client_of_openai_s_gets_a_stream(dev_server: Server, fake: FakeOpenAI) -> None:

@@ -61,15 +61,11 @@ export class Drawing {
     if (event.kind === "fail") this.leave(event.node, "failed");
   }
 
-  /** Mark the end of a run that answered. */
-  finish() {
-    this.moveTo("__end__");
-    this.describe();
-  }
-
-  /** Mark no node as busy any more. */
-  stop() {
+  /** Mark no node as busy any more, and the end of a run that answered. */
+  stop(answered = false) {
     for (const each of this.element.querySelectorAll(".busy")) each.classList.remove("busy");
+    if (answered) this.moveTo("__end__");
+    this.describe();
   }
 
   enter(node) {
