@@ -49,7 +49,7 @@ def test_the_graph_is_in_the_package_s_dictionary_where_langgraph_is_loaded() ->
         ("from hopgate import graph, AdaptiveRetriever", {"langchain", "watchfiles"}),
     ],
 )
-def test_what_is_not_used_is_not_imported(statement: str, absent: set[str]) -> None:
+def test_unused_parts_are_not_imported(statement: str, absent: set[str]) -> None:
     code = f"import sys; {statement}; sys.exit(str({absent} & sys.modules.keys() or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.strip() == ""

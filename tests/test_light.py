@@ -1,4 +1,4 @@
-"""What runs without the extra `train`, and what says that it needs it."""
+"""Commands without the extra `train`: most run, the others say that they need it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ finally:
         ("doctor", ()),
     ],
 )
-def test_what_needs_nothing_of_the_extra_runs_without_it(
+def test_these_commands_run_without_the_extra(
     line: str, unused: tuple[str, ...], places: dict[str, Path], tmp_path: Path, fake: FakeOpenAI
 ) -> None:
     fake.answers(by_task(direct="word0x", answer="word0x [1]", reason="So the answer is: word0x."))
@@ -56,7 +56,7 @@ def test_what_needs_nothing_of_the_extra_runs_without_it(
     assert done.returncode == 0, done.stderr
 
 
-# What needs it
+# Commands that need it
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("line", "absent", "message"), NEEDS, ids=[each[0] for each in NEEDS])
-def test_what_needs_the_extra_names_it_in_one_line(
+def test_a_command_that_needs_the_extra_names_it_in_one_line(
     line: str,
     absent: tuple[str, ...],
     message: str,

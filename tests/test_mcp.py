@@ -102,7 +102,7 @@ async def test_a_client_asks_searches_and_routes(
     assert "locking call" not in dev_server.log.read_text()
 
 
-async def test_what_goes_wrong_is_an_error_that_a_model_can_act_on(fake: FakeOpenAI) -> None:
+async def test_an_error_says_how_a_model_can_act_on_it(fake: FakeOpenAI) -> None:
     fake.says(Reply(status=401, error="no such key"))
     async with Client(build_server(build_graph)) as client:
         assert "check OPENAI_API_KEY" in await error_of(client, "ask", question=QUESTION)

@@ -167,7 +167,7 @@ async def test_an_invalid_context_is_a_failure() -> None:
     assert (watched.turn().cause, watched.turn().failed_in) == ("input", None)
 
 
-async def test_a_cancelled_run_is_no_failure() -> None:
+async def test_a_cancelled_run_is_not_a_failure() -> None:
     class Slow(FixedRetriever):
         def search(self, queries: Any, k: int) -> Any:
             asyncio.run_coroutine_threadsafe(cancel(), loop).result()

@@ -26,9 +26,11 @@ from starlette.testclient import TestClient
 from hopgate import build_graph
 from hopgate.models.chat import _UNOPENED, without_thoughts
 from hopgate.nodes.answers.reading import read_answer, read_full_answer, settled
+from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
 from hopgate.server import project, tokens
 from hopgate.server.access.bodies import BODY_BYTES
+from hopgate.server.access.refusals import status_and_message
 from hopgate.server.openai import v1
 from hopgate.server.openai.completions import ChatRequest, annotations
 
@@ -208,7 +210,7 @@ def test_a_conversation_brings_its_history_and_its_system_message(
     assert "Answer like a pirate." in answering
 
 
-def test_what_has_no_effect_is_named(served: Serving, fake: FakeOpenAI) -> None:
+def test_fields_without_effect_are_named(served: Serving, fake: FakeOpenAI) -> None:
     fake.answers(by_task(answer="In 1858 [1]"))
     done = served.client().chat.completions.create(
         model="hopgate", messages=[user(QUESTION)], presence_penalty=0.3, user="ada"
@@ -285,9 +287,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=8), st.booleans(), st.booleans())
-def test_what_is_streamed_is_never_taken_back(
-    pieces: list[str], grounded: bool, full: bool
-) -> None:
+def test_streamed_text_is_never_taken_back(pieces: list[str], grounded: bool, full: bool) -> None:
     reply = "".join(pieces)
     seen = without_thoughts(reply).strip()
     thoughts = _UNOPENED.match(reply) is not None
@@ -379,6 +379,13 @@ def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
         client.chat.completions.create(model="hopgate", messages=[user(QUESTION)])
     assert len(fake.requests) == 1
     assert caught.value.response.json()["hopgate"]["usage"]["llm_calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [(DeadlinePassed("late"), 504), (BudgetSpent("x"), 429)]
+)
+def test_a_turn_that_may_not_go_on_has_a_status_of_its_own(fault: Exception, status: int) -> None:
+    assert status_and_message(fault) == (status, str(fault))
 
 
 def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: FakeOpenAI) -> None:
