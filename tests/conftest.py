@@ -156,7 +156,7 @@ SLOW = (
     "cli_index",
     "label",
     "live",
-    "demo",
+    "project",
     "improving",
     "harvest",
     "versions",
