@@ -47,7 +47,7 @@ def configure(path: str | None, file: str = "langgraph.json") -> None:
 
 
 async def handled(headers: Any) -> Any:
-    """What the module says, called by position, as by servers other than LangGraph's own."""
+    """The module's reply, called by position, as by servers other than LangGraph's own."""
     handler: Any = auth.auth._authenticate_handler
     return await handler(headers)
 

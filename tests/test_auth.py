@@ -635,7 +635,7 @@ async def test_no_key_and_no_token_is_in_errors_states_or_logs(
 
 
 def test_the_server_s_log_has_a_line_for_every_run(server: Server) -> None:
-    """Runs last: the log shows, as JSON, what the tests above did."""
+    """Runs last: the log shows the runs of the tests above, as JSON."""
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if line[:1] == "{"]
     turns = [line for line in lines if line.get("logger") == "hopgate"]
     assert len(turns) > 10

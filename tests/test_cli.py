@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and one line for every error."""
+"""The command line: its output, its exit codes, and one line for every error."""
 
 import json
 import re

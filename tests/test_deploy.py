@@ -180,7 +180,7 @@ def test_the_example_environment_is_valid_and_has_no_secret() -> None:
 
 
 def test_servers_are_told_to_read_stored_threads_as_data() -> None:
-    """What the server does with it is LangGraph's: tests/test_checkpoints.py has the serializer."""
+    """LangGraph's server obeys it; tests/test_checkpoints.py has the serializer."""
     template = ROOT / "app/template"
     for config, example in (
         (CONFIG, ROOT / ".env.example"),

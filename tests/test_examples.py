@@ -304,7 +304,7 @@ def own_client() -> Iterator[None]:
 
 
 def calls_tool(*questions: str) -> Reply:
-    """What a model says that calls the tool, once for each question."""
+    """A reply of a model that calls the tool, once for each question."""
     calls = [
         {
             "id": f"call-{number}",

@@ -20,7 +20,7 @@ from hopgate.classifiers.training.writing import write
 LEARNING = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
 STATISTICS = ("scipy", "sklearn")
 TRAIN = (*LEARNING, *STATISTICS)
-"""What the extra `train` brings, by the names of the modules."""
+"""The modules of the extra `train`."""
 HEAVY = ("langgraph", "langchain_core", "openai")
 
 COMMAND = """

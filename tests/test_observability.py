@@ -1,4 +1,4 @@
-"""What an operator sees of each run: one turn in logs, metrics and spans, without texts."""
+"""Each run is one turn in logs, metrics and spans, without texts."""
 
 import asyncio
 import logging

@@ -242,7 +242,7 @@ async def test_a_run_s_trace_is_exported_to_the_endpoint_in_the_environment(
 
 
 def test_nothing_blocked_the_event_loop(dev_server: Server) -> None:
-    """Runs last: the log shows what the tests above did."""
+    """Runs last: the log has the runs of the tests above."""
     log = dev_server.log.read_text()
     assert "hopgate" in log
     assert "locking call" not in log

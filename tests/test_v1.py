@@ -73,7 +73,7 @@ def served(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server with the users ada and ben, limits that name them, and a file of what is asked."""
+    """A server with the users ada and ben, limits that name them, and a file of conversations."""
     limits = {
         "alpha": 0.75,
         "message_chars": 60,

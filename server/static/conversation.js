@@ -5,7 +5,7 @@ import { Feedback } from "./feedback.js";
 import { ask, cancel, newThread, Record } from "./run.js";
 import { Trace } from "./trace.js";
 
-/** What a screen reader announces of an event. */
+/** The announcement of each event to a screen reader. */
 const ANNOUNCEMENTS = {
   gate: ({ answer }) => `Gate: ${answer}`,
   route: ({ label, strategy }) => `Route: ${label}, ${strategy}`,

@@ -3,7 +3,7 @@
 import { duration, newId, svg } from "./dom.js";
 import { isDot, layout, parent, path } from "./layout.js";
 
-/** What a conditional edge means, by its source and its target. */
+/** The meaning of each conditional edge, by its source and target. */
 const LABELS = {
   "start condense": "follow-up",
   "gate route": "Yes",
