@@ -103,9 +103,11 @@ def command(
             text = (helps or {}).get(name, known[name].description or "")
             options.append(_of_context(name, known[name], default, text))
         if json:
-            options.append(_json_option())
+            text = "Print one JSON document on stdout."
+            options.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
 
         def run(**values: Any) -> None:
+            click.get_current_context().meta[AS_JSON] = values.pop("as_json", False)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{of.name: values.pop(of.name) for of in fields(bundle)})
             if context:
@@ -171,19 +173,6 @@ def _typed(hint: Any) -> dict[str, Any]:
     if NoneType in inner:
         return _typed(next(each for each in inner if each is not NoneType))
     return {"type": TYPES.get(hint, click.STRING)}
-
-
-def _json_option() -> click.Option:
-    def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
-        context.meta[AS_JSON] = value
-
-    return click.Option(
-        ["--json"],
-        is_flag=True,
-        expose_value=False,
-        callback=keep,
-        help="Print one JSON document on stdout.",
-    )
 
 
 # The fields of `Context`
