@@ -149,9 +149,9 @@ def test_verify_does_not_wait_for_a_pipe(run: Callable[..., Ran], odd: Path) -> 
 
 
 def test_two_changes_at_once_are_refused(run: Callable[..., Ran], odd: Path) -> None:
-    with writing(odd / "idx", "index add"):
+    with writing(odd / "idx"):
         for line in ("sync docs --index idx", "compact idx", "build docs --out idx"):
-            one_line(run("index", *line.split()), 1, "`index add`", "wait until it is done")
+            one_line(run("index", *line.split()), 1, "another process", "wait until it is done")
 
 
 # Building
@@ -238,9 +238,7 @@ def test_info_reads_like_a_page(run: Callable[..., Ran], odd: Path) -> None:
     assert "sha256" in run("index", "info", "o", "--json").out
     assert run("index", "delete", "ferry.txt", "--index", "o").code == 0
     assert "`hopgate index compact o` frees it" in shown(run("index", "info", "o"))["deleted"]
-    page = shown(run("index", "compact", "o"))
-    assert page["passages"] == "1"
-    assert {"before", "now"} <= page.keys()
+    assert shown(run("index", "compact", "o"))["passages"] == "1"
     assert "deleted" not in shown(run("index", "info", "o"))
 
 
@@ -394,7 +392,7 @@ def writing_when_free(index: Path) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(writing(index, "index add"))
+                stack.enter_context(writing(index))
                 break
             except RuntimeError:
                 assert time.monotonic() < limit

@@ -53,15 +53,12 @@ from hopgate.retrievers.index.segments import (
     write_segment,
 )
 from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
-from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose, expected_memory
+from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.uint64]
-    Vectors = NDArray[np.float32]
+    from hopgate.retrievers.index.vectors import Keys, Vectors
 
 _BATCH = 128
 """Passages that are encoded and saved at a time: the most that a killed build or a lost worker
@@ -522,8 +519,7 @@ class Change:
         elif not whole and rows <= FLAT_UP_TO:
             factory = FLAT
         if whole or factory != FLAT:
-            memory = expected_memory(factory, rows, dimension) / 2**20
-            self._announce(f"{factory}: {why}; about {memory:,.0f} MiB of memory")
+            self._announce(f"{factory}: {why}")
         write = partial(
             write_segment,
             self._writer.work / VECTORS / self._segment_name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +33,7 @@ from hopgate.retrievers.index.writing import Writer, writing
 
 POLL_SECONDS = 5.0
 """Time between two looks at the source's manifest."""
-_TRIES = 5
-"""How often a copy starts again because the source has a newer version meanwhile."""
 _MB = 1_000_000
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,10 @@ class FollowReport:
     bytes: int
 
 
+Copied = Callable[[int | None, int], None]
+"""Called with the size of a file, if it is known, and how much of it was copied."""
+
+
 class NotWholeError(RuntimeError):
     """The source is not whole now: it is being copied there, or was copied in part."""
 
@@ -84,40 +85,15 @@ def follow(source: str, index: Path | str, progress: BuildProgress | None = None
             disk is full, or another process is changing the copy.
     """
     origin, folder = check_source(source, index)
-    for last in [False] * (_TRIES - 1) + [True]:
-        manifest = origin.manifest()
-        files = dict[str, FileInfo]()
-        with suppress(ValueError):  # the copy is missing or damaged
-            if (held := info(folder))["checksum"] == manifest["checksum"]:
-                return _report(origin, folder, manifest, [])
-            files = held["files"]
+    manifest, files = origin.manifest(), dict[str, FileInfo]()
+    with suppress(ValueError):  # the copy is missing or damaged
+        held = info(folder)
+        files = manifest["files"] if held["checksum"] == manifest["checksum"] else held["files"]
+    new = [name for name, entry in manifest["files"].items() if files.get(name) != entry]
+    if new:
         check_encoder(folder, manifest)
-        new = [name for name, entry in manifest["files"].items() if files.get(name) != entry]
-        try:
-            with writing(folder, "index follow") as writer:
-                _copy(origin, manifest, new, writer, progress)
-            return _report(origin, folder, manifest, new)
-        except NotWholeError:
-            if last or origin.manifest()["checksum"] == manifest["checksum"]:
-                raise
-    raise AssertionError
-
-
-def check_source(source: str, index: Path | str) -> tuple[_Source, Path]:
-    """Resolve a source and the folder of its copy, without connecting.
-
-    Raises:
-        ValueError: fsspec does not know such URLs, or the two overlap.
-        RuntimeError: fsspec needs another package for it.
-    """
-    origin, folder = _Source(source), Path(index).expanduser().resolve()
-    top = origin.local
-    if top and (folder.is_relative_to(top) or top.is_relative_to(folder)):
-        raise ValueError(f"{folder} and {top} overlap: use another folder for the copy")
-    return origin, folder
-
-
-def _report(origin: _Source, folder: Path, manifest: Manifest, new: Sequence[str]) -> FollowReport:
+        with writing(folder) as writer:
+            _copy(origin, manifest, new, writer, progress)
     return FollowReport(
         source=origin.name,
         path=str(folder),
@@ -129,10 +105,23 @@ def _report(origin: _Source, folder: Path, manifest: Manifest, new: Sequence[str
     )
 
 
+def check_source(source: str, index: Path | str) -> tuple[_Source, Path]:
+    """Resolve a source and the folder of its copy, without connecting.
+
+    Raises:
+        ValueError: fsspec does not know such URLs or needs another package, or the two overlap.
+    """
+    origin, folder = _Source(source), Path(index).expanduser().resolve()
+    top = origin.local
+    if top and (folder.is_relative_to(top) or top.is_relative_to(folder)):
+        raise ValueError(f"{folder} and {top} overlap: use another folder for the copy")
+    return origin, folder
+
+
 def _copy(
     origin: _Source,
     manifest: Manifest,
-    new: Sequence[str],
+    new: list[str],
     writer: Writer,
     progress: BuildProgress | None,
 ) -> None:
@@ -146,18 +135,17 @@ def _copy(
             f"the copy needs {total // _MB} MB more, and the disk of {writer.folder} has "
             f"{free // _MB} MB free: it is unchanged; free some space and run this again"
         )
+
+    def copied(_: int | None, value: int) -> None:
+        if progress:
+            progress("copying megabytes", (done + value) // _MB, max(1, total // _MB))
+
     for name in missing:
-        with staged[name].open("wb") as file:
-            for block in origin.blocks(name, wanted[name]["bytes"]):
-                file.write(block)
-                done += len(block)
-                if progress:
-                    progress("copying megabytes", done // _MB, max(1, total // _MB))
-        if not _is_whole(staged[name], wanted[name]):
-            staged[name].unlink()
-            raise origin.not_whole(f"{name} is not the file that {MANIFEST} names")
-    for name, copied in staged.items():
-        os.replace(copied, writer.work / name)
+        origin.fetch(name, staged[name], wanted[name], copied)
+        done += wanted[name]["bytes"]
+        copied(None, 0)
+    for name, file in staged.items():
+        os.replace(file, writer.work / name)
     if any((writer.folder / name).exists() for name in new):  # another index, with the same names
         (writer.folder / MANIFEST).unlink(missing_ok=True)
     old = {name: entry for name, entry in wanted.items() if name not in staged}
@@ -180,8 +168,7 @@ class _Source:
         """Resolve the URL without connecting.
 
         Raises:
-            ValueError: fsspec does not know such URLs.
-            RuntimeError: fsspec needs another package for it.
+            ValueError: fsspec does not know such URLs, or needs another package for them.
         """
         from fsspec.core import url_to_fs
         from fsspec.implementations.local import LocalFileSystem
@@ -192,9 +179,7 @@ class _Source:
             self.name = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         try:
             self._fs, self._root = url_to_fs(url, skip_instance_cache=True)
-        except ImportError as error:  # fsspec names the package
-            raise RuntimeError(f"{self.name} cannot be read: {reason(error, 200)}") from None
-        except ValueError as error:
+        except (ImportError, ValueError) as error:  # fsspec names the package
             raise ValueError(f"{self.name} cannot be followed: {reason(error, 200)}") from None
         self.local = Path(self._root).resolve() if isinstance(self._fs, LocalFileSystem) else None
 
@@ -220,23 +205,25 @@ class _Source:
                 return manifest
         raise self.not_whole(f"{MANIFEST} is not as it was written")
 
-    def blocks(self, name: str, limit: int) -> Iterator[bytes]:
-        """Read a file.
+    def fetch(self, name: str, to: Path, wanted: FileInfo, copied: Copied) -> None:
+        """Copy a file, and check that it is the one that the manifest names.
 
         Raises:
-            NotWholeError: It is longer than `limit`, or missing.
+            NotWholeError: It is another, or missing.
             RuntimeError: The source cannot be reached.
         """
-        rest = limit
+        from fsspec.callbacks import Callback
+
+        path, callback = f"{self._root}/{name}", Callback(hooks={"copied": copied})
         try:
-            with self._explained(), self._fs.open(f"{self._root}/{name}", "rb") as file:
-                while block := file.read(_BLOCK_BYTES):
-                    rest -= len(block)
-                    if rest < 0:
-                        raise self.not_whole(f"{name} has over {limit} bytes")
-                    yield block
+            with self._explained():
+                if self._fs.size(path) in (wanted["bytes"], None):  # some servers do not tell
+                    self._fs.get_file(path, str(to), callback=callback)
         except FileNotFoundError:
             raise self.not_whole(f"{name} is missing") from None
+        if not _is_whole(to, wanted):
+            to.unlink(missing_ok=True)
+            raise self.not_whole(f"{name} is not the file that {MANIFEST} names")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -169,8 +169,8 @@ class DamagedError(ValueError):
 
 def damaged(folder: Path | str, what: str) -> DamagedError:
     """Return the error for a damaged index."""
-    short = what if len(what) <= _MAX_REASON_CHARS else f"{what[: _MAX_REASON_CHARS - 1]}…"
-    return DamagedError(f"the index at {folder} is damaged or incomplete: {short}; build it again")
+    what = what[:_MAX_REASON_CHARS]
+    return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
 
 
 def info(path: Path | str) -> Manifest:
@@ -185,7 +185,7 @@ def info(path: Path | str) -> Manifest:
         raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
     if not (folder / MANIFEST).exists():
         raise ValueError(f"{path} is not an index: it has no {MANIFEST}")
-    manifest = read(folder)
+    manifest = parse(content(folder), folder)
     for name, entry in manifest["files"].items():
         try:
             found = (folder / name).stat()
@@ -201,15 +201,6 @@ def info(path: Path | str) -> Manifest:
 _ADAPTER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 
 
-def read(folder: Path) -> Manifest:
-    """Read the manifest of an index, without a look at the other files.
-
-    Raises:
-        ValueError: See `parse`, or it cannot be read.
-    """
-    return parse(content(folder), folder)
-
-
 def parse(content: bytes, folder: Path | str) -> Manifest:
     """Parse the content of `manifest.json`.
 
@@ -221,18 +212,10 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
         ValueError: It is damaged, or of another format version.
     """
     found = _json(content, folder)
-    version = found.get("format_version") if isinstance(found, dict) else None
-    if isinstance(version, int) and not isinstance(version, bool):
-        check_not_newer(folder, version)
-        if version < FORMAT_VERSION:
-            raise ValueError(
-                f"the index at {folder} has the old format version {version}, and this hopgate "
-                f"reads version {FORMAT_VERSION}: build it again, into a new folder"
-            )
+    if isinstance(found, dict) and type(version := found.get("format_version")) is int:
+        _check_version(version, folder, oldest=FORMAT_VERSION)
     try:
         manifest = _ADAPTER.validate_python(found, strict=True)
-    except RecursionError:
-        raise damaged(folder, f"{MANIFEST} is nested too deeply") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or "the whole"
@@ -265,12 +248,12 @@ def _json(content: bytes, folder: Path | str) -> Any:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
 
 
-def check_not_newer(folder: Path | str, version: int) -> None:
-    """Raise ValueError for an index of a newer format."""
-    if version > FORMAT_VERSION:
+def _check_version(version: int, folder: Path | str, oldest: int) -> None:
+    if not oldest <= version <= FORMAT_VERSION:
+        update = "update hopgate, or " if version > FORMAT_VERSION else ""
         raise ValueError(
             f"the index at {folder} has format version {version}, and this hopgate reads version "
-            f"{FORMAT_VERSION}: update hopgate, or build the index again, into a new folder"
+            f"{FORMAT_VERSION}: {update}build it again, into a new folder"
         )
 
 
@@ -333,7 +316,7 @@ def looks_like_one(folder: Path) -> bool | None:
         return False
     if not isinstance(version := manifest.get("format_version"), int):
         return False
-    check_not_newer(folder, version)
+    _check_version(version, folder, oldest=0)
     return True
 
 
