@@ -34,7 +34,6 @@ from hopgate.retrievers.index.manifest import (
     Built,
     Manifest,
     changed_files,
-    checked_info,
     describe,
     info,
 )
@@ -437,7 +436,7 @@ def _target(index: Path | str, *, new: bool) -> Iterator[_Target]:
             f"the name of {index} is not UTF-8, so FAISS cannot open it: use another folder"
         )
     with writing(folder) as writer:
-        parts = _whole(folder) if new else Parts.open(folder, checked_info(folder))
+        parts = _whole(folder) if new else Parts.open(folder, info(folder, hashed=True))
         load_faiss()
 
         def change_folder(keep: bool, *given: Any) -> Change:

@@ -208,7 +208,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
     assert "Install s3fs" in refused("s3://bucket/index")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("Dear Ann")
-    assert "contains other files" in refused(source, tmp_path / "full")
+    assert "not part of an index" in refused(source, tmp_path / "full")
     assert not copy.exists()
     manifest = json.loads((source / "manifest.json").read_text())
     manifest["encoder"] |= {"name": "nobody/knows", "fingerprint": "1" * 64}

@@ -81,19 +81,6 @@ def test_a_refused_file_leaves_nothing_for_the_corrected_one(
     assert verify(out).problems == []
 
 
-def test_a_vector_that_differs_from_the_index_s_is_refused(
-    tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "index"
-    build_from_vectors([parquet(tmp_path / "ferries.parquet", vectors)], out)
-    wrong = vectors.copy()
-    wrong[3] = vectors[4]
-    monkeypatch.setattr(vectorfiles, "_FIRST_CHECKED", 1)
-    with pytest.raises(ValueError, match=r"has another vector for the passage \w{16}, and one of"):
-        build_from_vectors([parquet(tmp_path / "ferries.parquet", wrong)], out)
-    assert verify(out).problems == []
-
-
 def test_a_store_is_filled_through_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="index push FOLDER qdrant:mine"):
         build_from_vectors([tmp_path / "x.npy"], "qdrant:mine")

@@ -141,6 +141,14 @@ def test_a_passage_that_is_not_its_id_is_refused(tmp_path: Path) -> None:
         list(words.read([7]))
 
 
+def test_passages_are_read_in_the_order_asked(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(1500)]
+    words = write(tmp_path, texts)
+    asked = [*reversed(texts), texts[7], texts[7]]
+    assert [each.text for each in words.read(map(key, asked))] == asked
+    assert words.keys().tolist() == sorted(map(key, texts))
+
+
 def test_a_change_keeps_what_it_does_not_name(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

@@ -27,7 +27,7 @@ from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
-from hopgate.retrievers.encoders import EncodeProgress, Encoder, differ
+from hopgate.retrievers.encoders import EncodeProgress, Encoder
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
@@ -52,7 +52,7 @@ from hopgate.retrievers.index.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
+from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
 from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
@@ -254,8 +254,7 @@ class Change:
     def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
         """Add passages that come with their vectors, in place of those that a killed build encoded.
 
-        Raises:
-            ValueError: The index has another vector for one of them; nothing is kept.
+        Passages that the index has keep their vectors. After an error, nothing is kept.
         """
         saved = Encoded(self._writer, self._described)
         saved.clear()
@@ -263,23 +262,11 @@ class Change:
             for passages, vectors in batches:
                 self.incoming.put(passages)
                 keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
-                held = is_in(keys, self._held)
-                self._check_held(keys[held], vectors[held])
-                saved.keep(keys[~held].tolist(), vectors[~held])
+                new = ~is_in(keys, self._held)
+                saved.keep(keys[new].tolist(), vectors[new])
         except BaseException:
             saved.clear()
             raise
-
-    def _check_held(self, keys: Keys, vectors: Vectors) -> None:
-        if not len(keys) or not self._current:
-            return
-        wrong = differ(vectors, self._current.vectors.vectors(keys.tolist()))
-        if wrong.any():
-            raise ValueError(
-                f"the index at {self._writer.folder} has another vector for the passage "
-                f"{identity(int(keys[wrong][0]))}, and one of the two is wrong: build into "
-                "a new folder"
-            )
 
     def run(self) -> BuildReport:
         """Make the change and publish it, unless nothing changes.

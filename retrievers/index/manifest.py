@@ -173,12 +173,19 @@ def damaged(folder: Path | str, what: str) -> DamagedError:
     return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
 
 
-def info(path: Path | str) -> Manifest:
+_hashes: Cache[str] = Cache()
+
+
+def info(path: Path | str, *, hashed: bool = False) -> Manifest:
     """Read the manifest of an index and look at the sizes of its files, without opening it.
+
+    Args:
+        path: The folder of the index.
+        hashed: Hash files up to `HASH_AT_OPEN_BYTES` too, each once per process.
 
     Raises:
         ValueError: The folder is missing, is not an index, is half-written, or has another format
-            version.
+            version, or a file has changed since it was written.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -195,6 +202,10 @@ def info(path: Path | str) -> Manifest:
             raise damaged(folder, f"{name} is not a regular file")
         if found.st_size != entry["bytes"]:
             raise damaged(folder, f"{name} has {found.st_size} bytes, not {entry['bytes']}")
+        if hashed and entry["bytes"] <= HASH_AT_OPEN_BYTES:
+            file = (folder / name).absolute()
+            if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
+                raise damaged(folder, f"{name} has changed since it was written")
     return manifest
 
 
@@ -220,9 +231,13 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or "the whole"
         raise damaged(folder, f"{field} of {MANIFEST}: {first['msg']}") from None
-    needed = [f"{VECTORS}/{each['name']}.keys" for each in manifest["segments"]]
-    for name in [*needed, *filter(None, [manifest["dead"]])]:
-        if name not in manifest["files"]:
+    needed = [
+        f"{VECTORS}/{each['name']}{suffix}"
+        for each in manifest["segments"]
+        for suffix in (".faiss", ".keys")
+    ]
+    for name in [*needed, manifest["dead"]]:
+        if name and name not in manifest["files"]:
             raise damaged(folder, f"files of {MANIFEST}: {name[:80]!r} is missing")
     return manifest
 
@@ -255,26 +270,6 @@ def _check_version(version: int, folder: Path | str, oldest: int) -> None:
             f"the index at {folder} has format version {version}, and this hopgate reads version "
             f"{FORMAT_VERSION}: {update}build it again, into a new folder"
         )
-
-
-_hashes: Cache[str] = Cache()
-
-
-def checked_info(path: Path | str) -> Manifest:
-    """Read the manifest, see `info`, and hash the small files, each once per process.
-
-    Raises:
-        ValueError: See `info`, or a file up to `HASH_AT_OPEN_BYTES` has changed since it was
-            written.
-    """
-    manifest, folder = info(path), Path(path).expanduser().absolute()
-    for name, entry in manifest["files"].items():
-        file = folder / name
-        if entry["bytes"] > HASH_AT_OPEN_BYTES:
-            continue
-        if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
-            raise damaged(Path(path).expanduser(), f"{name} has changed since it was written")
-    return manifest
 
 
 def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None = None) -> list[str]:

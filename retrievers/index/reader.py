@@ -28,7 +28,6 @@ from hopgate.retrievers.index.manifest import (
     Built,
     EncoderInfo,
     Manifest,
-    checked_info,
     damaged,
     info,
 )
@@ -106,7 +105,7 @@ class Index:
         folder = Path(path).expanduser()
 
         def look() -> Index:
-            manifest = checked_info(folder)
+            manifest = info(folder, hashed=True)
             load_faiss()
             loaded = matching_encoder(folder, manifest, encoder)
             return cls(folder, Parts.open(folder, manifest), loaded)
@@ -218,7 +217,7 @@ def check_index(path: Path | str) -> Manifest:
     folder = Path(path).expanduser().resolve()
 
     def check() -> Manifest:
-        manifest = checked_info(path)
+        manifest = info(path, hashed=True)
         load_faiss()
         check_encoder(folder, manifest)
         return manifest

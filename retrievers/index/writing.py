@@ -195,15 +195,12 @@ def _check_replaceable(folder: Path) -> None:
         return
     except OSError as error:
         raise _unwritable(folder, error) from error
-    index = looks_like_one(folder)
-    if (others and not index) or index is False:
-        raise ValueError(
-            f"{folder} contains other files and no index: use a new or empty folder for the index"
-        )
+    if looks_like_one(folder) is False:
+        others.append(MANIFEST)
     if others:
         raise ValueError(
-            f"{folder} contains {others[0]!r}, which is a link or not part of an index: move it "
-            "away, or use another folder"
+            f"{folder} contains {others[0]!r}, which is a link or not part of an index: use "
+            "another folder for the index, or move it away"
         )
 
 
