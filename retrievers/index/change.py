@@ -30,7 +30,7 @@ from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
-from hopgate.retrievers.encoders import EncodeProgress, Encoder, differ
+from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
@@ -55,16 +55,13 @@ from hopgate.retrievers.index.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
-from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose, expected_memory
+from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
+from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.uint64]
-    Vectors = NDArray[np.float32]
+    from hopgate.retrievers.index.vectors import Keys, Vectors
 
 _BATCH = 128
 """Passages that are encoded and saved at a time: the most that a killed build or a lost worker
@@ -227,13 +224,11 @@ class BaseChange:
                 f"{self._report.path}: add --replace if that is meant, or use `hopgate index add`"
             )
 
-    def _encoded(
-        self, batches: Iterable[list[Passage]], progress: EncodeProgress | None = None
-    ) -> Iterable[tuple[list[Passage], Vectors]]:
+    def _encoded(self, batches: Iterable[list[Passage]]) -> Iterable[tuple[list[Passage], Vectors]]:
         if self.workers:
             return encode_with(self.workers, self.encoder, batches)
         encode = self.encoder.encode_passages
-        return ((passages, encode(passages, progress)) for passages in batches)
+        return ((passages, encode(passages)) for passages in batches)
 
     def _reported(self, built: Any, **counts: Any) -> BuildReport:
         """Return the report, given the index's description and what only one kind of index has."""
@@ -325,8 +320,7 @@ class Change(BaseChange):
     def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
         """Add passages that come with their vectors, in place of those that a killed build encoded.
 
-        Raises:
-            ValueError: The index has another vector for one of them; nothing is kept.
+        Passages that the index has keep their vectors. After an error, nothing is kept.
         """
         saved = Encoded(self._writer, self._described)
         saved.clear()
@@ -334,23 +328,11 @@ class Change(BaseChange):
             for passages, vectors in batches:
                 self.incoming.put(passages)
                 keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
-                held = is_in(keys, self._held)
-                self._check_held(keys[held], vectors[held])
-                saved.keep(keys[~held].tolist(), vectors[~held])
+                new = ~is_in(keys, self._held)
+                saved.keep(keys[new].tolist(), vectors[new])
         except BaseException:
             saved.clear()
             raise
-
-    def _check_held(self, keys: Keys, vectors: Vectors) -> None:
-        if not len(keys) or not self._current:
-            return
-        wrong = differ(vectors, self._current.vectors.vectors(keys.tolist()))
-        if wrong.any():
-            raise ValueError(
-                f"the index at {self._writer.folder} has another vector for the passage "
-                f"{identity(int(keys[wrong][0]))}, and one of the two is wrong: build into "
-                "a new folder"
-            )
 
     def run(self) -> BuildReport:
         """Make the change and publish it, unless nothing changes.
@@ -373,7 +355,7 @@ class Change(BaseChange):
             )
         parts, dead = self._write_vectors(keys)
         segments = [part.described for part in parts]
-        mode, mode_reason = self._mode(words, keys)
+        mode, mode_reason, background = self._measured(words, parts, keys)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             version=before["version"] + 1 if before else 1,
@@ -384,7 +366,7 @@ class Change(BaseChange):
             language=self.language,
             mode=mode,
             mode_reason=mode_reason,
-            background=self._background(parts, keys),
+            background=background,
             passages=len(keys),
             sources=len(words.sources()),
             roots=self.roots,
@@ -425,31 +407,26 @@ class Change(BaseChange):
         before = self._manifest
         return before is not None and self.factory != ("" if before["auto"] else before["factory"])
 
-    def _is_another(self, keys: Keys) -> bool:
-        """Return whether the collection has become another, so that it has to be measured again."""
-        return not self._manifest or self._new_language or len(self._added) >= len(keys) / 2
+    def _measured(
+        self, words: Words, parts: Sequence[Segment], keys: Keys
+    ) -> tuple[Mode, str, list[float]]:
+        """Measure the collection, or take over the values if it is much the same as before.
 
-    def _background(self, parts: Sequence[Segment], keys: Keys) -> list[float]:
-        """Measure the scores of unrelated questions, again in a collection that is another."""
-        before = self._manifest.get("background") if self._manifest else None
-        if before is not None and not self._is_another(keys):
-            return before
-
-        def best(queries: Vectors) -> Sequence[float]:
-            found = zip(*(part.search(queries, 1) for part in parts), strict=True)
-            return [max(near[0][0] for near in each if near) for each in found]
-
-        return measure(best, self.encoder.encode_queries)
-
-    def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
-        """Choose the default mode, again when the collection has become another."""
-        if self.mode:
-            return self.mode
-        if self._manifest and not self._is_another(keys):
-            return self._manifest["mode"], self._manifest["mode_reason"]
-        sample = keys[:: max(1, len(keys) // SAMPLE)].tolist()
-        passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
-        return default_mode(passages, self.encoder, self.language)
+        Returns:
+            The default mode, the reason, and the scores of unrelated questions.
+        """
+        before, mode, background = self._manifest, self.mode, None
+        if before and not self._new_language and len(self._added) < len(keys) / 2:
+            mode = mode or (before["mode"], before["mode_reason"])
+            background = before.get("background")
+        if mode is None:
+            sample = keys[:: max(1, len(keys) // SAMPLE)].tolist()
+            stored = zip(sample, words.read(sample), strict=True)
+            passages = [each.passage(key) for key, each in stored]
+            mode = default_mode(passages, self.encoder, self.language)
+        if background is None:
+            background = measure(partial(_best, parts), self.encoder.encode_queries)
+        return *mode, background
 
     def _finished(self, manifest: Manifest) -> BuildReport:
         version, factory, passages = (manifest[n] for n in ("version", "factory", "passages"))
@@ -572,8 +549,7 @@ class Change(BaseChange):
         elif not whole and rows <= FLAT_UP_TO:
             factory = FLAT
         if whole or factory != FLAT:
-            memory = expected_memory(factory, rows, dimension) / 2**20
-            self._announce(f"{factory}: {why}; about {memory:,.0f} MiB of memory")
+            self._announce(f"{factory}: {why}")
         write = partial(
             write_segment,
             self._writer.work / VECTORS / self._segment_name,
@@ -606,16 +582,16 @@ class Change(BaseChange):
             return saved.ordered(fresh)
         self._report.encoded = len(waiting)
         stage, total = self.stage("encoding passages"), len(fresh)
-        done = total - len(waiting)
-
-        def further(now: int = 0, _: int = 0) -> None:
-            stage(done + now, total)
-
-        further()
+        stage(done := total - len(waiting), total)
         parts = chunks(self.incoming.only(waiting), _BATCH)
         batches = ([stored.passage(key) for key, stored in part] for part in parts)
-        for passages, vectors in self._encoded(batches, further):
+        for passages, vectors in self._encoded(batches):
             saved.keep([key_of(each["id"]) for each in passages], vectors)
-            done += len(passages)
-            further()
+            stage(done := done + len(passages), total)
         return saved.ordered(fresh)
+
+
+def _best(parts: Sequence[Segment], queries: Vectors) -> list[float]:
+    """Return the highest inner product of each query with a vector."""
+    found = zip(*(part.search(queries, 1) for part in parts), strict=True)
+    return [max(near[0][0] for near in each if near) for each in found]

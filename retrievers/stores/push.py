@@ -15,7 +15,7 @@ from hopgate.retrievers.building import building
 from hopgate.retrievers.encoders import EncodeProgress, Encoder
 from hopgate.retrievers.index.change import BuildProgress, BuildReport
 from hopgate.retrievers.index.incoming import chunks
-from hopgate.retrievers.index.manifest import EncoderInfo, Manifest, checked_info
+from hopgate.retrievers.index.manifest import EncoderInfo, Manifest, info
 from hopgate.retrievers.index.reader import Parts
 from hopgate.retrievers.index.texts import key_of
 from hopgate.retrievers.stores.collection import BATCH, Collection, StoreInfo
@@ -88,7 +88,7 @@ class Carried(Encoder):
 
 def _of_folder(folder: Path) -> Held:
     """Return an index's description, its passages with their stamps, and a reader of vectors."""
-    manifest, words, vectors = Parts.open(folder, checked_info(folder))
+    manifest, words, vectors = Parts.open(folder, info(folder, hashed=True))
     keys = words.keys().tolist()
     passages = (
         (structs.replace(stored, places=(place,)).passage(key), place.stamp)
