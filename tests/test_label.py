@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from commands import Ran, one_line
 from doubles import task
-from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI
 from ships import CORRECT, answers_some, prompted, read_rows, ship, write_rows
 
 from hopgate.classifiers.labels import read_labels
@@ -133,15 +133,6 @@ def test_a_router_is_trained_on_the_labels_and_swept_over_them(
     assert ran.code == 0, ran.err
     accuracy = {name: each["accuracy"] for name, each in json.loads(ran.out)["static"].items()}
     assert accuracy == {"none": 0.25, "single": 0.25, "multi": 0.5}
-
-
-def test_rows_are_in_the_order_of_the_questions_whatever_finishes_first(
-    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    fake.answers(lambda m: Reply(str(answers_some(m)), delay=1 if prompted(m)[1] == 0 else 0))
-    assert label("--concurrency", "12").code == 0
-    assert [each["id"] for each in read_rows(out)] == ["q0", "q1", "q2", "q3"]
-    assert [each["correct"] for each in read_rows(out)] == CORRECT
 
 
 # Bad input

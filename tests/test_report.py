@@ -21,7 +21,7 @@ from hopgate.evaluation.reports.drawing import to_png
 from hopgate.evaluation.reports.pages import render
 from hopgate.evaluation.reports.results import (
     check_baseline,
-    compare,
+    drops,
     results_document,
     write_report,
 )
@@ -283,20 +283,20 @@ def test_the_published_routers_are_those_of_the_paper_s_table_1(published: Any) 
 def test_drops_beyond_the_tolerance_are_named() -> None:
     before = document(run("ta-are", 5), run("always", 10))
     after = document(run("ta-are", 4), run("always", 10))
-    drops = compare(before, after, 0.02)
-    assert drops[0] == "ta-are: retrieval_accuracy fell from 0.5000 to 0.4000"
-    assert [each.split()[1] for each in drops] == ["retrieval_accuracy", "match", "em", "f1"]
-    assert compare(before, after, 0.1) == []  # as much as allowed
-    assert compare(after, before, 0) == []  # better
-    assert compare(before, before, 0) == []
+    found = drops(before, after, 0.02)
+    assert found[0] == "ta-are: retrieval_accuracy fell from 0.5000 to 0.4000"
+    assert [each.split()[1] for each in found] == ["retrieval_accuracy", "match", "em", "f1"]
+    assert drops(before, after, 0.1) == []  # as much as allowed
+    assert drops(after, before, 0) == []  # better
+    assert drops(before, before, 0) == []
 
 
 def test_the_decision_is_compared_where_both_have_it() -> None:
     before, after = (document(run("ta-are", right, True)) for right in (10, 0))
     before["runs"][0]["scores"]["decision"]["f1"] = 0.9
-    assert any("decision_f1" in each for each in compare(before, after, 0.02))
+    assert any("decision_f1" in each for each in drops(before, after, 0.02))
     after["runs"][0]["scores"]["decision"] = None
-    assert not any("decision_f1" in each for each in compare(before, after, 0.02))
+    assert not any("decision_f1" in each for each in drops(before, after, 0.02))
 
 
 @pytest.mark.parametrize(

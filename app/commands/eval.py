@@ -58,10 +58,8 @@ class Benchmark:
             pages.rows([("out", str(self.out / "report.md"))])
 
         with asking.job(settings) as job:
-            results, drops, new = benchmarks.run(name, data, variants, job, index, **vars(self))
+            results, drops = benchmarks.run(name, data, variants, job, index, **vars(self))
         pages.output(results, show)
-        for each in new:
-            pages.note(f"hopgate: {each}: not in the baseline, so not compared")
         for drop in drops:
             pages.note(f"hopgate: {drop}")
         if drops:

@@ -63,9 +63,7 @@ def improve(
         verdict = improving.improve(inputs, rule, out, job)
     pages.output(verdict, _show_verdict, out)
     if not verdict["promote"]:
-        first, *others = verdict["reasons"]
-        more = f"; and {len(others)} more, see {out / 'report.md'}" if others else ""
-        pages.note(f"hopgate: not to be promoted: {first}{more}")
+        pages.note(f"hopgate: not to be promoted: {'; '.join(verdict['reasons'])}")
         raise SystemExit(1)
 
 

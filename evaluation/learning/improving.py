@@ -36,7 +36,7 @@ from hopgate.evaluation.learning.outcomes import (
 )
 from hopgate.evaluation.learning.promoting import CANDIDATE, FORMAT, VERDICT
 from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, compare
-from hopgate.evaluation.measuring.replay import Routed, route_all
+from hopgate.evaluation.measuring.replay import Routes, route_all
 from hopgate.evaluation.measuring.runner import Job, Progress
 from hopgate.evaluation.measuring.sweep import evenly, tabulated
 from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
@@ -209,7 +209,7 @@ def _replayed(
     alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
     advance = partial(progress, f"replaying, {name}")
 
-    def served(router: Router) -> Routed:
+    def served(router: Router) -> Routes:
         """Route as requests are routed: B instead of A where the router is in doubt."""
         found = route_all(router, recorded.questions, alphas, advance)
         doubted = [each is not None for each in router.doubts(recorded.questions)]

@@ -62,7 +62,7 @@ def label(
     Args:
         questions: See `datasets.read_examples`; `silver` needs no answers.
         index: The index to search.
-        out: JSONL to write; see `label_row`.
+        out: JSONL to write; see `make_label`.
         judging: Which answers are correct.
         job: The command's options.
         limit: Use only the first so many questions.
@@ -75,7 +75,7 @@ def label(
     Raises:
         ValueError: An input is wrong, earlier answers were made with other settings, or `silver`
             has nothing to go by: one strategy alone gave answers, or no row is clear enough.
-        RuntimeError: The model failed; the message says what is saved where.
+        RuntimeError: The model failed; the message says where the answers are saved.
     """
     _check_out(out, questions, job.overwrite)
     silvery = judging.judge == "silver"
@@ -88,7 +88,7 @@ def label(
     (given,) = execute([run], items, _EachStrategy(), job, run.path)
     left = iter(given)
     answers = {each.id: {name: next(left) for name in STRATEGIES} for each in examples}
-    every = [label_row(each, answers[each.id], judging) for each in examples]
+    every = [make_label(each, answers[each.id], judging) for each in examples]
     rows = [row for row in every if row.get("confidence", 1.0) >= judging.min_confidence]
     write_files(out.parent, {out.name: b"".join(map(json_line, rows))})
     if silvery:
@@ -120,7 +120,7 @@ def _check_silver(
         )
 
 
-def label_row(example: Example, answers: Answers, judging: Judging) -> dict[str, Any]:
+def make_label(example: Example, answers: Answers, judging: Judging) -> dict[str, Any]:
     """Return a question's label row.
 
     Args:

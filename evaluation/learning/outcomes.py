@@ -74,7 +74,7 @@ def read_outcomes(path: Path) -> list[ReplayRow]:
     """Read label rows with `correct`, each question once: its first row counts.
 
     Besides the fields of a label row, `steps` and `answered` (a list of zero, one, multiple) are
-    read; without `answered`, the texts in `answers` say what was answered.
+    read; without `answered`, it follows from the texts in `answers`.
 
     Raises:
         ValueError: The file is missing or empty, or a line is not such a row.

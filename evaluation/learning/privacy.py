@@ -32,18 +32,13 @@ def personal(text: str, more: Sequence[re.Pattern[str]] = ()) -> str | None:
 
 @cache
 def _detectors() -> dict[str, Callable[[str], object]]:
-    from langchain.agents.middleware.pii import (
-        detect_email,
-        detect_ip,
-        detect_mac_address,
-        detect_url,
-    )
+    from langchain.agents.middleware import pii
 
     return {
-        "e-mail address": detect_email,
-        "web address": detect_url,
+        "e-mail address": pii.detect_email,
+        "web address": pii.detect_url,
         "network address": lambda text: (
-            detect_ip(text) or detect_mac_address(text) or _IPV6.search(text)
+            pii.detect_ip(text) or pii.detect_mac_address(text) or _IPV6.search(text)
         ),
         "name after an @": _HANDLE.search,
         "long number": lambda text: _NUMBER.search(_DATE.sub("", text)),

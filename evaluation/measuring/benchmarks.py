@@ -40,7 +40,7 @@ def run(
     prices: Path | None = None,
     baseline: Path | None = None,
     tolerance: float = 0.0,
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     """Run gates on RetrievalQA, or strategies on other questions, and write the report.
 
     Args:
@@ -57,8 +57,7 @@ def run(
         tolerance: How much lower than the baseline a score may be, 0 to 1.
 
     Returns:
-        The content of `results.json`, a line for each score that is lower than the baseline's, and
-        the names of the runs that the baseline lacks.
+        The content of `results.json`, and a line for each score that is lower than the baseline's.
 
     Raises:
         ValueError: An input is wrong, or earlier answers were made with other settings.
@@ -95,11 +94,7 @@ def run(
         ],
     )
     results.write_report(out, found)
-    if before is None:
-        return found, [], []
-    known = [run["name"] for run in before["runs"]]
-    new = [name for name in names if name not in known]
-    return found, results.compare(before, found, tolerance), new
+    return found, results.drops(before, found, tolerance) if before else []
 
 
 def _baseline(

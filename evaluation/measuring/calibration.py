@@ -16,13 +16,7 @@ from hopgate.classifiers.router import load_router
 from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import read_jsonl
 from hopgate.common.strategies import FLARE_NAMES, LABELS
-from hopgate.evaluation.measuring.replay import (
-    Choices,
-    Probabilities,
-    Recorded,
-    read_recorded,
-    route_all,
-)
+from hopgate.evaluation.measuring.replay import Choices, Recorded, read_recorded, route_all
 from hopgate.evaluation.measuring.scores import percentile_interval, resampled_means
 
 BINS = 15
@@ -40,7 +34,7 @@ Floats = NDArray[np.float64]
 # Probabilities
 
 
-def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
+def calibration_error(probabilities: Floats, truth: Choices) -> float:
     """Return the expected calibration error of the most probable label.
 
     The questions are put into `BINS` equal-width bins (low, high] of their highest probability;
@@ -58,7 +52,7 @@ def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
     return float(np.abs(gaps).sum() / len(top))
 
 
-def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
+def recall(probabilities: Floats, truth: Choices) -> dict[str, float]:
     """Return the recall of each label that occurs in `truth`; arguments as `calibration_error`."""
     labels = np.unique(truth)
     from sklearn.metrics import recall_score
@@ -67,9 +61,7 @@ def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
     return {LABELS[at]: float(score) for at, score in zip(labels, scores, strict=True)}
 
 
-def router_calibration(
-    recorded: Recorded, cost: Probabilities, reliability: Probabilities
-) -> dict[str, Any]:
+def router_calibration(recorded: Recorded, cost: Floats, reliability: Floats) -> dict[str, Any]:
     """Return calibration error and recall of a router's cost and reliability weights.
 
     The truth for α = 0 is the cheapest correct strategy, over the questions that have one. The

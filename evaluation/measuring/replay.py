@@ -91,7 +91,7 @@ class Recorded:
         return {**among(np.ones(len(choices), bool)), "datasets": datasets}
 
 
-class Routed(NamedTuple):
+class Routes(NamedTuple):
     """A router's decisions.
 
     Attributes:
@@ -209,7 +209,7 @@ def route_all(
     questions: Sequence[str],
     alphas: Sequence[float],
     advance: Callable[[int, int], None] = lambda done, total: None,
-) -> Routed:
+) -> Routes:
     """Route every question at every α; the most probable label wins, ties go to the cheaper.
 
     Args:
@@ -230,4 +230,4 @@ def route_all(
         advance(count * done // len(parts), count)
     rows = np.concatenate(found, axis=1 if one_pass else 0)
     # argmax takes the first of equals, so the cheaper.
-    return Routed(choices=rows.argmax(-1).astype(np.int8), first=rows[0], last=rows[-1])
+    return Routes(choices=rows.argmax(-1).astype(np.int8), first=rows[0], last=rows[-1])

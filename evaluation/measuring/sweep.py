@@ -13,7 +13,7 @@ from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.measuring.calibration import router_calibration
-from hopgate.evaluation.measuring.replay import Recorded, Routed, read_recorded, route_all
+from hopgate.evaluation.measuring.replay import Recorded, Routes, read_recorded, route_all
 from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.evaluation.reports.pictures import draw_sweep
@@ -106,7 +106,7 @@ def sweep(
 
 
 def tabulated(
-    routers: Mapping[str, tuple[Router, Routed]], recorded: Recorded, alphas: Sequence[float]
+    routers: Mapping[str, tuple[Router, Routes]], recorded: Recorded, alphas: Sequence[float]
 ) -> dict[str, Any]:
     """Return the document of `sweep`, from routers that have routed the questions.
 

@@ -94,7 +94,7 @@ def check_baseline(
         )
 
 
-def compare(baseline: Mapping[str, Any], results: Mapping[str, Any], tolerance: float) -> list[str]:
+def drops(baseline: Mapping[str, Any], results: Mapping[str, Any], tolerance: float) -> list[str]:
     """Return a line for each score that dropped by more than a tolerance.
 
     Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it, for every run of
