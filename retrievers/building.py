@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from typing_extensions import TypedDict
 
@@ -372,7 +372,10 @@ def building(
         if is_store(out) and replace and target.info:  # a folder's language can be changed
             keep &= language in ("", target.info["language"])
         announce = options.get("announce")
-        change = target.begin(keep, describe(loaded), lambda: loaded, progress, announce)
+        held = target.held if keep else None
+        change = target.begin(held, describe(loaded), lambda: loaded, progress, announce)
+        if isinstance(change, StoreChange):
+            change.renew = not keep
         with closing(change):
             change.replace_all(may_shrink=replace)
             change.factory, change.language, change.roots = factory, language, []
@@ -393,7 +396,7 @@ def _changing(
         load = partial(matching_encoder, target.name, target.info, encoder)
         if encoder is not None:
             load()
-        change = target.begin(True, target.info["encoder"], load, progress, announce)
+        change = target.begin(target.held, target.info["encoder"], load, progress, announce)
         with closing(change):
             yield change
 
@@ -403,16 +406,17 @@ class _Target(NamedTuple):
 
     Attributes:
         name: Its folder, or the name of the collection.
-        info: Its description; None if there is none, or it is damaged.
         encoder: The encoder that the name of a collection asks for.
-        begin: Begins a change, given whether to keep the vectors that are there, then the last
-            arguments of `Change`.
+        begin: Begins a change, given `held` or None, then the other arguments of `Change`.
+        held: The index as it is; None if there is none, or it is damaged.
+        info: Its description.
     """
 
     name: Path
-    info: Manifest | StoreInfo | None
     encoder: str | None
     begin: Callable[..., AnyChange]
+    held: Parts | StoreInfo | None
+    info: Manifest | StoreInfo | None
 
 
 @contextmanager
@@ -420,15 +424,9 @@ def _target(index: Path | str, *, new: bool) -> Iterator[_Target]:
     """Open an index, which may be a `new` one, to change it."""
     if is_store(index):
         collection = Collection(str(index))
-        held = collection.find() if new else collection.info()
-
-        def change_store(keep: bool, *given: Any) -> StoreChange:
-            change = StoreChange(collection, held if keep else None, *given[:-1])
-            change.renew = not keep
-            return change
-
-        name = collection.name
-        yield _Target(Path(str(name)), held, name.encoder or None, change_store)
+        name, held = collection.name, collection.find() if new else collection.info()
+        begin = partial(StoreChange, collection)
+        yield _Target(Path(str(name)), name.encoder or None, begin, held, held)
         return
     folder = Path(index).expanduser().resolve() if new else _existing(index)
     if readable(folder) != str(folder):
@@ -438,11 +436,7 @@ def _target(index: Path | str, *, new: bool) -> Iterator[_Target]:
     with writing(folder) as writer:
         parts = _whole(folder) if new else Parts.open(folder, info(folder, hashed=True))
         load_faiss()
-
-        def change_folder(keep: bool, *given: Any) -> Change:
-            return Change(writer, parts if keep else None, *given)
-
-        yield _Target(folder, parts and parts.manifest, None, change_folder)
+        yield _Target(folder, None, partial(Change, writer), parts, parts and parts.manifest)
 
 
 def _whole(folder: Path) -> Parts | None:

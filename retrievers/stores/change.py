@@ -41,6 +41,8 @@ from hopgate.retrievers.stores.collection import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hopgate.retrievers.index.vectors import Announce
+
 
 class StoreChange(BaseChange):
     """One change of a collection; the counterpart of `change.Change`.
@@ -51,6 +53,7 @@ class StoreChange(BaseChange):
         described: The encoder of its vectors.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
+        announce: Not called: an engine chooses its own index.
 
     Attributes:
         renew: Delete the collection that is there first.
@@ -63,13 +66,12 @@ class StoreChange(BaseChange):
         described: EncoderInfo,
         encoder: Callable[[], Encoder],
         progress: BuildProgress | None,
+        announce: Announce | None = None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
         self._folder = tempfile.TemporaryDirectory(prefix="hopgate-")
-        file, roots = (
-            Path(self._folder.name) / "incoming.jsonl",
-            current["roots"] if current else [],
-        )
+        file = Path(self._folder.name) / "incoming.jsonl"
+        roots = current["roots"] if current else []
         super().__init__(collection.name, file, roots, described, encoder, progress)
         self._collection, self._engine, self._info = collection, collection.engine, current
         self.renew = False
