@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from typing_extensions import TypedDict
 
@@ -34,12 +34,11 @@ from hopgate.retrievers.index.manifest import (
     Built,
     Manifest,
     changed_files,
-    checked_info,
     describe,
     info,
 )
-from hopgate.retrievers.index.reader import Parts, matching_encoder
-from hopgate.retrievers.index.vectors import Announce, check_factory, load_faiss
+from hopgate.retrievers.index.reader import Parts, matching_encoder, own_encoder
+from hopgate.retrievers.index.vectors import Announce, load_faiss, new_index
 from hopgate.retrievers.index.writing import writing
 from hopgate.retrievers.langchain import documents_in
 from hopgate.retrievers.stores.change import StoreChange
@@ -67,6 +66,8 @@ class BuildOptions(TypedDict, total=False):
         announce: Called, before the vectors are indexed, with a line on which FAISS index is
             built, why, and the memory it will take.
         language: One of `LANGUAGES`; by default detected when the index is made.
+        query_prefix: Prefix of each query; by default the encoder's own.
+        passage_prefix: Prefix of each passage; likewise.
         replace: Allow a build that changes the encoder of the index, or removes most of its
             passages.
     """
@@ -74,6 +75,8 @@ class BuildOptions(TypedDict, total=False):
     factory: str | None
     announce: Announce | None
     language: str
+    query_prefix: str | None
+    passage_prefix: str | None
     replace: bool
 
 
@@ -220,8 +223,8 @@ def add(
     given = documents_in(paths)
     if isinstance(given, Iterator):
         return add_passages(given, index, encoder, progress, announce, workers=workers)
-    folder, found = _existing(index), find_files(given)
-    with _changing(folder, "index add", encoder, progress, announce) as change:
+    found = find_files(given)
+    with _changing(index, encoder, progress, announce) as change:
         change.roots, change.workers = sorted({*change.roots, *_roots(given)}), workers
         sources = _read(change, _named(found, change.roots))
         change.reading.check()
@@ -246,7 +249,7 @@ def add_passages(
         ValueError: There is no such index, or no passage.
         RuntimeError: See `build_index`.
     """
-    with _changing(_existing(index), "index add", encoder, progress, announce) as change:
+    with _changing(index, encoder, progress, announce) as change:
         change.workers = workers
         change.replace_documents(_put(change, passages, index))
         return change.run()
@@ -293,14 +296,14 @@ def sync(
         passages = documents_in(folder)
         if not isinstance(passages, Iterator):
             raise ValueError("sync follows one folder, or documents of LangChain")
-        with _changing(_existing(index), "index sync", encoder, progress, announce) as change:
+        with _changing(index, encoder, progress, announce) as change:
             sources = _put(change, passages, index)
             others = set(change.sources()) - sources
             change.replace_documents(sources, {each for each in others if not change.stamp(each)})
             return change.run()
     top, target = check_followed(folder, index)
     found = find_files([top])
-    with _changing(target, "index sync", encoder, progress, announce) as change:
+    with _changing(target, encoder, progress, announce) as change:
         change.roots = sorted({*change.roots, str(top)})
         missing = [root for root in change.roots if not Path(root).is_dir()]
         change.reading.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
@@ -353,19 +356,18 @@ def delete(
     """
     if not sources and not ids:
         raise ValueError("nothing to delete: give sources or ids")
-    folder = _existing(index)
-    with _changing(folder, "index delete", progress=progress) as change:
+    with _changing(index, progress=progress) as change:
         patterns = any(map(is_pattern, sources))
         every = change.sources() if patterns else filter(change.has, sources)
         known, gone = set(every), set[str]()
         for pattern in sources:
             found = {each for each in known if each == pattern or fnmatchcase(each, pattern)}
             if not found:
-                raise ValueError(f"the index at {folder} has no source {pattern!r}")
+                raise ValueError(f"the index at {index} has no source {pattern!r}")
             gone |= found
         for each in ids:
             if not change.has_passage(each):
-                raise ValueError(f"the index at {folder} has no passage with the id {each!r}")
+                raise ValueError(f"the index at {index} has no passage with the id {each!r}")
         change.delete(gone, ids)
         return change.run()
 
@@ -380,7 +382,7 @@ def compact(
         RuntimeError: The disk is full, or another process is changing the index.
     """
     check_folder(index, "compact")
-    with _changing(_existing(index), "index compact", None, progress, announce) as change:
+    with _changing(index, None, progress, announce) as change:
         change.rewrite = True
         return change.run()
 
@@ -390,131 +392,124 @@ def building(
     out: Path | str,
     encoder: str | Encoder | None,
     progress: BuildProgress | None,
-    factory: str | None = None,
-    announce: Announce | None = None,
-    *,
-    language: str = "",
-    replace: bool = False,
+    **options: Unpack[BuildOptions],
 ) -> Iterator[AnyChange]:
     """Prepare a change that replaces all passages of an index; see `build_index`."""
-    if is_store(out):
-        with _building_store(str(out), encoder, progress, factory, language, replace) as change:
+    factory, language = options.get("factory") or "", options.get("language", "")
+    replace = options.get("replace", False)
+    if factory and is_store(out):
+        raise ValueError(f"--factory is for folders: leave it out, {out} indexes its own vectors")
+    with _target(out, new=True) as target:
+        loaded = _encoder_of(target, encoder, options)
+        if factory:
+            new_index(factory, loaded.dimension)  # before anything is encoded
+        keep = target.info is None or _is_same(target, target.info, loaded, replace)
+        if is_store(out) and replace and target.info:  # a folder's language can be changed
+            keep &= language in ("", target.info["language"])
+        announce = options.get("announce")
+        held = target.held if keep else None
+        change = target.begin(held, describe(loaded), lambda: loaded, progress, announce)
+        if isinstance(change, StoreChange):
+            change.renew = not keep
+        with closing(change):
+            change.replace_all(may_shrink=replace)
+            change.factory, change.language, change.roots = factory, language, []
             yield change
+
+
+@contextmanager
+def _changing(
+    index: Path | str,
+    encoder: str | Encoder | None = None,
+    progress: BuildProgress | None = None,
+    announce: Announce | None = None,
+) -> Iterator[AnyChange]:
+    """Prepare a change of an index; its encoder is loaded when it is needed."""
+    with _target(index, new=False) as target:
+        assert target.info is not None
+        encoder = target.encoder if encoder is None else encoder
+        load = partial(matching_encoder, target.name, target.info, encoder)
+        if encoder is not None:
+            load()
+        change = target.begin(target.held, target.info["encoder"], load, progress, announce)
+        with closing(change):
+            yield change
+
+
+class _Target(NamedTuple):
+    """An index that is about to be changed.
+
+    Attributes:
+        name: Its folder, or the name of the collection.
+        encoder: The encoder that the name of a collection asks for.
+        begin: Begins a change, given `held` or None, then the other arguments of `Change`.
+        held: The index as it is; None if there is none, or it is damaged.
+        info: Its description.
+    """
+
+    name: Path
+    encoder: str | None
+    begin: Callable[..., AnyChange]
+    held: Parts | StoreInfo | None
+    info: Manifest | StoreInfo | None
+
+
+@contextmanager
+def _target(index: Path | str, *, new: bool) -> Iterator[_Target]:
+    """Open an index, which may be a `new` one, to change it."""
+    if is_store(index):
+        collection = Collection(str(index))
+        name, held = collection.name, collection.find() if new else collection.info()
+        begin = partial(StoreChange, collection)
+        yield _Target(Path(str(name)), name.encoder or None, begin, held, held)
         return
-    folder = Path(out).expanduser().resolve()
+    folder = Path(index).expanduser().resolve() if new else _existing(index)
     if readable(folder) != str(folder):
         raise ValueError(
-            f"the name of {out} is not UTF-8, so FAISS cannot open it: use another folder"
+            f"the name of {index} is not UTF-8, so FAISS cannot open it: use another folder"
         )
-    with writing(folder, "index build") as writer:
-        current = None
-        with suppress(ValueError):  # it is missing or damaged
-            if not changed_files(folder, info(folder)):
-                current = Parts.open(folder, checked_info(folder))
+    with writing(folder) as writer:
+        parts = _whole(folder) if new else Parts.open(folder, info(folder, hashed=True))
         load_faiss()
-        loaded = _encoder_of(folder, encoder, current.manifest if current else None)
-        if factory:
-            check_factory(factory, loaded.dimension)  # before anything is encoded
-        if current and not _same_encoder(
-            f"the index at {folder}", current.manifest, loaded, replace
-        ):
-            current = None
-        own = Change(writer, current, describe(loaded), lambda: loaded, progress, announce)
-        with closing(own):
-            own.replace_all(may_shrink=replace)
-            own.factory, own.language, own.roots = factory or "", language, []
-            yield own
+        yield _Target(folder, None, partial(Change, writer), parts, parts and parts.manifest)
 
 
-def _same_encoder(index: str, current: Built, loaded: Encoder, replace: bool) -> bool:
+def _whole(folder: Path) -> Parts | None:
+    """Open an index if there is one of which every byte is as it was written."""
+    with suppress(ValueError):
+        manifest = info(folder)
+        if not changed_files(folder, manifest):
+            return Parts.open(folder, manifest)
+    return None
+
+
+def _is_same(target: _Target, built: Built, loaded: Encoder, replace: bool) -> bool:
     """Return whether a build can keep the vectors of an index.
 
     Raises:
         ValueError: It cannot, and was not told to `replace` them.
     """
-    same = current["encoder"] | {"name": ""} == describe(loaded) | {"name": ""}
+    same = built["encoder"] | {"name": ""} == describe(loaded) | {"name": ""}
     if not same and not replace:
         raise ValueError(
-            f"{index} was built with encoder {current['encoder']['name']}, and this build uses "
+            f"{target.name} was built with encoder {built['encoder']['name']}, and this build uses "
             f"{loaded.name} with other weights or prefixes: leave out --encoder and the prefixes, "
             "or add --replace to encode everything again"
         )
     return same
 
 
-@contextmanager
-def _changing(
-    folder: Path,
-    doing: str,
-    encoder: str | Encoder | None = None,
-    progress: BuildProgress | None = None,
-    announce: Announce | None = None,
-) -> Iterator[AnyChange]:
-    """Prepare a change of an index; its encoder is loaded when it is needed."""
-    if is_store(folder):
-        with _changing_store(str(folder), encoder, progress) as change:
-            yield change
-        return
-    with writing(folder, doing) as writer:
-        current = Parts.open(folder, checked_info(folder))
-        load = partial(matching_encoder, folder, current.manifest, encoder)
-        if encoder is not None:
-            load()
-        described = current.manifest["encoder"]
-        with closing(Change(writer, current, described, load, progress, announce)) as own:
-            yield own
-
-
-@contextmanager
-def _building_store(
-    name: str,
-    encoder: str | Encoder | None,
-    progress: BuildProgress | None,
-    factory: str | None,
-    language: str,
-    replace: bool,
-) -> Iterator[StoreChange]:
-    """Prepare a change that replaces all passages of a collection."""
-    collection = Collection(name)
-    store, current = collection.name, collection.find()
-    if factory:
-        raise ValueError(f"--factory is for folders: leave it out, {store} indexes its own vectors")
-    loaded = _encoder_of(Path(str(store)), encoder or store.encoder or None, current)
-    same = not current or _same_encoder(str(store), current, loaded, replace)
-    renew = bool(replace and current and not (same and language in ("", current["language"])))
-    kept = None if renew else current
-    change = StoreChange(collection, kept, describe(loaded), lambda: loaded, progress)
-    with closing(change):
-        change.replace_all(may_shrink=replace)
-        change.language, change.roots, change.renew = language, [], renew
-        yield change
-
-
-def _encoder_of(
-    index: Path, encoder: str | Encoder | None, current: Manifest | StoreInfo | None
-) -> Encoder:
+def _encoder_of(target: _Target, encoder: str | Encoder | None, options: BuildOptions) -> Encoder:
     """Load the encoder of a build: the one that is given, or the index's own, or the default."""
+    encoder = target.encoder if encoder is None else encoder
     if isinstance(encoder, Encoder):
         return encoder
-    if encoder is None and current:
-        return matching_encoder(index, current, None)
-    return load_encoder(DEFAULT_ENCODER if encoder is None else encoder)
-
-
-@contextmanager
-def _changing_store(
-    name: str, encoder: str | Encoder | None, progress: BuildProgress | None
-) -> Iterator[StoreChange]:
-    """Prepare a change of a collection; its encoder is loaded when it is needed."""
-    collection = Collection(name)
-    current, store = collection.info(), collection.name
-    encoder = encoder or store.encoder or None
-    load = partial(matching_encoder, Path(str(store)), current, encoder)
-    if encoder is not None:
-        load()
-    described = current["encoder"]
-    with closing(StoreChange(collection, current, described, load, progress)) as change:
-        yield change
+    prefixes = options.get("query_prefix"), options.get("passage_prefix")
+    if encoder is None and target.info:
+        if prefixes == (None, None):
+            return matching_encoder(target.name, target.info, None)
+        encoder = own_encoder(target.name, target.info).name
+    return load_encoder(DEFAULT_ENCODER if encoder is None else encoder, *prefixes)
 
 
 def _read(change: AnyChange, found: FoundFiles) -> set[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from hopgate.retrievers.documents.finding import KINDS
 
 if TYPE_CHECKING:
     from watchfiles import Change
-    from watchfiles.main import FileChange
 
 RETRY_SECONDS = 5.0
 """Time between two tries after an update that failed."""
@@ -41,7 +40,8 @@ def watch(
 
     Raises:
         ValueError: There is no such folder or index, or the index is or contains the folder.
-        RuntimeError: The extra `documents` is missing, or the system cannot watch the folder.
+        RuntimeError: The extra `documents` is missing.
+        OSError: The system cannot watch the folder.
     """
     top, target = check_followed(folder, index)
     try:
@@ -72,24 +72,13 @@ def watch(
             yield_on_timeout=True,
             ignore_permission_denied=True,
         )
-        for found in chain([_first(changes, top)], changes):
-            if stop.is_set():
-                return
-            if _identity(top) != followed:  # another folder of this name, or none
-                pending = True
-                break
-            if found or (pending and time.monotonic() - tried >= RETRY_SECONDS):
-                pending, tried = not update(), time.monotonic()
-
-
-def _first(changes: Iterator[set[FileChange]], top: Path) -> set[FileChange]:
-    """Return the first changes of a folder, or none; with them the system begins to watch it."""
-    try:
-        return next(changes, set())
-    except OSError as error:
-        if _identity(top) is None:
-            return set()
-        raise RuntimeError(f"{top} cannot be watched: {error}") from error
+        with suppress(FileNotFoundError):  # it went away just now
+            for found in changes:  # with the first, which may be none, the watch has begun
+                if stop.is_set() or _identity(top) != followed:
+                    pending = True  # another folder of this name, or none
+                    break
+                if found or (pending and time.monotonic() - tried >= RETRY_SECONDS):
+                    pending, tried = not update(), time.monotonic()
 
 
 def _is_relevant(path: Path, top: Path, index: Path) -> bool:

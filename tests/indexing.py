@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -124,69 +124,34 @@ def die_at_call(number: int) -> None:
         setattr(where, name, counted(getattr(where, name)))
 
 
-STEPS = ("build", "add", "delete", "sync", "compact")
-State = dict[str, str]
-"""What an index holds: source → text."""
+KINDS = ("build", "add", "delete", "sync", "compact")
 
 
-def step(number: int, index: Path, docs: Path, encoder: Encoder) -> None:
-    """Make one of a sequence of changes."""
-    kind = STEPS[number % len(STEPS)]
+def change(kind: str, index: Path, at_call: int = 0, _: Connection | None = None) -> None:
+    """Make a change; the process dies before one of the calls that change the disk."""
+    if at_call:
+        die_at_call(at_call)
+    encoder = HashEncoder()
     if kind == "build":
-        build_from_passages(stamped(number, 7), index, encoder, replace=True)
+        build_from_passages(stamped(1, 7), index, encoder, replace=True)
     elif kind == "add":
-        add_passages(stamped(number, 5), index, encoder)
+        add_passages(stamped(1, 3), index, encoder)
     elif kind == "delete":
-        delete(index, [f"{number % 3}.txt"])
+        delete(index, ["2.txt"])
     elif kind == "sync":
-        for name, text in synced(number).items():
-            (docs / name).write_text(text)
-        sync(docs, index, encoder)
+        sync(index.parent / "docs", index, encoder)
     else:
         compact(index)
-
-
-def synced(number: int) -> State:
-    return {f"s{each}.txt": f"stamp {number} of file {each}" for each in range(3)}
-
-
-def states(first: int, state: State) -> Iterator[State]:
-    """The states before and after each step, from a build on."""
-    number = first
-    while True:
-        yield state
-        kind = STEPS[number % len(STEPS)]
-        if kind == "build":
-            state = {each["source"]: each["text"] for each in stamped(number, 7)}
-        elif kind == "add":
-            state = state | {each["source"]: each["text"] for each in stamped(number, 5)}
-        elif kind == "delete":
-            state = {name: text for name, text in state.items() if name != f"{number % 3}.txt"}
-        elif kind == "sync":
-            state = state | synced(number)
-        number += 1
-
-
-def keep_stepping(index: Path, docs: Path, first: int, call: int, begun: Connection) -> None:
-    """Make changes for ever, or until a call at which the process dies."""
-    encoder = HashEncoder()
-    if call:
-        die_at_call(call)
-    number = first
-    while True:
-        begun.send(number)
-        step(number, index, docs, encoder)
-        number += 1
 
 
 def start(work: Callable[..., None], *given: object) -> tuple[ForkServerProcess, Connection]:
     """Run `work` in a process of its own, forked from one that has imported this module.
 
     Returns:
-        The process, and the connection that receives the number of each change as it begins.
+        The process, and what receives the last argument of `work` sends.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, "faiss"])
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(*given, sending), daemon=True)
     process.start()

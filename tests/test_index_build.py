@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from documents import paragraph, write_docx, write_pdf
-from indexing import HashEncoder, edit_manifest, files, flip, one_of
+from indexing import edit_manifest, files, flip, one_of
 
 from hopgate.common.files import sha256
 from hopgate.retrievers.base import make_passage
@@ -22,7 +22,6 @@ from hopgate.retrievers.documents.reading import load_documents
 from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import Index, check_index, load_index
-from hopgate.retrievers.index.texts import Place, Stored, UnreadableError, WordsWriter, key_of
 from hopgate.retrievers.index.verifying import verify
 from hopgate.retrievers.sources import sample_path
 
@@ -39,7 +38,7 @@ HTML = """<html><head><title>Tidal mill</title><style>body {color: teal}</style>
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one good file of each kind and a broken PDF."""
+    """A folder with one good file of each kind, a broken PDF, a hidden file and a loop."""
     folder = tmp_path_factory.mktemp("documents")
     (folder / "lighthouse.txt").write_text("The lighthouse on Skerry was first lit in 1811.\n")
     (folder / "bakery.md").write_text(
@@ -55,6 +54,8 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "quay.docx", paragraph("Quay", "Titel"), paragraph("The quay is of red granite.")
     )
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4\nthis is no PDF")
+    (folder / ".hidden.txt").write_text("Hidden words.")
+    (folder / "deep" / "loop").symlink_to(folder)
     return folder
 
 
@@ -88,6 +89,7 @@ def test_every_kind_of_file_is_found_again(
     ((best, *_),) = folder_index.search([question], k=3)
     assert best["title"] == title
     assert text in best["text"]
+    assert not {"secret", "teal"} & set(best["text"].split())
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +114,6 @@ def test_a_broken_pdf_is_named_and_the_rest_goes_on(documents: Path, tmp_path: P
     ]
 
 
-def test_html_gives_no_script_and_no_style(documents: Path) -> None:
-    text = " ".join(p["text"] for p in load_documents([documents / "deep"]).passages)
-    assert "wheel turns" in text
-    assert "secret" not in text
-    assert "teal" not in text
-
-
 def test_a_long_text_is_split_with_nothing_lost(tmp_path: Path) -> None:
     sentences = [f"Sentence number {i} tells of stone {i * 7}." for i in range(200)]
     (tmp_path / "long.txt").write_text("\n".join(sentences))
@@ -128,55 +123,11 @@ def test_a_long_text_is_split_with_nothing_lost(tmp_path: Path) -> None:
     assert 12 <= len(texts) <= 20
 
 
-def test_hidden_files_other_kinds_and_link_loops_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "good.txt").write_text("Good words.")
-    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
-    (tmp_path / ".hidden.txt").write_text("Hidden words.")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "note.txt").write_text("Hidden words.")
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    documents = load_documents([tmp_path])
-    assert [p["source"] for p in documents.passages] == ["sub/good.txt"]
-    assert documents.skipped == []
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"title": "c"}\n', ":1: text is missing"),
-        ('{"text": 5}', ":1: text is 5; it must be a string"),
-        ('{"title": "", "text": ""}', ": it contains no text"),
-        ("\n\nnonsense\n", ":3: not JSON"),
-        ('{"title": 5, "text": "b"}', ":1: title is 5; it must be a string"),
-        ("", ": it contains no text"),
-    ],
-)
-def test_a_bad_row_is_named_by_its_line(tmp_path: Path, content: str, reason: str) -> None:
-    (tmp_path / "rows.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=rf"no passage could be read \(.*rows.jsonl{reason}"):
-        load_documents([tmp_path / "rows.jsonl"])
-    (tmp_path / "rows.jsonl").write_text(content + '\n{"title": "a", "text": "b"}\n')
-    report = build_index([tmp_path / "rows.jsonl"], tmp_path / "index", HashEncoder())
-    assert report.passages == 1
-    if "no text" not in reason:
-        (skipped,) = report.skipped
-        assert f"{skipped.path}: {skipped.reason}".startswith(f"{tmp_path / 'rows.jsonl'}{reason}")
-
-
 def test_many_unreadable_files_still_make_one_short_line(tmp_path: Path) -> None:
     for i in range(9):
         (tmp_path / f"{i}.txt").write_text(" ")
     with pytest.raises(ValueError, match=r"2\.txt: it contains no text; and 6 more\)$"):
         load_documents([tmp_path])
-
-
-def test_missing_faiss_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
-        build_from_passages(PASSAGES, tmp_path / "index")
-    with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
-        check_index(sample_path())
 
 
 def test_what_a_build_needs_is_tried_before_a_file_is_read(
@@ -188,38 +139,31 @@ def test_what_a_build_needs_is_tried_before_a_file_is_read(
     monkeypatch.setattr("hopgate.retrievers.building.read_files", read)
     (tmp_path / "file").touch()
     for out in (tmp_path / "file" / "index", Path("/dev/null/index"), Path("/proc/hopgate/index")):
-        with pytest.raises(ValueError, match=r"(is a file or lies under one|cannot be written)"):
+        with pytest.raises(ValueError, match="cannot be written"):
             build_index([documents], out)
     with pytest.raises(ValueError, match="unknown encoder 'bert'"):
         build_index([documents], tmp_path / "new" / "index", encoder="bert")
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(RuntimeError, match=r"hopgate\[cpu\]"):
-        build_index([documents], tmp_path / "new" / "index")
+    for use in (
+        lambda: build_index([documents], tmp_path / "new" / "index"),
+        lambda: check_index(sample_path()),
+    ):
+        with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
+            use()
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_scores_are_inner_products_in_plain_types(built: Path) -> None:
-    query = "When was the lighthouse lit?"
-    ((*hits,),) = load_index(built).search([query], k=3, mode="dense")
-    encoder = load_encoder()
-    expected = encoder.encode_passages(PASSAGES) @ encoder.encode_queries([query])[0]
-    assert [hit["score"] for hit in hits] == pytest.approx(np.sort(expected)[::-1], abs=1e-5)
-    assert hits[0]["id"] == PASSAGES[0]["id"]
-    assert all(type(hit["score"]) is float for hit in hits)
-    assert json.loads(json.dumps(hits)) == hits
-
-
-def test_k_over_the_collection_gives_all_and_k_0_is_refused(built: Path) -> None:
+def test_k_over_the_collection_gives_all_and_wrong_arguments_are_refused(built: Path) -> None:
     index = load_index(built)
     assert [len(hits) for hits in index.search(["lighthouse", "bread"], k=50)] == [3, 3]
     assert index.search([], k=5) == []
-    with pytest.raises(ValueError, match="k is 0"):
-        index.search(["lighthouse"], k=0)
-
-
-def test_a_huge_query_is_cut_not_refused(built: Path) -> None:
-    ((best,),) = load_index(built).search(["bread and bakers " * 6000], k=1)
-    assert best["title"] == "Harbour bakery"
+    for given, message in (
+        ((["lighthouse"], 0), "k is 0"),
+        (("bread", 3), "queries is a string: give a list"),
+        ((["bread"], 3, "fuzzy"), "unknown mode 'fuzzy': use dense, bm25, hybrid"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            index.search(*given)
 
 
 @pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
@@ -229,11 +173,6 @@ def test_a_query_may_hold_anything(built: Path, mode: str) -> None:
     assert index.search(["bread \ud800"], 3, mode) == plain
     for query in ("", "\x00", "🙂" * 9, "' OR 1=1 --", "%s {} \\N", "\u202e\u0301"):
         assert len(index.search([query], 3, mode)[0]) <= 3
-
-
-def test_a_text_in_place_of_a_list_of_texts_is_refused(built: Path) -> None:
-    with pytest.raises(ValueError, match="queries is a string: give a list"):
-        load_index(built).search("bread", 3)
 
 
 def test_eight_threads_find_what_one_finds(built: Path) -> None:
@@ -298,26 +237,20 @@ def test_a_fault_midway_leaves_the_old_index_and_nothing_else(
         assert os.listdir(index.parent) == [index.name]
 
 
-def test_an_encoder_that_fails_midway_leaves_no_index(
+def test_an_encoder_that_fails_leaves_no_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fault(self: Encoder, *_: object) -> None:
+    def fault(*_: object) -> None:
         raise RuntimeError("fault made by the test: out of memory")
 
-    monkeypatch.setattr(Encoder, "encode_passages", fault)
-    with pytest.raises(RuntimeError, match="fault made by the test"):
-        build_from_passages(PASSAGES, tmp_path / "index")
-    assert os.listdir(tmp_path) == []
+    def nan(*_: object) -> np.ndarray:
+        return np.full((3, 384), np.nan, dtype=np.float32)
 
-
-def test_vectors_that_are_no_numbers_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        Encoder, "encode_passages", lambda *_: np.full((3, 384), np.nan, dtype=np.float32)
-    )
-    with pytest.raises(RuntimeError, match="NaN or infinite"):
-        build_from_passages(PASSAGES, tmp_path / "index")
+    for encode, message in ((fault, "fault made by the test"), (nan, "NaN or infinite")):
+        monkeypatch.setattr(Encoder, "encode_passages", encode)
+        with pytest.raises(RuntimeError, match=message):
+            build_from_passages(PASSAGES, tmp_path / "index")
+        assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +261,7 @@ def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(
     tmp_path: Path, manifest: str
 ) -> None:
     (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(ValueError, match="contains other files and no index"):
+    with pytest.raises(ValueError, match="is a link or not part of an index"):
         build_from_passages(PASSAGES, tmp_path)
     assert (tmp_path / "manifest.json").read_text() == manifest
 
@@ -366,21 +299,10 @@ def test_the_folder_that_is_indexed_is_never_the_output(documents: Path, tmp_pat
     assert sorted(documents.rglob("*")) == before
 
 
-def test_nothing_to_index_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no passages given"):
-        build_from_passages([], tmp_path / "index")
+DAMAGED = ("vectors/*.faiss", "vectors/*.keys", "words/*.store", "words/*.term")
 
 
-HALF_WRITTEN = (
-    "vectors/*.faiss",
-    "vectors/*.keys",
-    "words/*.store",
-    "words/*.term",
-    "words/*.fast",
-)
-
-
-@pytest.mark.parametrize("pattern", HALF_WRITTEN)
+@pytest.mark.parametrize("pattern", DAMAGED[::2])
 def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
     file = one_of(index, pattern)
     whole, name = file.read_bytes(), re.escape(file.name)
@@ -398,7 +320,7 @@ def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
         Index.open(index)
 
 
-@pytest.mark.parametrize("pattern", HALF_WRITTEN)
+@pytest.mark.parametrize("pattern", DAMAGED)
 def test_a_large_damaged_file_of_the_right_size_is_refused(
     index: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,14 +336,11 @@ def test_a_large_damaged_file_of_the_right_size_is_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"encoder": "minilm"}, "encoder of manifest.json: Input should be a valid dictionary"),
         ({"encoder": {"name": "minilm"}}, "encoder.dimension of manifest.json: Field required"),
         ({"format_version": "one"}, "format_version of manifest.json: Input should be 3"),
-        ({"files": []}, "files of manifest.json: Input should be a valid dictionary"),
-        ({"files": {}}, "files of manifest.json: 'vectors/1.keys' is missing"),
-        ({"passages": "many"}, "passages of manifest.json: Input should be a valid integer"),
+        ({"files": {}}, "files of manifest.json: 'vectors/1.faiss' is missing"),
         ({"passages": True}, "passages of manifest.json: Input should be a valid integer"),
-        ({"dead": "vectors/dead-9.keys"}, "files of manifest.json: 'vectors/dead-9.keys' is mis"),
+        ({"passages": 4}, "its vectors and its words are not of 4 passages"),
         (
             {"files": {"../x": {"bytes": 1, "sha256": ""}}},
             "files.../x.[key] of manifest.json: String should match",
@@ -432,14 +351,8 @@ def test_a_manifest_of_other_types_is_damaged(
     index: Path, change: dict[str, object], message: str
 ) -> None:
     edit_manifest(index, lambda manifest: manifest.update(change))
-    for read in (info, check_index, Index.open):
-        with pytest.raises(ValueError, match=f"is damaged or incomplete: .*{re.escape(message)}"):
-            read(index)
-    (index / "manifest.json").write_text("[1]")
-    with pytest.raises(
-        ValueError, match=r"the whole of manifest\.json: Input should be a valid dic"
-    ):
-        info(index)
+    with pytest.raises(ValueError, match=f"is damaged or incomplete: .*{re.escape(message)}"):
+        Index.open(index)
 
 
 def test_a_good_index_is_hashed_again_only_when_it_changed(
@@ -453,9 +366,7 @@ def test_a_good_index_is_hashed_again_only_when_it_changed(
 
     monkeypatch.setattr("hopgate.retrievers.index.manifest.sha256", counted)
     manifest = check_index(index)
-    assert manifest == info(index)
-    manifest["encoder"]["name"] = "changed by the caller"
-    assert check_index(str(index)) == info(index)
+    assert manifest == check_index(str(index)) == info(index)
     assert len(hashed) == len(manifest["files"])
     file = one_of(index, "vectors/*.faiss")
     whole = file.read_bytes()
@@ -464,40 +375,17 @@ def test_a_good_index_is_hashed_again_only_when_it_changed(
         with pytest.raises(ValueError, match=r"1\.faiss has changed"):
             check_index(index)
     assert len(hashed) == len(manifest["files"]) + 1
-    file.write_bytes(b"short")
-    with pytest.raises(ValueError, match=r"1\.faiss has 5 bytes"):
-        check_index(index)
     file.write_bytes(whole)
     assert check_index(index) == info(index)
-
-
-def test_an_index_of_another_encoder_does_not_pass_the_check(index: Path) -> None:
-    def other(manifest: dict[str, Any]) -> None:
-        manifest["encoder"]["fingerprint"] = "0" * 64
-
-    edit_manifest(index, other)
-    with pytest.raises(ValueError, match="built with encoder minilm, and minilm has different"):
-        check_index(index)
-    edit_manifest(index, lambda manifest: manifest["encoder"].update(name="gone"))
-    with pytest.raises(ValueError, match="unknown encoder 'gone'"):
-        check_index(index)
-
-
-def test_parts_that_do_not_belong_together_are_refused(index: Path) -> None:
-    edit_manifest(index, lambda manifest: manifest.update(passages=4))
-    with pytest.raises(ValueError, match="its vectors and its passages are not equally many"):
-        Index.open(index)
 
 
 def test_a_newer_format_is_refused(index: Path) -> None:
     edit_manifest(index, lambda manifest: manifest.update(format_version=4))
     with pytest.raises(ValueError, match="format version 4, and this hopgate reads version 3"):
         Index.open(index)
-    edit_manifest(index, lambda manifest: manifest.update(format_version=2, roots=["my docs"]))
+    edit_manifest(index, lambda manifest: manifest.update(format_version=2))
     for read in (info, check_index, Index.open, verify, lambda path: delete(path, ["a"])):
-        with pytest.raises(
-            ValueError, match=r"old format version 2, .* build it again, into a new folder"
-        ):
+        with pytest.raises(ValueError, match=r"version 2, .* 3: build it again, into a new folder"):
             read(index)
 
 
@@ -513,6 +401,7 @@ def test_a_query_is_encoded_with_the_prefix_that_the_index_was_built_with(tmp_pa
     (query,) = plain.encode_queries(["query: When was it lit?"])
     expected = plain.encode_passages(passages) @ query
     assert [hit["score"] for hit in hits] == pytest.approx(np.sort(expected)[::-1], abs=1e-5)
+    assert all(type(hit["score"]) is float for hit in hits)
     assert index.encoder._model is plain._model
     with pytest.raises(ValueError, match="built with query_prefix 'query: ', and encoder minilm"):
         Index.open(tmp_path / "index", plain)
@@ -520,44 +409,30 @@ def test_a_query_is_encoded_with_the_prefix_that_the_index_was_built_with(tmp_pa
     assert again.encoded == 3
 
 
-def test_an_id_that_is_not_that_of_the_content_is_refused(tmp_path: Path) -> None:
-    passage = PASSAGES[0] | {"id": "my-own-id-0000000001"}
-    with pytest.raises(ValueError, match="the id of passage 'my-own-id-0000000001' does not match"):
-        build_from_passages([passage], tmp_path / "index")
-    assert os.listdir(tmp_path) == []
+def test_passages_that_are_none_are_refused(tmp_path: Path) -> None:
+    wrong = PASSAGES[0] | {"id": "my-own-id-0000000001"}
+    for given, message in (
+        ([], "no passages given"),
+        ([wrong], "the id of passage 'my-own-id-0000000001' does not match"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_from_passages(given, tmp_path / "index")
+        assert os.listdir(tmp_path) == []
 
 
 def test_another_encoder_is_refused(index: Path, tmp_path: Path) -> None:
     other = tmp_path / "other-encoder"
     other.mkdir()
     (other / "model.safetensors").write_bytes(b"other weights")
-    with pytest.raises(
-        ValueError, match=r"built with encoder minilm, and .*other-encoder has different"
-    ):
+    with pytest.raises(ValueError, match=r"built with fingerprint .* and encoder .*other-encoder"):
         Index.open(index, encoder=str(other))
-
-    def cut_at_128(manifest: dict[str, object]) -> None:
-        manifest["encoder"] = dict(info(index)["encoder"], max_tokens=128)
-
-    edit_manifest(index, cut_at_128)
-    with pytest.raises(ValueError, match="built with max_tokens 128, and encoder minilm has 256"):
-        Index.open(index)
-
-
-def test_passages_are_read_in_the_order_asked(tmp_path: Path) -> None:
-    passages = [make_passage(f"T{i}", f"text {i}", page=i or None) for i in range(1500)]
-    writer = WordsWriter(tmp_path, "en")
-    keys = [key_of(passage["id"]) for passage in passages]
-    writer.put(
-        (key, Stored(p["title"], p["text"], (Place(p["source"], p.get("page")),)))
-        for key, p in zip(keys, passages, strict=True)
-    )
-    words = writer.commit()
-    order = [*range(1499, -1, -1), 7, 7]
-    found = words.read([keys[i] for i in order])
-    assert [each.passage(keys[i]) for each, i in zip(found, order, strict=True)] == [
-        passages[i] for i in order
-    ]
-    assert words.keys().tolist() == sorted(keys)
-    with pytest.raises(UnreadableError, match="passage 00000000000005dc is missing"):
-        list(words.read([1500]))
+    for change, message in (
+        ({"max_tokens": 128}, "built with max_tokens 128, and encoder minilm has 256"),
+        ({"fingerprint": "0" * 64}, "built with fingerprint '0000"),
+        ({"name": "gone"}, "unknown encoder 'gone'"),
+    ):
+        edit_manifest(index, lambda manifest, change=change: manifest["encoder"].update(change))
+        with pytest.raises(ValueError, match=message):
+            Index.open(index)
+    with pytest.raises(ValueError, match="unknown encoder 'gone'"):
+        check_index(index)

@@ -18,7 +18,6 @@ from hopgate.retrievers.encoders import passage_text
 from hopgate.retrievers.filters import matches, parse_where
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import Index
-from hopgate.retrievers.index.segments import Segment
 from hopgate.retrievers.index.verifying import verify
 
 WIDE = int(os.environ.get("HOPGATE_WIDE", "0"))
@@ -93,25 +92,6 @@ class Changes(RuleBasedStateMachine):
         assert report.added == len(set(self.places) - before)
         assert report.removed == len(before - set(self.places))
         assert report.encoded <= report.added
-
-    @rule(data=st.data())
-    def add_again_what_was_deleted(self, data: Any) -> None:
-        """Its vector is there as long as no merge dropped it; then it is not encoded again."""
-        gone = sorted(set(self.content) - set(self.places))
-        if not gone:
-            return
-        title, text = self.content[data.draw(st.sampled_from(gone))]
-        again = make_passage(title, text, "again.txt")
-        manifest = info(self.index)
-        held = {
-            f"{key:016x}"
-            for each in manifest["segments"]
-            for key in Segment(self.index / "vectors", each, ()).keys.tolist()
-        }
-        self.forget({"again.txt"})
-        self.put([again])
-        report = add_passages([again], self.index, self.encoder)
-        assert report.encoded == (again["id"] not in held)
 
     @rule(source=st.sampled_from([*SOURCES[:3], "*.txt", "s*"]))
     def delete_documents(self, source: str) -> None:

@@ -68,7 +68,12 @@ def calibrate(
             raise click.UsageError(
                 "give one of --budget-steps, --budget-calls, --budget-tokens and --min-accuracy"
             )
-        _alpha(context.router, recorded, given[0], save)
+        from hopgate.evaluation.measuring import calibration
+
+        goal, which = calibration.Goal(*given[0]), (context.router, recorded.profile)
+        with stage("routing") as advance:
+            found = calibration.calibrate(*which, recorded.outcomes, goal, save, advance)
+        pages.output(found, _show_alpha)
         return
     from hopgate.evaluation.measuring.gates import calibrate_gate
 
@@ -77,16 +82,6 @@ def calibrate(
         found = calibrate_gate(recorded.labels, gate, job, min_recall=min_recall, out=out)
     found["use"] = _usage(found, settings)
     pages.output(found, _show_gate, out)
-
-
-def _alpha(router: str, recorded: RecordedFiles, goal: tuple[str, float], save: str | None) -> None:
-    from hopgate.evaluation.measuring import calibration
-
-    with stage("routing") as advance:
-        found = calibration.calibrate(
-            router, recorded.profile, recorded.outcomes, calibration.Goal(*goal), save, advance
-        )
-    pages.output(found, _show_alpha)
 
 
 def _show_alpha(found: dict[str, Any]) -> None:

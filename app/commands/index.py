@@ -1,7 +1,6 @@
 """`hopgate index`: build, change, copy, describe and check indexes."""
 
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -22,9 +21,7 @@ from hopgate.terminal.progress import stages
 if TYPE_CHECKING:
     from hopgate.retrievers.building import BuildReport
     from hopgate.retrievers.documents.finding import SkippedFile
-    from hopgate.retrievers.encoders import Encoder
     from hopgate.retrievers.index.change import BuildProgress
-    from hopgate.retrievers.index.following import FollowReport
     from hopgate.retrievers.index.verifying import VerifyReport
 
 SKIPPED_SHOWN = 20
@@ -76,43 +73,21 @@ def build(
     if vectors:
         refuse(("workers", "ray"), "shares out encoding, and --vectors come encoded")
     with sharing.hired() as hands, stages() as progress:
-        chosen: str | Encoder | None = encoder
-        if query_prefix is not None or passage_prefix is not None:
-            chosen = _with_prefixes(encoder, out, query_prefix, passage_prefix)
         build = partial(build_from_vectors, vectors)
         if paths:
             build = partial(build_index, paths, workers=hands)
         report = build(
             out,
-            chosen,
+            encoder,
             progress,
             factory=factory,
             announce=note,
             language=language or "",
+            query_prefix=query_prefix,
+            passage_prefix=passage_prefix,
             replace=replace,
         )
     output(report, _show_built)
-
-
-def _with_prefixes(
-    encoder: str | None, out: Path, query: str | None, passage: str | None
-) -> "Encoder":
-    """Load an encoder, by default that of the index, with other prefixes."""
-    from hopgate.retrievers.encoders import DEFAULT_ENCODER, load_encoder
-    from hopgate.retrievers.index.manifest import info
-    from hopgate.retrievers.index.reader import own_encoder
-    from hopgate.retrievers.stores.collection import Collection
-    from hopgate.retrievers.stores.names import is_store, parse
-
-    if encoder is None and is_store(out):
-        encoder = parse(str(out)).encoder or None
-    if encoder is None:
-        try:
-            built = Collection(str(out)).info(whole=False) if is_store(out) else info(out)
-            encoder = own_encoder(out, built).name
-        except ValueError:  # no readable index
-            encoder = DEFAULT_ENCODER
-    return load_encoder(encoder, query, passage)
 
 
 @command()
@@ -152,86 +127,42 @@ def sync(folder: Path, /, *, index: Path, encoder: str | None = None, watch: boo
 
     if watch:
         with suppress(KeyboardInterrupt):
-            watching.watch(folder, index, _until_it_works(_syncing(folder, index, encoder)))
+            watching.watch(folder, index, _repeated(partial(building.sync, folder, index, encoder)))
         return
     with stages() as progress:
         report = building.sync(folder, index, encoder, progress, note)
     output(report, _show_built)
 
 
-@command()
-def follow(source: str, /, *, index: Path, watch: bool = False) -> None:
-    """Copy an index that another machine builds, and its changes.
+def _repeated(update: "Callable[[BuildProgress], BuildReport]") -> Callable[[], bool]:
+    """Return a function that updates once, and shows what is new: changes, skipped files, errors.
 
-    SOURCE is its folder on shared storage, or a URL of object storage such as s3://bucket/index
-    (install what fsspec needs for it, here s3fs). Only new files are copied. Readers of the copy
-    get a version when all of it is there and checked. With --watch and --json, each version is a
-    JSON document on a line of its own.
-
-    Args:
-        source: The index to copy.
-        index: Folder of the copy.
-        watch: Look for a new version every 5 s, until Ctrl-C.
+    It returns whether the update succeeded.
     """
-    from hopgate.retrievers.index import following
-
-    if not watch:
-        with stages() as progress:
-            report = following.follow(source, index, progress)
-        output(report)
-        return
-
-    def update(progress: "BuildProgress") -> None:
-        report = following.follow(source, index, progress)
-        if report.changed:
-            _show_change(report, [])
-
-    following.check_source(source, index)
-    run = _until_it_works(update)
-    with suppress(KeyboardInterrupt):
-        while True:
-            run()
-            time.sleep(following.POLL_SECONDS)
-
-
-def _syncing(folder: Path, index: Path, encoder: str | None) -> "Callable[[BuildProgress], None]":
-    """Return a function that syncs once, and shows a change or newly skipped files."""
-    from hopgate.retrievers import building
-
-    before: list[SkippedFile] | None = None
-
-    def update(progress: "BuildProgress") -> None:
-        nonlocal before
-        report = building.sync(folder, index, encoder, progress)
-        fresh = [each for each in report.skipped if each not in (before or [])]
-        if report.changed or fresh or before is None:
-            _show_change(report, fresh)
-        before = report.skipped
-
-    return update
-
-
-def _until_it_works(update: "Callable[[BuildProgress], None]") -> Callable[[], bool]:
-    """Return a function that updates once, and shows an error that stays only once."""
-    shown = ""
+    skipped: list[SkippedFile] = []
+    failed: str | None = None
 
     def run() -> bool:
-        nonlocal shown
+        nonlocal skipped, failed
         try:
             with stages(brief=True) as progress:
-                update(progress)
+                report = update(progress)
         except Exception as error:
-            if shown != (text := explain_error(error)[0]):
+            if failed != (text := explain_error(error)[0]):
                 note(f"{_now():%H:%M:%S} not updated, trying again: {text}")
-            shown = text
+            failed = text
             return False
-        shown = ""
+        failed, before = None, skipped
+        skipped = report.skipped
+        fresh = [each for each in skipped if each not in before]
+        if report.changed or fresh:
+            _show_change(report, fresh)
         return True
 
     return run
 
 
-def _show_change(report: "BuildReport | FollowReport", skipped: "Sequence[SkippedFile]") -> None:
+def _show_change(report: "BuildReport", skipped: "Sequence[SkippedFile]") -> None:
     """Print one change during a watch: as a JSON document, or as a line."""
     if click.get_current_context().meta[AS_JSON]:
         print_json({"time": _now().isoformat(timespec="seconds"), **asdict(report)})
@@ -277,15 +208,10 @@ def compact(folder: Either = None, /, *, index: Path | None = None) -> None:
         index: The same as INDEX.
     """
     from hopgate.retrievers import building
-    from hopgate.retrievers.index.manifest import info, size
-    from hopgate.retrievers.stores.names import check_folder
 
-    index = _one(folder, index)
-    check_folder(index, "compact")
-    before = size(info(index))
     with stages() as progress:
-        report = building.compact(index, progress, note)
-    output(report, _show_compacted, before, size(info(index)))
+        report = building.compact(_one(folder, index), progress, note)
+    output(report, _show_built)
 
 
 @command()
@@ -354,7 +280,7 @@ def verify(
 
 index = click.Group(
     "index",
-    [build, add, sync, follow, delete, compact, info, push, verify],
+    [build, add, sync, delete, compact, info, push, verify],
     help="Build, change, describe and check indexes.",
 )
 
@@ -385,11 +311,6 @@ def _show_skipped(skipped: "Sequence[SkippedFile]") -> None:
         note(f"{each.path}: {each.reason}", "skipped")
     if (more := len(skipped) - SKIPPED_SHOWN) > 0:
         note(f"{more:,} more; --json lists them all", "skipped")
-
-
-def _show_compacted(report: "BuildReport", before: int, after: int) -> None:
-    sizes = {"before": decimal(before), "now": decimal(after)}
-    page({"path": report.path, "version": report.version, "passages": report.passages} | sizes)
 
 
 def _show_verified(report: "VerifyReport") -> None:

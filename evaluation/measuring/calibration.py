@@ -16,13 +16,7 @@ from hopgate.classifiers.router import load_router
 from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import read_jsonl
 from hopgate.common.strategies import FLARE_NAMES, LABELS
-from hopgate.evaluation.measuring.replay import (
-    Choices,
-    Probabilities,
-    Recorded,
-    read_recorded,
-    route_all,
-)
+from hopgate.evaluation.measuring.replay import Choices, Recorded, read_recorded, route_all
 from hopgate.evaluation.measuring.scores import percentile_interval, resampled_means
 
 BINS = 15
@@ -40,7 +34,7 @@ Floats = NDArray[np.float64]
 # Probabilities
 
 
-def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
+def calibration_error(probabilities: Floats, truth: Choices) -> float:
     """Return the expected calibration error of the most probable label.
 
     The questions are put into `BINS` equal-width bins (low, high] of their highest probability;
@@ -58,7 +52,7 @@ def calibration_error(probabilities: Probabilities, truth: Choices) -> float:
     return float(np.abs(gaps).sum() / len(top))
 
 
-def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
+def recall(probabilities: Floats, truth: Choices) -> dict[str, float]:
     """Return the recall of each label that occurs in `truth`; arguments as `calibration_error`."""
     labels = np.unique(truth)
     from sklearn.metrics import recall_score
@@ -67,9 +61,7 @@ def recall(probabilities: Probabilities, truth: Choices) -> dict[str, float]:
     return {LABELS[at]: float(score) for at, score in zip(labels, scores, strict=True)}
 
 
-def router_calibration(
-    recorded: Recorded, cost: Probabilities, reliability: Probabilities
-) -> dict[str, Any]:
+def router_calibration(recorded: Recorded, cost: Floats, reliability: Floats) -> dict[str, Any]:
     """Return calibration error and recall of a router's cost and reliability weights.
 
     The truth for α = 0 is the cheapest correct strategy, over the questions that have one. The
@@ -84,20 +76,18 @@ def router_calibration(
     Returns:
         `ece` and `recall`, each with `cost` and `reliability`; None without any truth.
     """
-    answered = recorded.correct.any(-1)
     multi_hop = np.isin(recorded.datasets, MULTI_HOP)
-    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
     hops = np.where(multi_hop, 2, 1).astype(np.int8)
-    pairs = {
-        "cost": (cost[answered], recorded.oracle()[answered]),
-        "reliability": (reliability[known], hops[known]),
-    }
-    return {
-        "ece": {
-            name: calibration_error(*each) if len(each[1]) else None for name, each in pairs.items()
-        },
-        "recall": {name: recall(*each) if len(each[1]) else None for name, each in pairs.items()},
-    }
+    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
+    found: dict[str, dict[str, Any]] = {"ece": {}, "recall": {}}
+    for name, probabilities, truth, among in (
+        ("cost", cost, recorded.oracle(), recorded.correct.any(-1)),
+        ("reliability", reliability, hops, known),
+    ):
+        some, pair = among.any(), (probabilities[among], truth[among])
+        found["ece"][name] = calibration_error(*pair) if some else None
+        found["recall"][name] = recall(*pair) if some else None
+    return found
 
 
 # Choosing α
@@ -164,8 +154,7 @@ def calibrate(
     """
     require("hopgate calibrate", *STATISTICS)
     if save is not None:
-        saved_alphas.check_name(save)
-        saved_alphas.check_writable(router)
+        saved_alphas.check_savable(router, save)
     recorded, inputs = read_recorded(*outcomes)
     classifier = load_router(router, profile)
     routed = route_all(classifier, recorded.questions, ALPHAS, advance)
@@ -245,15 +234,11 @@ def choose_alpha(
 
 
 def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:
-    if goal.name == "min_accuracy":
-        wanted, extreme = f"reaches an accuracy of {goal.bound:g}", "the most accurate"
-        best = int(accuracy.argmax())
-    else:
-        wanted, extreme = f"stays within {goal.bound:g} {goal.cost}", "the cheapest"
-        best = int(steps.argmin())
+    best = int(accuracy.argmax() if goal.name == "min_accuracy" else steps.argmin())
     return (
-        f"no α {wanted} on these labels; {extreme}, α = {alphas[best]:g}, has "
-        f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} {goal.cost}"
+        f"no α has a {goal.name.replace('_', ' ')} of {goal.bound:g} on these labels; the nearest, "
+        f"α = {alphas[best]:g}, has an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} "
+        f"{goal.cost}"
     )
 
 
@@ -261,16 +246,13 @@ def _costs(labels: Path, cost: str, recorded: Recorded) -> Floats:
     """Return the calls or tokens of each strategy, which `hopgate label` writes with its labels."""
     rows, _ = read_jsonl(labels, lambda row, _: row, expected="--labels as of `hopgate label`")
     try:
-        found = [[_total(row[cost][name]) for name in FLARE_NAMES] for row in rows]
+        each = [row[cost][name] for row in rows for name in FLARE_NAMES]
+        found = [sum(part.values()) if isinstance(part, dict) else part for part in each]
     except (KeyError, TypeError):
         found = []
-    if len(found) != len(recorded.questions):
+    if len(found) != recorded.steps.size:
         raise ValueError(
             f"--budget-{cost} needs the {cost} of every question, which `hopgate label` writes; "
             f"{labels} does not have them"
         )
-    return np.array(found, dtype=np.float64)
-
-
-def _total(cost: float | dict[str, float]) -> float:
-    return sum(cost.values()) if isinstance(cost, dict) else cost
+    return np.array(found, dtype=np.float64).reshape(recorded.steps.shape)

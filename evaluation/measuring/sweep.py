@@ -13,7 +13,7 @@ from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.measuring.calibration import router_calibration
-from hopgate.evaluation.measuring.replay import Recorded, Routed, read_recorded, route_all
+from hopgate.evaluation.measuring.replay import Recorded, Routes, read_recorded, route_all
 from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.evaluation.reports.pictures import draw_sweep
@@ -106,7 +106,7 @@ def sweep(
 
 
 def tabulated(
-    routers: Mapping[str, tuple[Router, Routed]], recorded: Recorded, alphas: Sequence[float]
+    routers: Mapping[str, tuple[Router, Routes]], recorded: Recorded, alphas: Sequence[float]
 ) -> dict[str, Any]:
     """Return the document of `sweep`, from routers that have routed the questions.
 
@@ -152,20 +152,16 @@ def summary(rows: Sequence[Mapping[str, Any]], multi: Mapping[str, Any]) -> dict
         steps that reaches its accuracy. `area`: see `area`. None where no point qualifies.
     """
     enough = [row["steps"] for row in rows if row["accuracy"] >= multi["accuracy"] - _EPSILON]
+    best: dict[str, float | None] = {}
+    for percent in (38, 50):
+        budget = percent / 100 * multi["steps"] + _EPSILON
+        within = [float(row["accuracy"]) for row in rows if row["steps"] <= budget]
+        best[f"share_at_{percent}"] = max(within) / multi["accuracy"] if within else None
     return {
-        "share_at_38": _share_at(0.38, rows, multi),
-        "share_at_50": _share_at(0.50, rows, multi),
+        **best,
         "steps_for_100": min(enough) / multi["steps"] if enough else None,
         "area": area(rows, multi["steps"]),
     }
-
-
-def _share_at(
-    share: float, rows: Sequence[Mapping[str, Any]], multi: Mapping[str, Any]
-) -> float | None:
-    budget = share * multi["steps"] + _EPSILON
-    within = [float(row["accuracy"]) for row in rows if row["steps"] <= budget]
-    return max(within) / multi["accuracy"] if within else None
 
 
 def area(rows: Sequence[Mapping[str, Any]], budget: float) -> float:

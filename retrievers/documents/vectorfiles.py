@@ -7,6 +7,7 @@ has only vectors; the .jsonl file of the same name has a passage a line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ class VectorFile:
     """A file of passages with their vectors.
 
     Attributes:
+        path: The file.
         rows: How many it has.
     """
 
@@ -48,59 +50,16 @@ class VectorFile:
             RuntimeError: The extra `parquet` is missing.
         """
         self.path = path
-        openers = {".parquet": self._open_parquet, ".npy": self._open_npy}
-        if not path.is_file():
-            raise self._wrong("it does not exist or is not a file")
-        if path.suffix not in openers:
-            raise self._wrong("it is of an unknown kind: use .parquet or .npy")
-        if path.suffix == ".parquet":
-            require(f"--vectors {path}", "pyarrow", extra="parquet")
-        try:
-            self.rows, self._pieces = openers[path.suffix]()
-        except (OSError, EOFError, ValueError) as error:  # of numpy and of pyarrow
-            raise self._wrong(reason(error, 200)) from error
-
-    def _open_parquet(self) -> tuple[int, Callable[[], Rows]]:
-        from pyarrow.parquet import ParquetFile
-
-        file: Any = ParquetFile(self.path)
-        names = file.schema_arrow.names
-        vector = next((each for each in VECTOR_COLUMNS if each in names), "")
-        if "text" not in names or not vector:
-            raise ValueError(f"it needs a column text and one of {', '.join(VECTOR_COLUMNS)}")
-        columns = [each for each in ("title", "text", vector, *SOURCE_COLUMNS) if each in names]
-
-        def pieces() -> Rows:
-            for batch in file.iter_batches(_ROWS, columns=columns):
-                lists = batch.column(vector).to_numpy(zero_copy_only=False).tolist()
-                try:
-                    vectors = np.array(lists, np.float32).reshape(len(lists), -1 if lists else 1)
-                except (ValueError, TypeError) as error:
-                    raise self._wrong(
-                        f"column {vector} must hold lists of numbers, all equally long"
-                    ) from error
-                yield batch.drop_columns([vector]).to_pylist(), vectors
-
-        return file.metadata.num_rows, pieces
-
-    def _open_npy(self) -> tuple[int, Callable[[], Rows]]:
-        found, texts = np.load(self.path, mmap_mode="r"), self.path.with_suffix(".jsonl")
-        if found.ndim != 2 or found.dtype.kind != "f":
-            raise ValueError("it must hold floats of shape [passages, dimension]")
-        if not texts.is_file():
-            raise ValueError(f"{texts.name} is not beside it, with a passage a line")
-
-        def pieces() -> Rows:
-            with texts.open("rb") as file:
-                lines = filter(bytes.strip, file)
-                for done in range(0, len(found) + 1, _ROWS):  # the last sees whether lines are left
-                    rows = [self._row(line) for line in islice(lines, _ROWS)]
-                    yield rows, found[done : done + _ROWS]
-
-        return len(found), pieces
-
-    def _wrong(self, why: str, row: int | None = None) -> ValueError:
-        return ValueError(f"--vectors {self.path}{'' if row is None else f', row {row}'}: {why}")
+        with _named(path):
+            if not path.is_file():
+                raise ValueError("it does not exist or is not a file")
+            if path.suffix == ".parquet":
+                require(f"--vectors {path}", "pyarrow", extra="parquet")
+                self.rows, self._pieces = _open_parquet(path)
+            elif path.suffix == ".npy":
+                self.rows, self._pieces = _open_npy(path)
+            else:
+                raise ValueError("it is of an unknown kind: use .parquet or .npy")
 
     def read(self) -> Iterator[tuple[list[Passage], Vectors]]:
         """Yield passages and their vectors, [passages, dimension].
@@ -109,30 +68,71 @@ class VectorFile:
             ValueError: A row has no text or no vector; the message names it, from 1.
         """
         done = 0
-        for rows, vectors in self._pieces():
-            if len(rows) != len(vectors):
-                texts = self.path.with_suffix(".jsonl").name
-                compared = "more" if len(rows) > len(vectors) else f"only {done + len(rows)}"
-                raise self._wrong(f"it has {self.rows} vectors, and {texts} {compared} passages")
-            passages = [self._passage(row, done + at) for at, row in enumerate(rows, start=1)]
-            if not np.isfinite(vectors).all():
-                raise self._wrong(f"vectors after row {done} hold NaN or infinite values")
-            if passages:
+        with _named(self.path):
+            for rows, vectors in self._pieces():
+                passages = [self._passage(row, done + at) for at, row in enumerate(rows, start=1)]
+                if vectors.ndim != 2 or vectors.dtype.kind != "f":
+                    raise ValueError("its vectors must be lists of numbers, all equally long")
+                if not np.isfinite(vectors).all():
+                    raise ValueError(f"vectors after row {done} hold NaN or infinite values")
                 yield passages, vectors.astype(np.float32)
-            done += len(rows)
-
-    def _row(self, line: bytes) -> dict[str, Any]:
-        try:
-            return parse_object(line)
-        except ValueError as error:
-            raise self._wrong(f"{error}: {shown(line)}") from error
+                done += len(rows)
 
     def _passage(self, row: Mapping[str, Any], number: int) -> Passage:
         title, text = row.get("title") or "", row.get("text")
         if not isinstance(title, str) or not isinstance(text, str) or not text.strip():
-            raise self._wrong("its title and text must be strings, the text not empty", number)
+            raise ValueError(
+                f"row {number}: its title and text must be strings, the text not empty"
+            )
         named = (row[each] for each in SOURCE_COLUMNS if row.get(each))
         return make_passage(title, text, str(next(named, self.path.name)))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in errors, those of numpy and pyarrow too."""
+    try:
+        yield
+    except (OSError, EOFError, TypeError, ValueError) as error:
+        raise ValueError(f"--vectors {path}: {reason(error, 300)}") from error
+
+
+def _open_parquet(path: Path) -> tuple[int, Callable[[], Rows]]:
+    """Return how many rows a file has, and a function that reads them in pieces."""
+    from pyarrow.parquet import ParquetFile
+
+    file: Any = ParquetFile(path)
+    names = file.schema_arrow.names
+    vector = next((each for each in VECTOR_COLUMNS if each in names), "")
+    if "text" not in names or not vector:
+        raise ValueError(f"it needs a column text and one of {', '.join(VECTOR_COLUMNS)}")
+    columns = [each for each in ("title", "text", vector, *SOURCE_COLUMNS) if each in names]
+
+    def pieces() -> Rows:
+        for batch in file.iter_batches(_ROWS, columns=columns):
+            lists = batch.column(vector).to_numpy(zero_copy_only=False).tolist()
+            yield batch.drop_columns([vector]).to_pylist(), np.array(lists, np.float32)
+
+    return file.metadata.num_rows, pieces
+
+
+def _open_npy(path: Path) -> tuple[int, Callable[[], Rows]]:
+    """Return the same of a file of vectors with one of passages beside it."""
+    found, texts = np.load(path, mmap_mode="r"), path.with_suffix(".jsonl")
+    if not texts.is_file():
+        raise ValueError(f"{texts.name} is not beside it, with a passage a line")
+
+    def pieces() -> Rows:
+        with texts.open("rb") as file:
+            lines = filter(bytes.strip, file)
+            for done in range(0, len(found), _ROWS):
+                rows = [parse_object(line) for line in islice(lines, _ROWS)]
+                vectors = found[done : done + _ROWS]
+                if len(rows) < len(vectors) or (done + _ROWS >= len(found) and any(lines)):
+                    raise ValueError(f"it has {len(found)} vectors, and {texts.name} not as many")
+                yield rows, vectors
+
+    return len(found), pieces
 
 
 def checked_vectors(
@@ -157,8 +157,10 @@ def checked_vectors(
         sampled = _FIRST_CHECKED
         for passages, vectors in file.read():
             if why := _difference(passages, vectors, encoder, sampled):
-                remedy = "name the encoder that they come from with --encoder"
-                raise ValueError(f"--vectors {file.path} {why}: {remedy}")
+                raise ValueError(
+                    f"--vectors {file.path}: {why}: name the encoder that they come from with "
+                    "--encoder"
+                )
             yield passages, vectors
             sampled = 1
             done += len(passages)
@@ -169,20 +171,17 @@ def _difference(
     passages: list[Passage], vectors: Vectors, encoder: Encoder, sampled: int
 ) -> str | None:
     """Return how vectors differ from those of an encoder, if they do."""
-    if vectors.shape[1] != encoder.dimension:
-        return (
-            f"has vectors of {vectors.shape[1]} dimensions, but those of encoder {encoder.name} "
-            f"have {encoder.dimension}"
-        )
+    dimension = vectors.shape[1]
+    if dimension != encoder.dimension:
+        return f"it has {dimension} dimensions, and encoder {encoder.name} {encoder.dimension}"
     lengths = np.linalg.norm(vectors, axis=1)
     if encoder.normalize and np.abs(lengths - 1).max() > 10 * TOLERANCE:
-        return f"has vectors whose length is not 1, but that of encoder {encoder.name} is"
+        return f"it has vectors whose length is not 1, as it is for encoder {encoder.name}"
     at = np.unique(np.linspace(0, len(passages) - 1, sampled).astype(int))
     apart = differ(encoder.encode_passages([passages[each] for each in at]), vectors[at])
     if not apart.any():
         return None
-    text = passages[int(at[apart][0])]["text"]
     return (
-        f"has {apart.sum()} of {len(at)} vectors that differ from those encoder {encoder.name} "
-        f"makes of title and text, for example of {shown(text)}"
+        f"{apart.sum()} of {len(at)} vectors differ from those that encoder {encoder.name} makes "
+        f"of title and text, for example of {shown(passages[int(at[apart][0])]['text'])}"
     )

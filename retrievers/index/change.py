@@ -1,5 +1,7 @@
 """One change of an index: which passages come, stay and go, and the files to write.
 
+`BaseChange` is the part that a change of an outside store has too.
+
 Every change goes the same way. Tantivy gets the passages that are new or moved and drops those that
 are gone; passages without a vector are encoded; the new vectors become a segment, merged with small
 ones; then the new manifest is published. If nothing changed, nothing is written.
@@ -15,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from msgspec import structs
@@ -27,7 +30,7 @@ from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
-from hopgate.retrievers.encoders import EncodeProgress, Encoder, differ
+from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
@@ -52,23 +55,20 @@ from hopgate.retrievers.index.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
-from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose, expected_memory
+from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
+from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.uint64]
-    Vectors = NDArray[np.float32]
+    from hopgate.retrievers.index.vectors import Keys, Vectors
 
 _BATCH = 128
 """Passages that are encoded and saved at a time: the most that a killed build or a lost worker
 costs."""
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
-_SAMPLE = 500
+SAMPLE = 500
 """Passages from which the language is detected and the default mode is chosen."""
 _REPEATS_REPORTED = 10
 _NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
@@ -144,16 +144,16 @@ class BuildReport:
     ignored: list[IgnoredFiles] = field(default_factory=list)
 
 
-class Change:
-    """One change of an index whose lock is held; `run` makes it.
+class BaseChange:
+    """A change that puts the incoming passages into an index, and may remove others.
 
     Args:
-        writer: Where to write.
-        current: The index as it is; None for a new one.
-        described: The manifest's entry for the encoder.
+        index: The name of the index.
+        incoming: The file for the passages that come.
+        roots: Folders that were indexed so far.
+        described: The description of the encoder.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
-        announce: Called with a line about the FAISS index that is built.
 
     Attributes:
         incoming: The passages to put into the index.
@@ -169,34 +169,23 @@ class Change:
 
     def __init__(
         self,
-        writer: Writer,
-        current: Parts | None,
+        index: object,
+        incoming: Path,
+        roots: Sequence[str],
         described: EncoderInfo,
         encoder: Callable[[], Encoder],
         progress: BuildProgress | None,
-        announce: Announce | None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
-        self._writer, self._current = writer, current
-        self._described, self._encoder = described, encoder
-        self._progress, self._announce = progress, announce or (lambda _: None)
-        self._held = current.vectors.keys() if current else _NO_KEYS
-        self._manifest = manifest = current.manifest if current else None
-        self.incoming = Incoming(writer.work / "incoming.jsonl")
+        self._described, self._encoder, self._progress = described, encoder, progress
+        self.incoming = Incoming(incoming)
         self.reading = ReadReport()
-        self.factory = manifest["factory"] if manifest and not manifest["auto"] else ""
-        self.language = ""
-        self.roots = manifest["roots"] if manifest else []
+        self.factory, self.language, self.roots = "", "", list(roots)
         self.rewrite, self.unchanged = False, 0
         self.workers: Workers | None = None
         self.mode: tuple[Mode, str] | None = None
         self._rebuild, self._may_shrink = False, True
-        self._leaving = _NO_KEYS  # passages that may lose documents
-        self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
-        self._forgotten: Set[int] = frozenset()  # passages that go, whatever documents have them
-        self._report = BuildReport(str(writer.folder))
-        self._added, self._removed = array("Q"), array("Q")
-        self._moved = False
+        self._report = BuildReport(str(index))
         self._repeats: Counter[tuple[str, str]] = Counter()
 
     def close(self) -> None:
@@ -207,6 +196,92 @@ class Change:
     def encoder(self) -> Encoder:
         """The encoder, loaded."""
         return self._encoder()
+
+    def stage(self, name: str) -> Callable[[int, int], None]:
+        """Return the callback of one stage."""
+        progress = self._progress
+        return partial(progress, name) if progress else lambda done, total: None
+
+    def has(self, source: str) -> bool:
+        """Return whether the index has a document."""
+        raise NotImplementedError
+
+    def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
+        """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
+        self._report.updated = updated = sum(map(self.has, sources))
+        self._report.new, self._report.gone = len(sources) - updated, len(gone)
+        self.delete(sources | gone)
+
+    def delete(self, sources: Set[str], ids: Sequence[str] = ()) -> None:
+        """Remove documents, and passages from whatever document."""
+        raise NotImplementedError
+
+    def _check_removed(self, removed: int, held: int) -> None:
+        """Raise ValueError if most passages would go and the build may not shrink the index."""
+        if not self._may_shrink and removed > held / 2:
+            raise ValueError(
+                f"this build would remove {removed:,} of the {held:,} passages of "
+                f"{self._report.path}: add --replace if that is meant, or use `hopgate index add`"
+            )
+
+    def _encoded(self, batches: Iterable[list[Passage]]) -> Iterable[tuple[list[Passage], Vectors]]:
+        if self.workers:
+            return encode_with(self.workers, self.encoder, batches)
+        encode = self.encoder.encode_passages
+        return ((passages, encode(passages)) for passages in batches)
+
+    def _reported(self, built: Any, **counts: Any) -> BuildReport:
+        """Return the report, given the index's description and what only one kind of index has."""
+        repeats = self._repeats.most_common(_REPEATS_REPORTED)
+        return replace(
+            self._report,
+            encoder=built["encoder"]["name"],
+            language=built["language"],
+            mode=built["mode"],
+            mode_reason=built["mode_reason"],
+            files=self.reading.files,
+            unchanged=self.unchanged,
+            repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
+            skipped=self.reading.skipped,
+            ignored=self.reading.ignored,
+            **counts,
+        )
+
+
+class Change(BaseChange):
+    """One change of an index whose lock is held; `run` makes it.
+
+    Args:
+        writer: Where to write.
+        current: The index as it is; None for a new one.
+        described: The manifest's entry for the encoder.
+        encoder: Loads the encoder; called when passages must be encoded.
+        progress: Called as the work goes on.
+        announce: Called with a line about the FAISS index that is built.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        current: Parts | None,
+        described: EncoderInfo,
+        encoder: Callable[[], Encoder],
+        progress: BuildProgress | None,
+        announce: Announce | None,
+    ) -> None:
+        """Prepare a change that puts the incoming passages and removes none."""
+        self._manifest = manifest = current.manifest if current else None
+        roots, file = manifest["roots"] if manifest else [], writer.work / "incoming.jsonl"
+        super().__init__(writer.folder, file, roots, described, encoder, progress)
+        self._writer, self._current = writer, current
+        self._announce = announce or (lambda _: None)
+        self._held = current.vectors.keys() if current else _NO_KEYS
+        self.factory = manifest["factory"] if manifest and not manifest["auto"] else ""
+        self._leaving = _NO_KEYS  # passages that may lose documents
+        self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
+        self._forgotten: Set[int] = frozenset()  # passages that go, whatever documents have them
+        self._added, self._removed = array("Q"), array("Q")
+        self._moved = False
 
     @property
     def words(self) -> Words:
@@ -230,25 +305,13 @@ class Change:
         """Return the stamp of a document's file; empty if there is none."""
         return self.words.stamp(source)
 
-    def stage(self, name: str) -> Callable[[int, int], None]:
-        """Return the callback of one stage."""
-        progress = self._progress
-        return partial(progress, name) if progress else lambda done, total: None
-
     # Changes
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
         self._rebuild, self._leaving, self._may_shrink = True, self._held, may_shrink
 
-    def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
-        """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
-        self._report.updated = updated = sum(map(self.words.has, sources))
-        self._report.new, self._report.gone = len(sources) - updated, len(gone)
-        self._replaced = sources | gone
-        self._leaving = self.words.of("source", sorted(self._replaced))
-
-    def delete(self, sources: Set[str], ids: Sequence[str]) -> None:
+    def delete(self, sources: Set[str], ids: Sequence[str] = ()) -> None:
         """Remove documents, and passages from whatever document."""
         forgotten = self.words.of("id", ids)
         self._leaving = np.union1d(self.words.of("source", sorted(sources)), forgotten)
@@ -257,8 +320,7 @@ class Change:
     def put_encoded(self, batches: Iterable[tuple[list[Passage], Vectors]]) -> None:
         """Add passages that come with their vectors, in place of those that a killed build encoded.
 
-        Raises:
-            ValueError: The index has another vector for one of them; nothing is kept.
+        Passages that the index has keep their vectors. After an error, nothing is kept.
         """
         saved = Encoded(self._writer, self._described)
         saved.clear()
@@ -266,23 +328,11 @@ class Change:
             for passages, vectors in batches:
                 self.incoming.put(passages)
                 keys = np.array([key_of(each["id"]) for each in passages], dtype=np.uint64)
-                held = is_in(keys, self._held)
-                self._check_held(keys[held], vectors[held])
-                saved.keep(keys[~held].tolist(), vectors[~held])
+                new = ~is_in(keys, self._held)
+                saved.keep(keys[new].tolist(), vectors[new])
         except BaseException:
             saved.clear()
             raise
-
-    def _check_held(self, keys: Keys, vectors: Vectors) -> None:
-        if not len(keys) or not self._current:
-            return
-        wrong = differ(vectors, self._current.vectors.vectors(keys.tolist()))
-        if wrong.any():
-            raise ValueError(
-                f"the index at {self._writer.folder} has another vector for the passage "
-                f"{identity(int(keys[wrong][0]))}, and one of the two is wrong: build into "
-                "a new folder"
-            )
 
     def run(self) -> BuildReport:
         """Make the change and publish it, unless nothing changes.
@@ -294,13 +344,9 @@ class Change:
         self._choose_language()
         self._compare()
         report.added, report.removed = len(self._added), len(self._removed)
-        if not self._may_shrink and report.removed > len(self._held) / 2:
-            raise ValueError(
-                f"this build would remove {report.removed:,} of the {len(self._held):,} passages "
-                f"of {report.path}: add --replace if that is meant, or use `hopgate index add`"
-            )
+        self._check_removed(report.removed, len(self._held))
         if before and not self._differs(before):
-            return self._reported(before)
+            return self._finished(before)
         words, removed = self._words_writer.commit(), np.sort(self._removed)
         keys = merged_keys(without(self._held, removed), np.array(self._added))
         if not len(keys):
@@ -309,7 +355,7 @@ class Change:
             )
         parts, dead = self._write_vectors(keys)
         segments = [part.described for part in parts]
-        mode, mode_reason = self._mode(words, keys)
+        mode, mode_reason, background = self._measured(words, parts, keys)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             version=before["version"] + 1 if before else 1,
@@ -320,7 +366,7 @@ class Change:
             language=self.language,
             mode=mode,
             mode_reason=mode_reason,
-            background=self._background(parts, keys),
+            background=background,
             passages=len(keys),
             sources=len(words.sources()),
             roots=self.roots,
@@ -335,7 +381,7 @@ class Change:
         names += [f"{VECTORS}/{name}" for each in segments for name in file_names(each)]
         self._writer.publish(manifest, [*names, dead] if dead else names)
         report.changed = True
-        return self._reported(manifest)
+        return self._finished(manifest)
 
     def _choose_language(self) -> None:
         """Detect the language of a new index, and of one that grows by half at once."""
@@ -343,7 +389,7 @@ class Change:
             return
         self.language = self._manifest["language"] if self._manifest else OTHER
         if self.language == OTHER and len(self.incoming) > len(self._held) / 2:
-            sample = self.incoming.sample(_SAMPLE)
+            sample = self.incoming.sample(SAMPLE)
             self.language = detect(f"{stored.title} {stored.text}" for stored in sample)
 
     def _differs(self, before: Manifest) -> bool:
@@ -361,49 +407,30 @@ class Change:
         before = self._manifest
         return before is not None and self.factory != ("" if before["auto"] else before["factory"])
 
-    def _is_another(self, keys: Keys) -> bool:
-        """Return whether the collection has become another, so that it has to be measured again."""
-        return not self._manifest or self._new_language or len(self._added) >= len(keys) / 2
+    def _measured(
+        self, words: Words, parts: Sequence[Segment], keys: Keys
+    ) -> tuple[Mode, str, list[float]]:
+        """Measure the collection, or take over the values if it is much the same as before.
 
-    def _background(self, parts: Sequence[Segment], keys: Keys) -> list[float]:
-        """Measure the scores of unrelated questions, again in a collection that is another."""
-        before = self._manifest.get("background") if self._manifest else None
-        if before is not None and not self._is_another(keys):
-            return before
+        Returns:
+            The default mode, the reason, and the scores of unrelated questions.
+        """
+        before, mode, background = self._manifest, self.mode, None
+        if before and not self._new_language and len(self._added) < len(keys) / 2:
+            mode = mode or (before["mode"], before["mode_reason"])
+            background = before.get("background")
+        if mode is None:
+            sample = keys[:: max(1, len(keys) // SAMPLE)].tolist()
+            stored = zip(sample, words.read(sample), strict=True)
+            passages = [each.passage(key) for key, each in stored]
+            mode = default_mode(passages, self.encoder, self.language)
+        if background is None:
+            background = measure(partial(_best, parts), self.encoder.encode_queries)
+        return *mode, background
 
-        def best(queries: Vectors) -> Sequence[float]:
-            found = zip(*(part.search(queries, 1) for part in parts), strict=True)
-            return [max(near[0][0] for near in each if near) for each in found]
-
-        return measure(best, self.encoder.encode_queries)
-
-    def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
-        """Choose the default mode, again when the collection has become another."""
-        if self.mode:
-            return self.mode
-        if self._manifest and not self._is_another(keys):
-            return self._manifest["mode"], self._manifest["mode_reason"]
-        sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
-        passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
-        return default_mode(passages, self.encoder, self.language)
-
-    def _reported(self, manifest: Manifest) -> BuildReport:
-        repeats = self._repeats.most_common(_REPEATS_REPORTED)
-        return replace(
-            self._report,
-            version=manifest["version"],
-            encoder=manifest["encoder"]["name"],
-            factory=manifest["factory"],
-            language=manifest["language"],
-            mode=manifest["mode"],
-            mode_reason=manifest["mode_reason"],
-            files=self.reading.files,
-            unchanged=self.unchanged,
-            passages=manifest["passages"],
-            repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
-            skipped=self.reading.skipped,
-            ignored=self.reading.ignored,
-        )
+    def _finished(self, manifest: Manifest) -> BuildReport:
+        version, factory, passages = (manifest[n] for n in ("version", "factory", "passages"))
+        return self._reported(manifest, version=version, factory=factory, passages=passages)
 
     # Words
 
@@ -522,8 +549,7 @@ class Change:
         elif not whole and rows <= FLAT_UP_TO:
             factory = FLAT
         if whole or factory != FLAT:
-            memory = expected_memory(factory, rows, dimension) / 2**20
-            self._announce(f"{factory}: {why}; about {memory:,.0f} MiB of memory")
+            self._announce(f"{factory}: {why}")
         write = partial(
             write_segment,
             self._writer.work / VECTORS / self._segment_name,
@@ -556,24 +582,16 @@ class Change:
             return saved.ordered(fresh)
         self._report.encoded = len(waiting)
         stage, total = self.stage("encoding passages"), len(fresh)
-        done = total - len(waiting)
-
-        def further(now: int = 0, _: int = 0) -> None:
-            stage(done + now, total)
-
-        further()
+        stage(done := total - len(waiting), total)
         parts = chunks(self.incoming.only(waiting), _BATCH)
         batches = ([stored.passage(key) for key, stored in part] for part in parts)
-        for passages, vectors in self._encoded(batches, further):
+        for passages, vectors in self._encoded(batches):
             saved.keep([key_of(each["id"]) for each in passages], vectors)
-            done += len(passages)
-            further()
+            stage(done := done + len(passages), total)
         return saved.ordered(fresh)
 
-    def _encoded(
-        self, batches: Iterable[list[Passage]], progress: EncodeProgress
-    ) -> Iterable[tuple[list[Passage], Vectors]]:
-        if self.workers:
-            return encode_with(self.workers, self.encoder, batches)
-        encode = self.encoder.encode_passages
-        return ((passages, encode(passages, progress)) for passages in batches)
+
+def _best(parts: Sequence[Segment], queries: Vectors) -> list[float]:
+    """Return the highest inner product of each query with a vector."""
+    found = zip(*(part.search(queries, 1) for part in parts), strict=True)
+    return [max(near[0][0] for near in each if near) for each in found]

@@ -31,8 +31,7 @@ from hopgate.retrievers.index.writing import Writer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Keys = NDArray[np.uint64]
-    Vectors = NDArray[np.float32]
+    from hopgate.retrievers.index.vectors import Keys, Vectors
 
 Item = TypeVar("Item")
 
@@ -168,10 +167,7 @@ class Encoded:
         rows = np.sort(order[np.searchsorted(held, keys, sorter=order)])
 
         def read(part: slice) -> Vectors:
-            wanted, size = rows[part], self._row.itemsize
-            first, last = int(wanted[0]), int(wanted[-1])
-            block = np.fromfile(self._file, self._row, last - first + 1, offset=first * size)
-            vectors: Vectors = block["vector"][wanted - first]
+            vectors: Vectors = np.memmap(self._file, self._row, mode="r")["vector"][rows[part]]
             return vectors
 
         return held[rows], read

@@ -169,23 +169,30 @@ class DamagedError(ValueError):
 
 def damaged(folder: Path | str, what: str) -> DamagedError:
     """Return the error for a damaged index."""
-    short = what if len(what) <= _MAX_REASON_CHARS else f"{what[: _MAX_REASON_CHARS - 1]}…"
-    return DamagedError(f"the index at {folder} is damaged or incomplete: {short}; build it again")
+    what = what[:_MAX_REASON_CHARS]
+    return DamagedError(f"the index at {folder} is damaged or incomplete: {what}; build it again")
 
 
-def info(path: Path | str) -> Manifest:
+_hashes: Cache[str] = Cache()
+
+
+def info(path: Path | str, *, hashed: bool = False) -> Manifest:
     """Read the manifest of an index and look at the sizes of its files, without opening it.
+
+    Args:
+        path: The folder of the index.
+        hashed: Hash files up to `HASH_AT_OPEN_BYTES` too, each once per process.
 
     Raises:
         ValueError: The folder is missing, is not an index, is half-written, or has another format
-            version.
+            version, or a file has changed since it was written.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ValueError(f"there is no index at {path}: build one with `hopgate index build`")
     if not (folder / MANIFEST).exists():
         raise ValueError(f"{path} is not an index: it has no {MANIFEST}")
-    manifest = read(folder)
+    manifest = parse(content(folder), folder)
     for name, entry in manifest["files"].items():
         try:
             found = (folder / name).stat()
@@ -195,19 +202,14 @@ def info(path: Path | str) -> Manifest:
             raise damaged(folder, f"{name} is not a regular file")
         if found.st_size != entry["bytes"]:
             raise damaged(folder, f"{name} has {found.st_size} bytes, not {entry['bytes']}")
+        if hashed and entry["bytes"] <= HASH_AT_OPEN_BYTES:
+            file = (folder / name).absolute()
+            if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
+                raise damaged(folder, f"{name} has changed since it was written")
     return manifest
 
 
 _ADAPTER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
-
-
-def read(folder: Path) -> Manifest:
-    """Read the manifest of an index, without a look at the other files.
-
-    Raises:
-        ValueError: See `parse`, or it cannot be read.
-    """
-    return parse(content(folder), folder)
 
 
 def parse(content: bytes, folder: Path | str) -> Manifest:
@@ -221,25 +223,21 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
         ValueError: It is damaged, or of another format version.
     """
     found = _json(content, folder)
-    version = found.get("format_version") if isinstance(found, dict) else None
-    if isinstance(version, int) and not isinstance(version, bool):
-        check_not_newer(folder, version)
-        if version < FORMAT_VERSION:
-            raise ValueError(
-                f"the index at {folder} has the old format version {version}, and this hopgate "
-                f"reads version {FORMAT_VERSION}: build it again, into a new folder"
-            )
+    if isinstance(found, dict) and type(version := found.get("format_version")) is int:
+        _check_version(version, folder, oldest=FORMAT_VERSION)
     try:
         manifest = _ADAPTER.validate_python(found, strict=True)
-    except RecursionError:
-        raise damaged(folder, f"{MANIFEST} is nested too deeply") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))[:80] or "the whole"
         raise damaged(folder, f"{field} of {MANIFEST}: {first['msg']}") from None
-    needed = [f"{VECTORS}/{each['name']}.keys" for each in manifest["segments"]]
-    for name in [*needed, *filter(None, [manifest["dead"]])]:
-        if name not in manifest["files"]:
+    needed = [
+        f"{VECTORS}/{each['name']}{suffix}"
+        for each in manifest["segments"]
+        for suffix in (".faiss", ".keys")
+    ]
+    for name in [*needed, manifest["dead"]]:
+        if name and name not in manifest["files"]:
             raise damaged(folder, f"files of {MANIFEST}: {name[:80]!r} is missing")
     return manifest
 
@@ -265,33 +263,13 @@ def _json(content: bytes, folder: Path | str) -> Any:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
 
 
-def check_not_newer(folder: Path | str, version: int) -> None:
-    """Raise ValueError for an index of a newer format."""
-    if version > FORMAT_VERSION:
+def _check_version(version: int, folder: Path | str, oldest: int) -> None:
+    if not oldest <= version <= FORMAT_VERSION:
+        update = "update hopgate, or " if version > FORMAT_VERSION else ""
         raise ValueError(
             f"the index at {folder} has format version {version}, and this hopgate reads version "
-            f"{FORMAT_VERSION}: update hopgate, or build the index again, into a new folder"
+            f"{FORMAT_VERSION}: {update}build it again, into a new folder"
         )
-
-
-_hashes: Cache[str] = Cache()
-
-
-def checked_info(path: Path | str) -> Manifest:
-    """Read the manifest, see `info`, and hash the small files, each once per process.
-
-    Raises:
-        ValueError: See `info`, or a file up to `HASH_AT_OPEN_BYTES` has changed since it was
-            written.
-    """
-    manifest, folder = info(path), Path(path).expanduser().absolute()
-    for name, entry in manifest["files"].items():
-        file = folder / name
-        if entry["bytes"] > HASH_AT_OPEN_BYTES:
-            continue
-        if _hashes.get(file, partial(sha256, file), [file]) != entry["sha256"]:
-            raise damaged(Path(path).expanduser(), f"{name} has changed since it was written")
-    return manifest
 
 
 def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None = None) -> list[str]:
@@ -333,7 +311,7 @@ def looks_like_one(folder: Path) -> bool | None:
         return False
     if not isinstance(version := manifest.get("format_version"), int):
         return False
-    check_not_newer(folder, version)
+    _check_version(version, folder, oldest=0)
     return True
 
 

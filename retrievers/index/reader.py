@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_args
 
 from hopgate.common.cache import Cache, file_stamp
-from hopgate.retrievers.base import Hit, Passage, check_k, encodable
+from hopgate.common.errors import reason
+from hopgate.common.files import shown
+from hopgate.retrievers.base import Hit, check_k, encodable, with_score
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import (
     Encoder,
@@ -25,14 +27,13 @@ from hopgate.retrievers.index.manifest import (
     VECTORS,
     WORDS,
     Built,
+    EncoderInfo,
     Manifest,
-    checked_info,
     damaged,
-    describe,
     info,
 )
 from hopgate.retrievers.index.segments import Segments
-from hopgate.retrievers.index.texts import TemporaryFolderError, UnreadableError, Words
+from hopgate.retrievers.index.texts import UnreadableError, Words
 from hopgate.retrievers.index.vectors import load_faiss
 
 Ranking = Sequence[tuple[int, float]]
@@ -57,18 +58,18 @@ class Parts(NamedTuple):
         """
         files = [folder / name for name in manifest["files"] if name.startswith(f"{WORDS}/")]
         dead = folder / manifest["dead"] if manifest["dead"] else None
+        dimension, passages = manifest["encoder"]["dimension"], manifest["passages"]
         try:
             words = Words(files, manifest["words"], manifest["language"])
             vectors = Segments(folder / VECTORS, manifest["segments"], dead, words.keys)
-            dimension = manifest["encoder"]["dimension"]
-            if any(part.exact.shape[1] != dimension for part in vectors.parts):
+            if {part.exact.shape[1] for part in vectors.parts} != {dimension}:
                 raise ValueError(f"its vectors do not have {dimension} dimensions")
-        except TemporaryFolderError:
+            if not len(words) == len(vectors) == passages:
+                raise ValueError(f"its vectors and its words are not of {passages} passages each")
+        except OSError:  # of this machine, such as no folder for temporary files
             raise
         except Exception as error:  # a stranger's files can fail in any way
-            raise damaged(folder, (str(error).splitlines() or [type(error).__name__])[0]) from error
-        if {len(words), len(vectors)} != {manifest["passages"]}:
-            raise damaged(folder, "its vectors and its passages are not equally many")
+            raise damaged(folder, reason(error)) from error
         return cls(manifest, words, vectors)
 
 
@@ -105,7 +106,7 @@ class Index:
         folder = Path(path).expanduser()
 
         def look() -> Index:
-            manifest = checked_info(folder)
+            manifest = info(folder, hashed=True)
             load_faiss()
             loaded = matching_encoder(folder, manifest, encoder)
             return cls(folder, Parts.open(folder, manifest), loaded)
@@ -182,16 +183,9 @@ class Index:
     def _hits(self, ranking: Ranking, wanted: Filter) -> list[Hit]:
         stored = self._words.read([key for key, _ in ranking])
         return [
-            _hit(each.passage(key, wanted), score)
+            with_score(each.passage(key, wanted), score)
             for each, (key, score) in zip(stored, ranking, strict=True)
         ]
-
-
-def _hit(passage: Passage, score: float) -> Hit:
-    hit: Hit = {**passage, "score": score}
-    if not passage["source"]:
-        del hit["source"]
-    return hit
 
 
 _Opened = TypeVar("_Opened")
@@ -225,7 +219,7 @@ def check_index(path: Path | str) -> Manifest:
     folder = Path(path).expanduser().resolve()
 
     def check() -> Manifest:
-        manifest = checked_info(path)
+        manifest = info(path, hashed=True)
         load_faiss()
         check_encoder(folder, manifest)
         return manifest
@@ -241,21 +235,27 @@ def matching_encoder(folder: Path, manifest: Built, encoder: str | Encoder | Non
         RuntimeError: The one that the manifest names is not on this machine.
     """
     built_with = manifest["encoder"]
-    if isinstance(encoder, Encoder):
-        _check_fingerprint(folder, manifest, encoder)
-        loaded = encoder
-    else:
+    if not isinstance(encoder, Encoder):
         source = resolve_encoder(encoder) if encoder else own_encoder(folder, manifest)
-        _check_fingerprint(folder, manifest, source)
-        prefixes = built_with["query_prefix"], built_with["passage_prefix"]
-        loaded = load_encoder(source.name, *prefixes)
-    for key, value in describe(loaded).items():
-        if key != "name" and value != built_with.get(key):
+        _check_same(folder, manifest, source, ["fingerprint"])  # before it is loaded
+        encoder = load_encoder(
+            source.name, built_with["query_prefix"], built_with["passage_prefix"]
+        )
+    _check_same(folder, manifest, encoder, EncoderInfo.__annotations__)
+    return encoder
+
+
+def _check_same(
+    folder: Path, manifest: Built, encoder: Encoder | EncoderSource, keys: Iterable[str]
+) -> None:
+    for key in keys:
+        expected, found = manifest["encoder"].get(key), getattr(encoder, key)
+        if key != "name" and found != expected:
             raise ValueError(
-                f"the index at {folder} was built with {key} {built_with.get(key)!r}, and encoder "
-                f"{loaded.name} has {value!r}: build the index again"
+                f"the index at {folder} was built with {key} {shown(expected)}, and encoder "
+                f"{encoder.name} has {shown(found)}: use the encoder that it was built with, "
+                f"{manifest['encoder']['name']}, or build it again"
             )
-    return loaded
 
 
 def own_encoder(folder: Path, manifest: Built) -> EncoderSource:
@@ -295,17 +295,7 @@ def check_encoder(folder: Path, manifest: Built) -> None:
         ValueError: It has other weights, or lies in the folder of the index.
         RuntimeError: It is missing.
     """
-    _check_fingerprint(folder, manifest, own_encoder(folder, manifest))
-
-
-def _check_fingerprint(folder: Path, manifest: Built, encoder: Encoder | EncoderSource) -> None:
-    built_with = manifest["encoder"]
-    if encoder.fingerprint != built_with["fingerprint"]:
-        raise ValueError(
-            f"the index at {folder} was built with encoder {built_with['name']}, and "
-            f"{encoder.name} has different weights: use the encoder it was built with, or build it "
-            "again"
-        )
+    _check_same(folder, manifest, own_encoder(folder, manifest), ["fingerprint"])
 
 
 _indexes: Cache[Index] = Cache()

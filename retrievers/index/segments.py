@@ -31,8 +31,7 @@ from hopgate.retrievers.index.vectors import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Keys = NDArray[np.uint64]
-    Vectors = NDArray[np.float32]
+    from hopgate.retrievers.index.vectors import Keys, Vectors
 
 KEYS = ".keys"
 """Suffix of the file with the keys of a segment's vectors, in the order of their positions."""

@@ -12,12 +12,12 @@ import json
 import os
 import re
 import shutil
-import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,9 +31,7 @@ from hopgate.retrievers.filters import Filter, is_pattern, matches
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Keys = NDArray[np.uint64]
+    from hopgate.retrievers.index.vectors import Keys
 
 Values = tuple[tuple[str, str | int | float | bool | tuple[str, ...]], ...]
 METADATA = "metadata"
@@ -57,17 +55,11 @@ _STORE = {"docstore_compression": "none", "docstore_blocksize": 4_096}
 """Passages are read one by one at random: small blocks without compression take a third of the time
 of Tantivy's defaults, and the texts half as much space again."""
 _META = "meta.json"
-_TAIL = struct.Struct("<II")
-_STORE_FOOTER = struct.Struct("<IQ")
 _STORE_FOOTER_BYTES = 28
 
 
 class UnreadableError(ValueError):
     """A passage is missing or damaged."""
-
-
-class TemporaryFolderError(RuntimeError):
-    """There is no folder for temporary files."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -153,7 +145,7 @@ class Words:
 
     Raises:
         ValueError: The files are damaged.
-        TemporaryFolderError: There is no folder for temporary files.
+        OSError: There is no folder for temporary files.
     """
 
     def __init__(self, files: Sequence[Path], meta: Mapping[str, Any], language: str) -> None:
@@ -161,8 +153,10 @@ class Words:
         self.files, self.meta = files, meta
         self._analyzer = analyzer(language)
         self._selections: dict[Filter, tantivy.Query] = {}  # an lru_cache would keep this open
-        with _opening_folder(files, meta) as folder, tantivy_faults():
-            index = tantivy.Index.open(str(folder))
+        linked = tempfile.TemporaryDirectory(prefix="hopgate-", ignore_cleanup_errors=True)
+        with linked as folder, tantivy_faults():
+            link(files, Path(folder), meta)
+            index = tantivy.Index.open(folder)
             index.config_reader("manual", 0)
             self._schema = index.schema
             self.outdated = self._schema == _schema(metadata=False)
@@ -235,18 +229,17 @@ class Words:
 
     def has(self, source: str) -> bool:
         """Return whether there is a document with this source."""
-        if not source:
-            return False
-        found = tantivy.Query.term_query(self._schema, "source", source, "basic")
-        with tantivy_faults():
-            return bool(self._searcher.search(found, 1, count=False).hits)
+        return bool(self._first(source))
 
     def stamp(self, source: str) -> str:
         """Return the stamp of a document's file; empty if there is none, or no such document."""
-        found = tantivy.Query.term_query(self._schema, "source", source)
-        stored = self.read([key for key, _ in self._by_key(found, 1)])
-        places = [place for each in stored for place in each.places if place.source == source]
-        return places[0].stamp if places else ""
+        for stored in self.read(self._first(source)):
+            return next(place.stamp for place in stored.places if place.source == source)
+        return ""
+
+    def _first(self, source: str) -> list[int]:
+        """Return the key of a passage of a document; none if there is no such document."""
+        return [key for key, _ in self._by_key(self._one_of("source", [source], "basic"), 1)]
 
     def code(self) -> Keys:
         """Return the keys of the passages of source code; none if all of them are."""
@@ -254,7 +247,7 @@ class Words:
         return found if len(found) < len(self) else _NO_KEYS
 
     def of(self, field: str, values: Sequence[str]) -> Keys:
-        """Return the keys of the passages with one of these exact values."""
+        """Return the keys of the passages with one of these exact values, in ascending order."""
         return self._keys(self._any(field, values))
 
     def _selection(self, wanted: Filter) -> tantivy.Query:
@@ -343,24 +336,19 @@ class WordsWriter:
         """Add passages; those that are there already have to be removed first."""
         with tantivy_faults():
             for key, stored in passages:
-                document = tantivy.Document()
-                document.add_unsigned("id", key)
-                document.add_text("words", spaced(f"{stored.title} {stored.text}"))
-                document.add_bytes("passage", encode(stored))
-                if stored.title:
-                    document.add_text("title", _term(stored.title))
-                for place in stored.places:
-                    if place.source:
-                        document.add_text("source", place.source)
-                    if place.page is not None:
-                        document.add_text("page", str(place.page))
-                    if place.section:
-                        document.add_text("section", _term(place.section))
-                    if place.metadata:
-                        document.add_json(METADATA, json.dumps(unfrozen(place.metadata)))
-                if len(stored.places) > 1:
-                    document.add_unsigned("several", 1)
-                self._writer.add_document(document)
+                places = stored.places
+                document = {
+                    "id": key,
+                    "several": [1] * (len(places) > 1),
+                    "words": spaced(f"{stored.title} {stored.text}"),
+                    "title": [_term(stored.title)] if stored.title else [],
+                    "source": [place.source for place in places if place.source],
+                    "page": [str(place.page) for place in places if place.page is not None],
+                    "section": [_term(place.section) for place in places if place.section],
+                    METADATA: [unfrozen(place.metadata) for place in places if place.metadata],
+                    "passage": encode(stored),
+                }
+                self._writer.add_document(tantivy.Document.from_dict(document, self._schema))
 
     def remove(self, keys: Sequence[int]) -> None:
         """Remove passages."""
@@ -411,42 +399,16 @@ def _check_store(file: Path) -> None:
     Raises:
         ValueError: The skip index has more layers than the file has bytes.
     """
-    with file.open("rb") as handle:
-        size = handle.seek(0, os.SEEK_END)
-        handle.seek(max(0, size - _TAIL.size))
-        (footer, _) = _TAIL.unpack(handle.read(_TAIL.size).rjust(_TAIL.size, b"\0"))
-        end = size - _TAIL.size - footer - _STORE_FOOTER_BYTES
-        handle.seek(max(0, end))
-        (_, offset) = _STORE_FOOTER.unpack(handle.read(_STORE_FOOTER.size).rjust(12, b"\0"))
-        handle.seek(min(offset, size))
-        layers, shift = 0, 0
-        for byte in handle.read(10):
-            layers |= (byte & 127) << shift
-            shift += 7
+    with file.open("rb") as handle, mmap(handle.fileno(), 0, access=ACCESS_READ) as content:
+        end = len(content) - 8 - int.from_bytes(content[-8:-4], "little") - _STORE_FOOTER_BYTES
+        offset = int.from_bytes(content[max(0, end + 4) : max(0, end + 12)], "little")
+        layers = 0
+        for place, byte in enumerate(content[offset : offset + 10]):  # 7 bits each, the last marked
+            layers |= (byte & 127) << 7 * place
             if byte & 128:
                 break
-    if layers > size:
-        raise ValueError(f"{file.name} is damaged")
-
-
-@contextmanager
-def _opening_folder(files: Iterable[Path], meta: Mapping[str, Any]) -> Iterator[Path]:
-    """Link files into a temporary folder, where Tantivy can open them.
-
-    Raises:
-        TemporaryFolderError: There is no place for it.
-    """
-    try:
-        made = tempfile.TemporaryDirectory(prefix="hopgate-", ignore_cleanup_errors=True)
-        (Path(made.name) / _META).touch()
-    except OSError as error:
-        raise TemporaryFolderError(
-            "opening an index takes a small temporary folder, and none can be written "
-            f"({error.strerror}): set TMPDIR to a folder that can be written to"
-        ) from error
-    with made as name:
-        link(files, Path(name), meta)
-        yield Path(name)
+        if layers > len(content):
+            raise ValueError(f"{file.name} is damaged")
 
 
 @contextmanager

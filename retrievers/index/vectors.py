@@ -9,7 +9,6 @@ where a neighbour is not a candidate.
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import faiss
     from numpy.typing import NDArray
 
+    Keys = NDArray[np.uint64]
     Vectors = NDArray[np.float32]
     Positions = NDArray[np.int64]
 
@@ -71,44 +71,24 @@ def choose(count: int, dimension: int, free: int | None = None) -> tuple[str, st
         free: Bytes of free memory; by default, those of this machine now.
 
     Returns:
-        FAISS's factory string, and the reason, for people.
+        FAISS's factory string, and for people, the reason and the memory that it will take.
     """
-    room = int((free_memory() if free is None else free) * MEMORY_SHARE)
-    lists = 2 ** round(math.log2(4 * math.sqrt(count)))
+    room = (free_memory() if free is None else free) * MEMORY_SHARE
+    lists: int = 2 ** round(math.log2(4 * math.sqrt(count)))
     short = next(parts for parts in range(max(1, dimension // 8), 0, -1) if dimension % parts == 0)
+
+    def inverted(code: int) -> int:
+        """Return the bytes of an inverted file: codes, ids of 8 bytes, and centroids."""
+        return count * (code + 8) + lists * dimension * 4
+
     if count <= FLAT_UP_TO:
-        return FLAT, f"{count:,} vectors, few enough for exact search"
-    if expected_memory(f"IVF{lists},SQ8", count, dimension) <= room:
-        factory, reason = f"IVF{lists},SQ8", "too many for exact search, fast to build and change"
+        factory, why, size = FLAT, "few enough for exact search", count * dimension * 4
+    elif (size := inverted(dimension)) <= room:
+        factory, why = f"IVF{lists},SQ8", "too many for exact search, fast to build and change"
     else:
-        factory = f"IVF{lists},PQ{short}"
-        reason = f"only short codes fit into {room / 2**30:.1f} GiB"
-    return factory, f"{count:,} vectors, {reason}"
-
-
-def check_factory(factory: str, dimension: int) -> None:
-    """Raise ValueError if FAISS has no such factory, or it does not suit the vectors."""
-    _make(factory, dimension)
-
-
-def expected_memory(factory: str, count: int, dimension: int) -> int:
-    """Estimate the bytes that an index takes in memory when all of it has been searched.
-
-    This counts the codes (4 bytes a dimension, with SQ8 1, with PQ24 24 in all), the links of a
-    graph, and the ids and centroids of an inverted file.
-    """
-    size = 4.0 * dimension
-    if scalar := re.search(r"SQ(\d+|fp16|bf16)", factory):
-        size = dimension * (int(scalar[1]) if scalar[1].isdigit() else 16) / 8
-    elif product := re.search(r"(?<!O)PQ(\d+)(?:x(\d+))?", factory):
-        size = int(product[1]) * int(product[2] or 8) / 8
-    if graph := re.search(r"HNSW(\d+)?", factory):
-        size += int(graph[1] or 32) * 2 * 4 + 16
-    centroids = 0
-    if inverted := re.search(r"IVF(\d+)", factory):
-        size += 8
-        centroids = int(inverted[1]) * dimension * 4
-    return int(count * size) + centroids
+        why = f"only short codes fit into {room / 2**30:.1f} GiB"
+        factory, size = f"IVF{lists},PQ{short}", inverted(short)
+    return factory, f"{count:,} vectors, {why}; about {size / 2**20:,.0f} MiB of memory"
 
 
 def free_memory() -> int:
@@ -137,18 +117,20 @@ def load_faiss() -> ModuleType:
     return faiss
 
 
-def _make(factory: str, dimension: int) -> Any:
+def new_index(factory: str, dimension: int) -> Any:
+    """Make an empty index.
+
+    Raises:
+        ValueError: FAISS has no such factory, or it does not suit the vectors.
+    """
     faiss = load_faiss()
     try:
-        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+        return faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise ValueError(
             f"invalid FAISS factory string {factory!r} for vectors of {dimension} dimensions: use "
             "one such as Flat, HNSW32,SQ8 or IVF4096,SQ8, or leave it out"
         ) from error
-    if isinstance(index, faiss.IndexFlat) and factory != FLAT:
-        raise ValueError(f"factory {factory!r} means exact search: use {FLAT}")
-    return index
 
 
 def write(
@@ -176,7 +158,7 @@ def write(
     """
     beside = stem.with_suffix(EXACT)
     exact = _stored(beside, blocks, shape)
-    index = _make(factory, shape[1])
+    index = new_index(factory, shape[1])
     settings: dict[str, Any] = {}
     if factory == FLAT:
         index.add(exact)
@@ -471,9 +453,7 @@ def _exact(file: Path, index: faiss.Index) -> Vectors:
     if file.exists():
         vectors = _mapped(file)
         if vectors.shape != (index.ntotal, index.d) or vectors.dtype != np.float32:
-            raise ValueError(
-                f"{file.name} has shape {vectors.shape}, not {(index.ntotal, index.d)}"
-            )
+            raise ValueError(f"{file.name} does not contain the vectors of {index.ntotal} passages")
         return vectors
     faiss = load_faiss()
     if not isinstance(index, faiss.IndexFlat):

@@ -9,15 +9,12 @@ system keeps until they are done.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
-import socket
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -40,15 +37,13 @@ from hopgate.retrievers.index.segments import KEYS
 from hopgate.retrievers.index.texts import UnreadableError
 
 LOCK = ".lock"
-HOLDER = ".writer.json"
 WORK = ".work"
 """Where a change is prepared; files that the next try can reuse stay there."""
 _FOLDERS = {WORK, WORDS, VECTORS}
-_FILES = {LOCK, HOLDER, MANIFEST}
-_PARTIAL = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+")
-"""Leftovers of a killed atomic write."""
+_FILES = {LOCK, MANIFEST}
+_LEFTOVER = re.compile(r"\.(manifest|\.writer)\.json\.\d+\.\d+|\.writer\.json")
+"""Leftovers of a killed writer: a half-written manifest, and formerly a file with its name."""
 _KEPT = "kept-"
-_MAX_HOLDER_BYTES = 4_096
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_TEXT = re.compile(r"\(os error (28|122|27)\)|\d+ requested and \d+ written")
 """Error messages of Tantivy (with Linux's error numbers) and numpy when the disk is full."""
@@ -67,7 +62,7 @@ class Writer:
         self.folder = folder
         self.work = folder / WORK
         for path in folder.iterdir():
-            if _PARTIAL.fullmatch(path.name):
+            if _LEFTOVER.fullmatch(path.name):
                 path.unlink()
         with suppress(ValueError):  # there is no index yet, or it is damaged
             self._forget(set(info(folder)["files"]))
@@ -145,75 +140,48 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def writing(folder: Path, doing: str) -> Iterator[Writer]:
+def writing(folder: Path) -> Iterator[Writer]:
     """Hold the lock of an index while it is changed, creating its folder if needed.
 
     Args:
         folder: The folder of the index, resolved.
-        doing: The command that holds the lock, for the error message other writers get.
 
     Raises:
         ValueError: The folder cannot be written, or contains foreign files.
         RuntimeError: Another process is changing the index, or the disk is full.
     """
-    check_replaceable(folder)
+    _check_replaceable(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock = _locked(folder)
-    try:
-        check_replaceable(folder)
-        _sign(folder, doing)
-        with disk_errors(folder):
-            writer = Writer(folder)
-            try:
-                yield writer
-            finally:
-                writer.close()
-    finally:
-        (folder / HOLDER).unlink(missing_ok=True)
-        if made and set(os.listdir(folder)) <= {LOCK}:
-            (folder / LOCK).unlink(missing_ok=True)
-        lock.release()
-        with suppress(OSError):  # one that is in use stays
-            for path in made:
-                path.rmdir()
-
-
-def _locked(folder: Path) -> FileLock:
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
         raise RuntimeError(
-            f"the index at {folder} is being changed by {_holder(folder)}: wait until it is done, "
+            f"the index at {folder} is being changed by another process: wait until it is done, "
             "then run this again"
         ) from error
     except OSError as error:
-        raise ValueError(unwritable(folder, error)) from error
-    return lock
+        raise _unwritable(folder, error) from error
+    try:
+        with disk_errors(folder), closing(Writer(folder)) as writer:
+            yield writer
+    finally:
+        if made and os.listdir(folder) == [LOCK]:
+            (folder / LOCK).unlink()
+        lock.release()
+        with suppress(OSError):  # one that is in use stays
+            for path in made:
+                path.rmdir()
 
 
-def unwritable(folder: Path, error: OSError) -> str:
-    """Return the error message for a folder that cannot be written to."""
-    return f"the index cannot be written to {folder} ({error.strerror}): use another folder"
+def _unwritable(folder: Path, error: OSError) -> ValueError:
+    return ValueError(
+        f"the index cannot be written to {folder} ({error.strerror}): use another folder"
+    )
 
 
-def _sign(folder: Path, doing: str) -> None:
-    """Record who holds the lock, for the error message other writers get."""
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    holder = f"`{doing}` (process {os.getpid()} on {socket.gethostname()}, since {since})"
-    with suppress(OSError):
-        write_atomic(folder / HOLDER, json.dumps(holder).encode())
-
-
-def _holder(folder: Path) -> str:
-    with suppress(OSError, ValueError, RecursionError), (folder / HOLDER).open("rb") as handle:
-        if isinstance(holder := json.loads(handle.read(_MAX_HOLDER_BYTES)), str):
-            return holder
-    return "another process"
-
-
-def check_replaceable(folder: Path) -> None:
+def _check_replaceable(folder: Path) -> None:
     """Check that a folder is empty or absent, or an index with nothing beside it.
 
     Links are refused: through one, a change would reach outside the folder.
@@ -222,42 +190,34 @@ def check_replaceable(folder: Path) -> None:
         ValueError: It contains something else, or cannot be read.
     """
     try:
-        found = _modes(folder)
-        for name in (WORDS, VECTORS):
-            if stat.S_ISDIR(found.get(name, 0)):
-                inside = _modes(folder / name)
-                found |= {f"{name}/{each}": mode for each, mode in inside.items()}
+        others = sorted(name for name, mode in _entries(folder) if not _belongs(name, mode))
     except FileNotFoundError:
         return
-    except NotADirectoryError as error:
-        raise ValueError(
-            f"{folder} is a file or lies under one: give a folder for the index"
-        ) from error
     except OSError as error:
-        raise ValueError(unwritable(folder, error)) from error
-    others = sorted(name for name, mode in found.items() if not _belongs(name, mode))
-    index = looks_like_one(folder)
-    if (others and not index) or index is False:
-        raise ValueError(
-            f"{folder} contains other files and no index: use a new or empty folder for the index"
-        )
+        raise _unwritable(folder, error) from error
+    if looks_like_one(folder) is False:
+        others.append(MANIFEST)
     if others:
         raise ValueError(
-            f"{folder} contains {others[0]!r}, which is a link or not part of an index: move it "
-            "away, or use another folder"
+            f"{folder} contains {others[0]!r}, which is a link or not part of an index: use "
+            "another folder for the index, or move it away"
         )
 
 
-def _modes(folder: Path) -> dict[str, int]:
-    with os.scandir(folder) as entries:
-        return {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
+def _entries(folder: Path, below: str = "") -> Iterator[tuple[str, int]]:
+    """List names and modes in a folder, and in those in it that an index has."""
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        yield f"{below}{path.name}", mode
+        if stat.S_ISDIR(mode) and path.name in (WORDS, VECTORS) and not below:
+            yield from _entries(path, f"{path.name}/")
 
 
 def _belongs(name: str, mode: int) -> bool:
     """Return whether an entry is one that an index has, and of the right kind."""
     if name in _FOLDERS:
         return stat.S_ISDIR(mode)
-    known = name in _FILES or FILE_NAME.fullmatch(name) or _PARTIAL.fullmatch(name)
+    known = name in _FILES or FILE_NAME.fullmatch(name) or _LEFTOVER.fullmatch(name)
     return bool(known) and stat.S_ISREG(mode)
 
 
@@ -267,16 +227,13 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            full = error.errno in _FULL
-        else:
-            full = bool(_FULL_TEXT.search(str(error)))
-        if isinstance(error, UnreadableError) and not full:
+        number = getattr(error, "errno", None)
+        if number in _FULL or (number is None and _FULL_TEXT.search(str(error))):
+            free = shutil.disk_usage(folder).free
+            raise RuntimeError(
+                f"the disk is full: the index at {folder} could not be written ({free >> 20} MiB "
+                "free) and is unchanged; free some space and run this again"
+            ) from error
+        if isinstance(error, UnreadableError):
             raise damaged(folder, str(error)) from error
-        if not full:
-            raise
-        free = shutil.disk_usage(folder).free
-        raise RuntimeError(
-            f"the disk is full: the index at {folder} could not be written ({free >> 20} MiB free) "
-            "and is unchanged; free some space and run this again"
-        ) from error
+        raise
