@@ -26,7 +26,13 @@ from hopgate.retrievers.documents.finding import (
 )
 from hopgate.retrievers.documents.reading import NO_TEXT, read_files
 from hopgate.retrievers.documents.vectorfiles import VectorFile, checked_vectors
-from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from hopgate.retrievers.encoders import (
+    DEFAULT_ENCODER,
+    AnyEncoder,
+    Encoder,
+    as_encoder,
+    load_encoder,
+)
 from hopgate.retrievers.filters import is_pattern
 from hopgate.retrievers.index.change import BuildProgress, Change
 from hopgate.retrievers.index.change import BuildReport as BuildReport
@@ -76,7 +82,7 @@ class BuildOptions(TypedDict, total=False):
 def build_index(
     paths: Sequence[Path | str],
     out: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     *,
     workers: Workers | None = None,
@@ -119,7 +125,7 @@ def build_index(
 def build_from_passages(
     passages: Iterable[Passage],
     out: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     **options: Unpack[BuildOptions],
 ) -> BuildReport:
@@ -147,7 +153,7 @@ def build_from_passages(
 def build_from_vectors(
     files: Sequence[Path | str],
     out: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     **options: Unpack[BuildOptions],
 ) -> BuildReport:
@@ -182,7 +188,7 @@ def build_from_vectors(
 def add(
     paths: Sequence[Path | str],
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
     *,
@@ -217,7 +223,7 @@ def add(
 def add_passages(
     passages: Iterable[Passage],
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
 ) -> BuildReport:
@@ -242,7 +248,7 @@ def add_passages(
 def sync(
     folder: Path | str,
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
 ) -> BuildReport:
@@ -353,7 +359,7 @@ def compact(
 @contextmanager
 def building(
     out: Path | str,
-    encoder: str | Encoder | None,
+    encoder: AnyEncoder,
     progress: BuildProgress | None,
     factory: str | None = None,
     announce: Announce | None = None,
@@ -411,7 +417,7 @@ def _same_encoder(index: str, current: Built, loaded: Encoder, replace: bool) ->
 def _changing(
     folder: Path,
     doing: str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
 ) -> Iterator[AnyChange]:
@@ -433,7 +439,7 @@ def _changing(
 @contextmanager
 def _building_store(
     name: str,
-    encoder: str | Encoder | None,
+    encoder: AnyEncoder,
     progress: BuildProgress | None,
     factory: str | None,
     language: str,
@@ -455,11 +461,9 @@ def _building_store(
         yield change
 
 
-def _encoder_of(
-    index: Path, encoder: str | Encoder | None, current: Manifest | StoreInfo | None
-) -> Encoder:
+def _encoder_of(index: Path, encoder: AnyEncoder, current: Manifest | StoreInfo | None) -> Encoder:
     """Load the encoder of a build: the one that is given, or the index's own, or the default."""
-    if isinstance(encoder, Encoder):
+    if isinstance(encoder := as_encoder(encoder), Encoder):
         return encoder
     if encoder is None and current:
         return matching_encoder(index, current, None)
@@ -468,7 +472,7 @@ def _encoder_of(
 
 @contextmanager
 def _changing_store(
-    name: str, encoder: str | Encoder | None, progress: BuildProgress | None
+    name: str, encoder: AnyEncoder, progress: BuildProgress | None
 ) -> Iterator[StoreChange]:
     """Prepare a change of a collection; its encoder is loaded when it is needed."""
     collection = Collection(name)

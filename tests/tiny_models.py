@@ -56,6 +56,30 @@ def save_contriever(folder: Path, seed: int = 3) -> Path:
     return folder
 
 
+def save_graph(folder: Path) -> None:
+    """Export the model of a folder to `onnx/model.onnx`, as hubs have them."""
+    import torch
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation="eager")
+    given = torch.ones(3, 7, dtype=torch.int64)
+    sizes = {0: torch.export.Dim("texts", max=4096), 1: torch.export.Dim("tokens", max=64)}
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    program = torch.onnx.export(
+        model.eval(),
+        (given, given),
+        kwargs={"token_type_ids": given * 0},
+        dynamo=True,
+        dynamic_shapes=dict.fromkeys(names, sizes),
+        input_names=names,
+        output_names=["last_hidden_state"],
+        verbose=False,
+    )
+    assert program
+    (folder / "onnx").mkdir()
+    program.save(str(folder / "onnx/model.onnx"), external_data=False)
+
+
 def small_t5(seed: int = 0, **settings: Any) -> T5Network:
     """Return a T5 of two layers with a label head; an export takes 5 s for each layer."""
     import torch

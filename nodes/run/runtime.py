@@ -138,6 +138,7 @@ class NodeRuntime:
         spending: The run's cost so far; its nodes share it.
         leaves_room: Whether the node leaves time, tokens and a call for the answer.
         last_call: The newest call to the model, if there was one.
+        notes: Warnings for the turn, which the node adds when it ends.
     """
 
     context: Context
@@ -147,6 +148,7 @@ class NodeRuntime:
     spending: Spending = field(default_factory=Spending)
     leaves_room: bool = False
     last_call: Completion | None = None
+    notes: list[str] = field(default_factory=list)
     _model: ChatModel | None = None
 
     @property
@@ -257,6 +259,8 @@ class NodeRuntime:
             found = await self._found(query, k, measured=True)
         except RetrievalFailed:
             return None  # said where the passages are needed
+        if found.warning:
+            return None
         coverage = None
         if found.score is not None and found.share is not None:
             coverage = Coverage(score=found.score, share=found.share)
@@ -288,17 +292,24 @@ class NodeRuntime:
         self.spending.add(retrieval_steps=1)
         if looked and (looked["query"], looked["settings"]) == (query, self._searched()):
             return looked["passages"][:k]
-        return (await self._found(query, k)).hits
+        found = await self._found(query, k)
+        self.notes += [found.warning] if found.warning else []
+        return found.hits
 
     async def _found(self, query: str, k: int, *, measured: bool = False) -> Look:
         context, resources = self.context, self.resources
         if resources.retriever is None and named.is_folder(context):
             return await named.search(context, query, k, measured=measured)
 
+        def open_in(mode: Any) -> Retriever:
+            return named.open_index(context.model_copy(update={"mode": mode}))
+
         def search() -> list[Look]:
-            own = resources.retriever
-            retriever = filtered(own, context.where) if own else named.open_index(context)
-            return named.search_with(retriever, [query], k, measured=measured)
+            if own := resources.retriever:
+                return named.search_with(
+                    filtered(own, context.where), [query], k, measured=measured
+                )
+            return named.search_index(open_in, context.mode, [query], k, measured=measured)
 
         (found,) = await in_thread(resources.store(context), search)
         return found

@@ -63,9 +63,6 @@ if TYPE_CHECKING:
     Keys = NDArray[np.uint64]
     Vectors = NDArray[np.float32]
 
-_BATCH = 128
-"""Passages that are encoded and saved at a time: the most that a killed build or a lost worker
-costs."""
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
 _SAMPLE = 500
@@ -562,7 +559,7 @@ class Change:
             stage(done + now, total)
 
         further()
-        parts = chunks(self.incoming.only(waiting), _BATCH)
+        parts = chunks(self.incoming.only(waiting), self.encoder.batch)
         batches = ([stored.passage(key) for key, stored in part] for part in parts)
         for passages, vectors in self._encoded(batches, further):
             saved.keep([key_of(each["id"]) for each in passages], vectors)

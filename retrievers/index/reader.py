@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
 from hopgate.common.cache import Cache, file_stamp
 from hopgate.retrievers.base import Hit, Passage, check_k, encodable
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import (
+    AnyEncoder,
     Encoder,
     EncoderSource,
+    as_encoder,
     find_encoder,
     load_encoder,
     model_files,
@@ -33,6 +35,9 @@ from hopgate.retrievers.index.manifest import (
 from hopgate.retrievers.index.segments import Segments
 from hopgate.retrievers.index.texts import TemporaryFolderError, UnreadableError, Words
 from hopgate.retrievers.index.vectors import load_faiss
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
 
 Ranking = Sequence[tuple[int, float]]
 """Keys of passages with their scores, best first."""
@@ -88,13 +93,13 @@ class Index:
         self.manifest, self._words, self._vectors = parts
 
     @classmethod
-    def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
+    def open(cls, path: Path | str, encoder: AnyEncoder = None) -> Index:
         """Open an index as it is now, and load its encoder.
 
         Args:
             path: The folder of the index.
-            encoder: The encoder to use in place of the one that the manifest names, by name or
-                loaded; it must be the same model (for one that has moved, say).
+            encoder: The encoder to use in place of the one that the manifest names: by name,
+                loaded, or LangChain `Embeddings`; it must be the same model.
 
         Raises:
             ValueError: The folder is missing, is not an index, is damaged, has another format
@@ -224,14 +229,14 @@ def check_index(path: Path | str) -> Manifest:
     return while_it_changes(folder, check)
 
 
-def matching_encoder(folder: Path, manifest: Built, encoder: str | Encoder | None) -> Encoder:
+def matching_encoder(folder: Path, manifest: Built, encoder: AnyEncoder) -> Encoder:
     """Load an encoder if it is the one that an index was built with.
 
     Raises:
         ValueError: It is another.
         RuntimeError: The one that the manifest names is not on this machine.
     """
-    built_with = manifest["encoder"]
+    built_with, encoder = manifest["encoder"], as_encoder(encoder)
     if isinstance(encoder, Encoder):
         _check_fingerprint(folder, manifest, encoder)
         loaded = encoder
@@ -239,7 +244,7 @@ def matching_encoder(folder: Path, manifest: Built, encoder: str | Encoder | Non
         source = resolve_encoder(encoder) if encoder else own_encoder(folder, manifest)
         _check_fingerprint(folder, manifest, source)
         prefixes = built_with["query_prefix"], built_with["passage_prefix"]
-        loaded = load_encoder(source.name, *prefixes)
+        loaded = load_encoder(source.name, *prefixes, built_with["dimension"])
     for key, value in describe(loaded).items():
         if key != "name" and value != built_with.get(key):
             raise ValueError(
@@ -302,16 +307,17 @@ def _check_fingerprint(folder: Path, manifest: Built, encoder: Encoder | Encoder
 _indexes: Cache[Index] = Cache()
 
 
-def load_index(path: Path | str, encoder: str | None = None) -> Index:
+def load_index(path: Path | str, encoder: str | Embeddings | None = None) -> Index:
     """Open an index, once per process and again when the index or its encoder changes.
 
     Arguments and errors are those of `Index.open`.
     """
-    folder = Path(path).expanduser().resolve()
+    folder, name = Path(path).expanduser().resolve(), as_encoder(encoder)
+    assert not isinstance(name, Encoder)
 
     def look() -> Index:
-        source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
+        source = resolve_encoder(name) if name else own_encoder(folder, info(folder))
         files = [folder / MANIFEST, *model_files(source.folder)]
-        return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)
+        return _indexes.get((folder, name), lambda: Index.open(folder, name), files)
 
     return while_it_changes(folder, look)
