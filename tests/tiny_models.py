@@ -61,17 +61,25 @@ def save_graph(folder: Path) -> None:
     import torch
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation="eager")
+    class TokenVectors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = AutoModel.from_pretrained(
+                folder, add_pooling_layer=False, attn_implementation="eager"
+            )
+
+        def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
+            found = self.model(input_ids=ids, attention_mask=mask, token_type_ids=kinds)
+            return found.last_hidden_state
+
     given = torch.ones(3, 7, dtype=torch.int64)
     sizes = {0: torch.export.Dim("texts", max=4096), 1: torch.export.Dim("tokens", max=64)}
-    names = ["input_ids", "attention_mask", "token_type_ids"]
     program = torch.onnx.export(
-        model.eval(),
-        (given, given),
-        kwargs={"token_type_ids": given * 0},
+        TokenVectors().eval(),
+        (given * 3, given, given * 0),  # one tensor twice would be taken for one input
         dynamo=True,
-        dynamic_shapes=dict.fromkeys(names, sizes),
-        input_names=names,
+        dynamic_shapes=(sizes, sizes, sizes),
+        input_names=["input_ids", "attention_mask", "token_type_ids"],
         output_names=["last_hidden_state"],
         verbose=False,
     )
