@@ -6,18 +6,15 @@ Reads the groups in `benchmarks/questions/paraphrases.jsonl` and prints a Markdo
 flips if two of its forms get different labels. Intervals are bootstrapped over the groups.
 """
 
-from pathlib import Path
-
 import numpy as np
+from gate_paraphrases import FILE, Group, read_groups
 from scipy.stats import bootstrap
 
 from hopgate.classifiers.decision import choose
 from hopgate.classifiers.router import Router, load_router
 from hopgate.classifiers.training.utility import STEPS
 from hopgate.common.strategies import LABELS
-from hopgate.evaluation.measuring.stability import Group, read_groups
 
-FILE = Path(__file__).parent / "questions" / "paraphrases.jsonl"
 ALPHAS = [step / 10 for step in range(11)]
 
 

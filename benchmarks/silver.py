@@ -120,7 +120,7 @@ def judge(path: Path) -> list[Judged]:
                 found.setdefault(key, {})[strategy] = row
     judged = []
     for key, row in gold.items():
-        verdict = silver.judge(row.question, found[key], None)
+        verdict = silver.judge(row.question, found[key])
         right = tuple(name for name in STRATEGIES if name in (row.correct or ()))
         judged.append(Judged(row, right, *verdict))
     return judged

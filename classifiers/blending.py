@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -13,45 +12,39 @@ from numpy.typing import NDArray
 from hopgate.classifiers.checkpoint import Checkpoint
 from hopgate.classifiers.networks import Classifier, all_features, network_from
 
+Features = Callable[[Sequence[list[int]]], NDArray[np.float32]]
+
 BLENDS = 8
 """Maximum number of networks kept in memory."""
 BLEND_BYTES = 512 * 2**20
 """Maximum memory for networks; the one in use always stays."""
 
 
-class BlendedBody:
-    """The networks of a router at the weights asked for last, on a GPU if there is one."""
+def blended_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Features]:
+    """Return a function from a weight of the reliability weights to one that computes features.
 
-    def __init__(self, checkpoint: Checkpoint, profile: str) -> None:
-        """Keep the two sets of weights.
+    The networks of the weights asked for last stay in memory, on a GPU if there is one.
 
-        Raises:
-            ValueError: They do not fit the configuration.
-        """
-        self._architecture, self._config = checkpoint.architecture, checkpoint.config
-        self._cost, self._reliability = map(checkpoint.state, checkpoint.blended_parts(profile))
-        self._same = {*checkpoint.parts["shared"]}
-        self._one_pass = checkpoint.one_pass
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._lock = threading.Lock()
-        self._networks: OrderedDict[float, Classifier] = OrderedDict()
-        size = sum(values.nbytes for values in self._cost.values())
-        self._limit = min(BLENDS, max(1, BLEND_BYTES // size))
-        self.at(0.0)  # raises if the weights do not fit
+    Raises:
+        ValueError: The weights do not fit the configuration.
+    """
+    cost, reliability = map(checkpoint.state, checkpoint.blended_parts(profile))
+    size = sum(values.nbytes for values in cost.values())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    def at(self, weight: float) -> Callable[[Sequence[list[int]]], NDArray[np.float32]]:
-        """Return the function that computes a blend's features; makes a network for a new one.
+    @lru_cache(min(BLENDS, max(1, BLEND_BYTES // size)))
+    def network_at(weight: float) -> Classifier:
+        state = {
+            name: values
+            if name in checkpoint.parts["shared"]
+            else (1 - weight) * values + weight * reliability[name]
+            for name, values in cost.items()
+        }
+        network = network_from(checkpoint.architecture, checkpoint.config, state)
+        return network.requires_grad_(False).to(device)
 
-        Args:
-            weight: That of the reliability weights.
-        """
-        weight = 0.0 if self._one_pass else weight
-        with self._lock:
-            network = self._networks.get(weight) or self._network(weight)
-            self._networks[weight] = network
-            self._networks.move_to_end(weight)
-            while len(self._networks) > self._limit:
-                self._networks.popitem(last=False)
+    def body_at(weight: float) -> Features:
+        network = network_at(0.0 if checkpoint.one_pass else weight)
 
         def features(ids: Sequence[list[int]]) -> NDArray[np.float32]:
             order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
@@ -62,12 +55,5 @@ class BlendedBody:
 
         return features
 
-    def _network(self, weight: float) -> Classifier:
-        state = {
-            name: cost
-            if name in self._same
-            else (1 - weight) * cost + weight * self._reliability[name]
-            for name, cost in self._cost.items()
-        }
-        network = network_from(self._architecture, self._config, state)
-        return network.requires_grad_(False).to(self._device)
+    body_at(0.0)  # raises if the weights do not fit
+    return body_at

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field
 
 from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.drift import Summary
@@ -59,7 +59,7 @@ MAX_TOKENS = 384
 """Maximum length of the published recipe."""
 BUILTIN_FOLDER = Path(__file__).parent / "weights"
 _IN_MEMORY = ("architecture", "config", "training", "dials", "alphas", "known")
-"""What `Checkpoint` takes from the manifest as it is."""
+"""Fields that `Checkpoint` takes from the manifest as they are."""
 
 
 class Manifest(BaseModel):
@@ -158,8 +158,8 @@ class Checkpoint:
         Raises:
             ValueError: There is no such part.
         """
-        if part not in self.parts:
-            raise ValueError(f"this router folder has no {part!r}; it has {sorted(self.parts)}")
+        if missing := {"shared", part} - self.parts.keys():
+            raise ValueError(f"the router has no {missing.pop()!r}; it has {sorted(self.parts)}")
         return self.parts["shared"] | self.parts[part]
 
     @property
@@ -177,19 +177,18 @@ def read(folder: Path | str, *, base: bool = True) -> Checkpoint:
         base: Whether to read the weights that a new training starts from.
 
     Raises:
-        ValueError: The folder is not a router's, or its parts do not fit each other.
+        ValueError: The folder is not a router's.
         RuntimeError: A file is missing or was altered.
     """
     from tokenizers import Tokenizer
 
     folder = router_folder(folder).resolve()  # of a link, the version that it leads to now
-    manifest = _verified(folder)
+    manifest = verify(folder)
     parts = {
         part: _read_weights(folder / name)
         for part, name in manifest.tensors.items()
         if base or part != BASE
     }
-    _check_parts(folder, parts)
     tokenizer = Tokenizer.from_file(str(folder / manifest.tokenizer))
     tokenizer.no_padding()
     tokenizer.enable_truncation(manifest.max_tokens)
@@ -227,22 +226,14 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> Manifest:
         ValueError: The folder is not a router's, or has another format.
         RuntimeError: A file is missing or was altered.
     """
-    return _verified(router_folder(folder))
-
-
-def _verified(folder: Path) -> Manifest:
-    files = [path for path in folder.iterdir() if _is_weights(path)] if folder.is_dir() else []
-    return _manifests.get(folder, lambda: _verify(folder), sorted(files))
-
-
-def _is_weights(path: Path) -> bool:
-    return path.suffix == ".safetensors" or path.name in (MANIFEST, TOKENIZER, GRAPH)
+    place = router_folder(folder)
+    return _manifests.get(place, lambda: _verify(place), router_files(place))
 
 
 def _verify(folder: Path) -> Manifest:
     manifest = _read_manifest(folder)
-    named = {*manifest.sha256, *manifest.tensors.values(), manifest.tokenizer}
-    for name in sorted(named | ({manifest.graph} if manifest.graph else set())):
+    named = {*manifest.sha256, *manifest.tensors.values(), manifest.tokenizer, manifest.graph}
+    for name in sorted(filter(None, named)):
         path = folder / name
         if not path.is_file():
             raise RuntimeError(f"{path} is missing; install or train the router again")
@@ -271,38 +262,17 @@ def _read_manifest(folder: Path) -> Manifest:
         if document.get("format") == FORMAT:
             return Manifest.model_validate(document)
     except ValueError as error:
-        said = explain(error) if isinstance(error, ValidationError) else error
+        said = explain(error)
         raise RuntimeError(f"{path} is damaged ({said}); train or install it again") from error
     raise ValueError(
         f"{path} has format {document.get('format')!r}; this version of hopgate reads {FORMAT}"
     )
 
 
-def _check_parts(folder: Path, parts: Mapping[str, Weights]) -> None:
-    if "shared" not in parts:
-        raise RuntimeError(f"{folder / MANIFEST} lists no shared tensors; train the router again")
-    shapes = {
-        part: {name: values.shape for name, values in found.items()}
-        for part, found in parts.items()
-        if part not in ("shared", BASE)
-    }
-    for part, found in shapes.items():
-        if found != next(iter(shapes.values())):
-            raise ValueError(
-                f"{folder}: the parameters of {part!r} differ in name or shape from "
-                f"{next(iter(shapes))!r}; all weights must come from one base"
-            )
-
-
 def _read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
-    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    try:
-        stored = load_file(path)
-    except (SafetensorError, KeyError) as error:  # a type that numpy does not have
-        raise RuntimeError(f"{path} is not a readable safetensors file: {error}") from error
-    found = {}
+    stored, found = load_file(path), {}
     for name, values in stored.items():
         if not name.endswith(".scale"):
             scale = stored.get(f"{name}.scale")

@@ -30,7 +30,7 @@ def likeliest(probs: Mapping[str, float]) -> Label:
     return max(LABELS, key=lambda label: probs[label])
 
 
-class Routed(NamedTuple):
+class RouterReply(NamedTuple):
     """A router's decision on a question.
 
     Attributes:
@@ -64,12 +64,14 @@ class AlphaRouter(Protocol):
         ...
 
 
-def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[Routed]:
+def routed(router: RouterLike, questions: Sequence[str], alpha: float) -> list[RouterReply]:
     """Return a router's decision on each question; may block."""
     source, profile = (str(getattr(router, name, "")) for name in ("source", "profile"))
     both = zip(router.route(questions, alpha), doubts(router, questions), strict=True)
     return [
-        Routed({label: float(probs[label]) for label in LABELS}, doubt, source or "custom", profile)
+        RouterReply(
+            {label: float(probs[label]) for label in LABELS}, doubt, source or "custom", profile
+        )
         for probs, doubt in both
     ]
 

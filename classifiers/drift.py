@@ -54,17 +54,6 @@ class Summary:
     labels: Mapping[str, float]
     doubted: float
 
-    def __post_init__(self) -> None:
-        """Check that the bins fit together.
-
-        Raises:
-            ValueError: They do not.
-        """
-        for name in SCORES:
-            cuts, counts = self.cuts.get(name, ()), self.counts.get(name, ())
-            if len(counts) != len(cuts) + 1 or list(cuts) != sorted(set(cuts)):
-                raise ValueError(f"the bins of {name!r} do not fit their counts")
-
 
 def summarise(
     router: AlphaRouter, questions: Sequence[str], cuts: Mapping[str, Sequence[float]] | None = None
@@ -152,13 +141,9 @@ def drift(router: AlphaRouter, known: Summary, questions: Sequence[str], seed: i
 
 def stability_index(now: Sequence[int] | NDArray[Any], known: Sequence[int] | NDArray[Any]) -> Any:
     """Return the population stability index of counts, [..., bins]; each bin gets half a count."""
-    p, q = (_shares(np.asarray(counts)) for counts in (now, known))
+    halves = (np.asarray(counts) + 0.5 for counts in (now, known))
+    p, q = (counts / counts.sum(-1, keepdims=True) for counts in halves)
     return ((p - q) * np.log(p / q)).sum(-1)
-
-
-def _shares(counts: NDArray[Any]) -> NDArray[np.float64]:
-    smooth = counts + 0.5
-    return np.asarray(smooth / smooth.sum(-1, keepdims=True), np.float64)
 
 
 def chance_level(known: Sequence[int], questions: int, seed: int = 0) -> float:

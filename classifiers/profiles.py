@@ -83,8 +83,15 @@ def chosen_profile(router: Path | str, profile: str, model: str) -> str | None:
     profiles = profiles_in(router)
     if profile == "auto":
         return profile_for(model, profiles) or next(iter(profiles), None)
-    if profile not in profiles:
-        raise ValueError(
-            f"profile is {profile!r}; the router {str(router)!r} has {', '.join(profiles)}"
-        )
-    return profile
+    return checked_profile(profile, profiles)
+
+
+def checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
+    """Return one of a router's profiles, by default the first.
+
+    Raises:
+        ValueError: The router has no such profile.
+    """
+    if profile is not None and profile not in profiles:
+        raise ValueError(f"profile is {profile!r}; the router has {', '.join(profiles)}")
+    return profile or profiles[0]

@@ -30,6 +30,7 @@ from hopgate.classifiers.checkpoint import (
 from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.doubts import doubt
+from hopgate.classifiers.profiles import checked_profile
 from hopgate.common.cache import Cache
 from hopgate.common.errors import require
 from hopgate.common.onnx import Network
@@ -75,7 +76,7 @@ class Router:
         self.source = checkpoint.architecture
         self.training = checkpoint.training
         self.profiles = checkpoint.profiles
-        self.profile = _checked_profile(profile, self.profiles)
+        self.profile = checked_profile(profile, self.profiles)
         self.dial = checkpoint.dials.get(self.profile, Dial())
         self.alpha = checkpoint.alphas.get(self.profile, DEFAULT_ALPHA)
         self.known = checkpoint.known.get(self.profile)
@@ -86,23 +87,20 @@ class Router:
         if checkpoint.graph and self.one_pass:
             body = {name: values for name, values in cost.items() if not name.startswith(HEAD)}
             network = Network(checkpoint.graph, body)
-            width, head = network.run([[0]]).shape[1:], cost["head.weight"].shape[1:]
-            if width != head:
-                raise ValueError(
-                    f"the router's graph gives {width} features and its label head takes {head}; "
-                    "train the router again"
-                )
             self._features_at: Callable[[float], Features] = lambda weight: network.run
         else:
-            self._features_at = _torch_body(checkpoint, self.profile)
+            older = "a router whose weights differ below the label head, or of an earlier version,"
+            require(older, "torch", "transformers")
+            from hopgate.classifiers.blending import blended_body
+
+            self._features_at = blended_body(checkpoint, self.profile)
 
     @classmethod
     def load(cls, path: Path | str = BUILTIN_FOLDER, profile: str | None = None) -> Router:
         """Read a router's folder, by default `builtin`: the one that ships with hopgate.
 
         Raises:
-            ValueError: The folder is not a router's, its parts do not fit each other, or it has
-                no such profile.
+            ValueError: The folder is not a router's, or has no such profile.
             RuntimeError: A file is missing or was altered.
         """
         return cls(read(path, base=False), profile)
@@ -126,7 +124,11 @@ class Router:
         self, questions: Sequence[str], alphas: Iterable[float]
     ) -> list[list[Probabilities]]:
         """Route at several α, as `route` does: one list for each α, in order."""
-        weights = [self.dial.weight(checked_alpha(alpha)) for alpha in alphas]
+        weights = []
+        for alpha in alphas:
+            if not 0 <= alpha <= 1:
+                raise ValueError(f"alpha is {alpha!r}; it must be a number from 0 (cheapest) to 1")
+            weights.append(self.dial.weight(alpha))
         for at, question in enumerate(questions):
             if not isinstance(question, str) or not question.strip():
                 raise ValueError(f"question {at + 1} is empty; give a text to route")
@@ -162,26 +164,6 @@ def _split(encoding: Encoding) -> float:
     return sum(count > 1 for count in pieces.values()) / max(1, len(pieces))
 
 
-def _torch_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Features]:
-    require(
-        "a router whose weights differ below the label head, or one of an earlier version,",
-        *("torch", "transformers"),
-    )
-    from hopgate.classifiers.blending import BlendedBody
-
-    return BlendedBody(checkpoint, profile).at
-
-
-def _checked_profile(profile: str | None, profiles: Sequence[str]) -> str:
-    if not profiles:
-        raise ValueError("this router has no cost weights; train it again")
-    if profile is not None and profile not in profiles:
-        raise ValueError(
-            f"the router has no profile {profile!r}; choose one of {', '.join(profiles)}"
-        )
-    return profile or profiles[0]
-
-
 _routers = Cache[Router]()
 
 
@@ -190,21 +172,6 @@ def load_router(path: Path | str = "builtin", profile: str | None = None) -> Rou
 
     Takes the arguments of `Router.load` and raises its errors.
     """
-    chosen = _checked_profile(profile, profiles_in(path))
+    chosen = checked_profile(profile, profiles_in(path))
     key = os.path.abspath(path), chosen  # of several versions, only the one in use is kept
     return _routers.get(key, lambda: Router.load(path, chosen), [router_folder(path) / MANIFEST])
-
-
-def checked_alpha(alpha: float) -> float:
-    """Return α as a float.
-
-    Raises:
-        ValueError: It is not a number from 0 to 1.
-    """
-    try:
-        value = float(alpha)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not 0 <= value <= 1:
-        raise ValueError(f"alpha is {alpha!r}; it must be a number from 0 (cheapest) to 1")
-    return value

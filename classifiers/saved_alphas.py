@@ -1,4 +1,4 @@
-"""Saved α settings: what `hopgate calibrate --save NAME` stores in a router's folder.
+"""Saved α settings, which `hopgate calibrate --save NAME` stores in a router's folder.
 
 A setting is the α that met a goal for one LLM (the profile) with one manifest: one set of weights
 and dials. It is refused for any other.
@@ -12,49 +12,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
-
 from hopgate.classifiers.checkpoint import MANIFEST, SAVED_ALPHAS, router_folder
-from hopgate.common.errors import explain
 from hopgate.common.files import json_bytes, read_json, sha256, write_atomic
-
-
-class SavedAlpha(BaseModel, extra="allow"):
-    """One setting; it may have other fields too."""
-
-    alpha: FiniteFloat
-    profile: str
-    router_sha256: str
-
 
 _NAME = re.compile(r"(?!(?:nan|inf|infinity)$)[a-z][a-z0-9-]*")
 
 
-def check_name(name: str) -> None:
-    """Check the name of a setting.
+def check_savable(folder: Path | str, name: str) -> None:
+    """Check that a setting can be saved in a router's folder.
 
     Raises:
-        ValueError: The name does not start with a letter, has anything but lowercase letters,
-            digits and hyphens, or reads as a number (`nan`, `inf`).
+        ValueError: It is not a router's folder. Or the name does not start with a letter, has
+            anything but lowercase letters, digits and hyphens, or reads as a number (`nan`, `inf`).
+        RuntimeError: The folder is not writable.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot name a setting; use lowercase letters, digits and hyphens, starting "
             "with a letter"
         )
-
-
-def check_writable(folder: Path | str) -> None:
-    """Check that settings can be saved in a router's folder.
-
-    Raises:
-        ValueError: It is not a router's folder.
-        RuntimeError: It is not writable.
-    """
     folder = router_folder(folder)
     sha256(folder / MANIFEST)
     if not os.access(folder, os.W_OK):
-        raise _unwritable(folder, "permission denied")
+        raise RuntimeError(
+            f"settings cannot be saved in {folder} (permission denied); copy the router's folder "
+            "to a writable place and give that as --router"
+        )
 
 
 def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> None:
@@ -64,23 +47,19 @@ def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> Non
 
     Args:
         folder: The router's, or `builtin`.
-        name: See `check_name`.
+        name: See `check_savable`.
         setting: At least `alpha` and `profile`, in plain JSON types.
 
     Raises:
-        ValueError: The name is invalid.
-        RuntimeError: The folder is not writable, or its settings are damaged.
+        ValueError: See `check_savable`.
+        RuntimeError: The folder is not writable.
     """
-    check_name(name)
+    check_savable(folder, name)
     folder = router_folder(folder)
     weights = sha256(folder / MANIFEST)
-    kept = {n: each for n, each in _read(folder).items() if each.router_sha256 == weights}
-    settings = {n: each.model_dump() for n, each in kept.items()}
-    settings[name] = {**setting, "router_sha256": weights}
-    try:
-        write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
-    except OSError as error:
-        raise _unwritable(folder, error.strerror or str(error)) from error
+    kept = {n: each for n, each in _read(folder).items() if each["router_sha256"] == weights}
+    settings = kept | {name: {**setting, "router_sha256": weights}}
+    write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
 
 
 def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> float:
@@ -94,7 +73,6 @@ def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> fl
     Raises:
         ValueError: There is no such setting (the message lists those there are), it is for
             another profile, or the router has been trained again or got another dial since.
-        RuntimeError: The settings are damaged.
     """
     folder = router_folder(folder)
     weights, settings = sha256(folder / MANIFEST), _read(folder)
@@ -105,32 +83,19 @@ def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> fl
             f"in {folder} (saved: {known}); `hopgate calibrate --save` adds one"
         )
     setting = settings[name]
-    if profile is not None and setting.profile != profile:
+    if profile is not None and (own := setting["profile"]) != profile:
         raise ValueError(
-            f"--alpha {name!r} was calibrated for the profile {setting.profile}, not for "
-            f"{profile}; give --profile {setting.profile}, or calibrate for {profile}"
+            f"--alpha {name!r} was calibrated for the profile {own}, not for {profile}; give "
+            f"--profile {own}, or calibrate for {profile}"
         )
-    if setting.router_sha256 != weights:
+    if setting["router_sha256"] != weights:
         raise ValueError(
             f"--alpha {name!r} was calibrated before the router in {folder} was trained again or "
             "its dial changed; calibrate again"
         )
-    return setting.alpha
+    return float(setting["alpha"])
 
 
-def _read(folder: Path) -> dict[str, SavedAlpha]:
+def _read(folder: Path) -> dict[str, Any]:
     path = folder / SAVED_ALPHAS
-    if not path.exists():
-        return {}
-    try:
-        return TypeAdapter(dict[str, SavedAlpha]).validate_python(read_json(path, "settings"))
-    except ValueError as error:
-        said = explain(error) if isinstance(error, ValidationError) else error
-        raise RuntimeError(f"{path} is damaged ({said}); remove it and calibrate again") from error
-
-
-def _unwritable(folder: Path, reason: str) -> RuntimeError:
-    return RuntimeError(
-        f"settings cannot be saved in {folder} ({reason}); copy the router's folder to a writable "
-        "place and give that as --router"
-    )
+    return read_json(path, "settings") if path.exists() else {}

@@ -83,15 +83,14 @@ def back(router: Path) -> InUse:
         RuntimeError: A file of that version was altered, or the router cannot be replaced.
     """
     router = replaceable(router)
-    if not versions_of(router).is_dir():
-        raise ValueError(f"{router} has no other versions; `hopgate promote DIR --to` makes one")
-    with _changing(router) as versions:
-        before = _before(versions, _number(router_folder(router), versions))
-        if before is None:
-            raise ValueError(
-                f"{router} has no version before the one in use; those kept are in {versions}, and "
-                "`hopgate promote VERSION --to` puts one in use"
-            )
+    versions = versions_of(router)
+    before = _before(versions, _number(router_folder(router), versions))
+    if before is None:
+        raise ValueError(
+            f"{router} has no version before the one in use; those kept are in {versions}, and "
+            "`hopgate promote VERSION --to` puts one in use"
+        )
+    with _changing(router):
         verify(versions / str(before))
         _use(versions, before)
         return InUse(router, before, _before(versions, before))

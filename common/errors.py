@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hopgate.common.files import shown
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
 TRAINING = ("torch", "transformers", "sentence_transformers", "onnx", "onnxscript")
@@ -41,13 +40,17 @@ def require(what: str, *modules: str, extra: str = "train") -> None:
         raise RuntimeError(f"{what} needs {missing[0]}: pip install 'hopgate[{extra}]'")
 
 
-def explain(error: ValidationError, named: Callable[[str], str] = str) -> str:
-    """Return one line that says what is wrong with some settings.
+def explain(error: ValueError, named: Callable[[str], str] = str) -> str:
+    """Return one line about wrong settings.
 
     Args:
-        error: The error that pydantic raised.
+        error: The error that pydantic raised; the text of any other is returned as it is.
         named: Returns the name to show for a field.
     """
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
 
     def described(each: ErrorDetails) -> str:
         name = named(".".join(map(str, each["loc"])) or "context")

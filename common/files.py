@@ -185,11 +185,9 @@ def read_jsonl(
     bad: list[BadRow] = []
     seen: set[Any] = set()
     try:
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist or is not a file; give {expected}")
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}; give {expected}") from error
+    except (OSError, ValueError) as error:  # the latter for a name with a zero byte
+        raise ValueError(f"{path} does not exist or cannot be read; give {expected}") from error
     for number, line in enumerate(lines, start=1):
         try:
             row = parse(parse_object(line), number) if line.strip() else None
@@ -197,12 +195,11 @@ def read_jsonl(
                 continue
             if unique and (key := getattr(row, unique)) in seen:
                 raise ValueError(f"{unique} {key!r} appears twice")
+            if unique:
+                seen.add(key)
+            rows.append(row)
         except ValueError as error:
             bad.append(BadRow(number, str(error)))
-            continue
-        if unique:
-            seen.add(key)
-        rows.append(row)
     if bad and not (skip_bad and rows):
         more = f" ({len(bad) - 1} more bad rows follow)" if bad[1:] else ""
         raise ValueError(f"{path}:{bad[0].line}: {bad[0].reason}{more}{remedy}")
@@ -212,15 +209,13 @@ def read_jsonl(
 
 
 def parse_object(line: bytes | str) -> dict[str, Any]:
-    """Parse one line of a JSON lines file, encoded as UTF-8 or decoded.
+    """Parse an object of JSON, encoded as UTF-8 or decoded.
 
     Raises:
-        ValueError: It is not UTF-8, not JSON, or not an object.
+        ValueError: It is not JSON, or not an object.
     """
     try:
-        fields = json.loads(line if isinstance(line, str) else line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from error
+        fields = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from error
     except (ValueError, RecursionError) as error:
@@ -241,14 +236,11 @@ def read_json(path: Path, option: str) -> dict[str, Any]:
         ValueError: The file cannot be read or does not hold a JSON object.
     """
     try:
-        document = json.loads(path.read_bytes().decode("utf-8-sig"))
+        return parse_object(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{option} {path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{option} {path} is not a JSON file: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"{option} {path} does not hold a JSON object")
-    return document
+    except ValueError as error:
+        raise ValueError(f"{option} {path} cannot be read: {error}") from error
 
 
 def required_text(fields: Mapping[str, Any], name: str) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
-from functools import cache, cached_property
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +152,7 @@ class Network:
     @cached_property
     def _in_bulk(self) -> Infer | None:
         """The network in bfloat16; None without OpenVINO, or on a processor that lacks it."""
-        if find_spec("openvino") is None:
+        if not (find_spec("openvino") and find_spec("onnx")):
             return None
         import openvino
 
@@ -174,12 +175,13 @@ class Network:
 
     def _whole(self, graph: bytes) -> bytes:
         """Return a graph with the weights that it names."""
-        model = _model_class()()
-        model.ParseFromString(graph)
-        for tensor in filter(_is_elsewhere, model.graph.initializer):
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = self._weights[tensor.name].tobytes()
+        from onnx import load_from_string, numpy_helper
+
+        model = load_from_string(graph)
+        for tensor in model.graph.initializer:
+            if tensor.name in self._weights:
+                values = numpy_helper.from_array(self._weights[tensor.name], tensor.name)
+                tensor.CopyFrom(values)
         whole: bytes = model.SerializeToString()
         return whole
 
@@ -217,98 +219,85 @@ def threads() -> int:
     return os.cpu_count() or 1
 
 
+# Fields of onnx.proto, by number.
+_GRAPH, _FUNCTION = 7, 25  # of a model
+_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15  # of a graph
+_OPERATOR, _ATTRIBUTE, _DOMAIN = 4, 5, 7  # of a node
+_TENSORS, _GRAPHS, _SPARSE_TENSORS = (5, 10), (6, 11), (22, 23)  # of an attribute
+_NAME, _EXTERNAL_DATA, _DATA_LOCATION = 8, 13, 14  # of a tensor
+_KEY, _VALUE = 1, 2  # of an entry of the external data
+
+_Fields = Mapping[int, list[Any]]
+"""A protobuf message: the values of each field, whose last one counts if it takes only one."""
+
+
 def check(graph: bytes, weights: Weights, beside: Set[str] = frozenset()) -> None:
     """Check that a graph does nothing but arithmetic on its inputs and on these weights.
+
+    It is read without the package `onnx`, which takes 30 MB and 0.2 s.
 
     Args:
         graph: A serialised ONNX model.
         weights: By the names that the graph gives them.
-        beside: Names of files beside the graph, from which it may take weights too.
+        beside: Names of files beside the graph, from which one without `weights` may take them.
 
     Raises:
         ValueError: It is damaged, has other operators than `OPERATORS`, has functions or inner
             graphs, or takes a weight from elsewhere.
     """
-    model: Any = _model_class()()
-    try:
-        model.ParseFromString(graph)
-    except Exception as error:  # protobuf's DecodeError, imported late
-        raise ValueError("the graph is damaged: it is not an ONNX model") from error
-    names = {(node.domain, node.op_type) for node in model.graph.node}
-    if not names:
+    model = _fields(graph)
+    graphs = _within([model], _GRAPH)
+    nodes = _within(graphs, _NODE)
+    if not nodes:
         raise ValueError("the graph is damaged: it is empty")
-    others = sorted(
-        f"{domain}::{name}".removeprefix("::")
-        for domain, name in names
-        if domain not in ("", "ai.onnx") or name not in OPERATORS
-    )
-    if others:
-        raise ValueError(f"the graph has the operator {others[0]!r}, which hopgate does not run")
-    attributes = [each for node in model.graph.node for each in node.attribute]
-    if model.functions or any(each.g or each.graphs for each in attributes):
+    for domain, name in ((_text(node, _DOMAIN), _text(node, _OPERATOR)) for node in nodes):
+        if domain not in ("", "ai.onnx") or name not in OPERATORS:
+            full = f"{domain}::{name}".removeprefix("::")
+            raise ValueError(f"the graph has the operator {full!r}, which hopgate does not run")
+    attributes = _within(nodes, _ATTRIBUTE)
+    if model[_FUNCTION] or _within(attributes, *_GRAPHS):
         raise ValueError("the graph has another graph within, which hopgate does not run")
-    constants = [tensor for each in attributes for tensor in (*each.t, *each.tensors)]
-    sparse = any(each.sparse_tensor or each.sparse_tensors for each in attributes)
-    given = [
-        (each.name in weights and _locations(each) == {WEIGHTS})
-        or (not weights and _locations(each) and _locations(each) <= beside)
-        for each in filter(_is_elsewhere, model.graph.initializer)
-    ]
-    known = all(given) and not any(map(_is_elsewhere, constants))
-    if sparse or model.graph.sparse_initializer or not known:
+    outside = [each for each in _within(graphs, _INITIALIZER) if _is_outside(each)]
+    known = all(
+        bool(places := _locations(each)) and places <= beside
+        if not weights
+        else _text(each, _NAME) in weights and _locations(each) == {WEIGHTS}
+        for each in outside
+    )
+    constants = _within(attributes, *_TENSORS)
+    sparse = _within(graphs, _SPARSE_INITIALIZER) + _within(attributes, *_SPARSE_TENSORS)
+    if sparse or not known or any(map(_is_outside, constants)):
         raise ValueError("the graph takes a weight from elsewhere, which hopgate does not read")
 
 
-def _is_elsewhere(tensor: Any) -> bool:
-    return bool(tensor.data_location or tensor.external_data)
+def _fields(message: object) -> _Fields:
+    from google.protobuf import empty_pb2, unknown_fields
+
+    found = empty_pb2.Empty()
+    try:
+        found.ParseFromString(message)
+    except Exception as error:  # protobuf's DecodeError, imported late; a number for a message
+        raise ValueError("the graph is damaged: it is not an ONNX model") from error
+    fields = defaultdict[int, list[Any]](list)
+    for each in unknown_fields.UnknownFieldSet(found):
+        fields[each.field_number].append(each.data)
+    return fields
 
 
-def _locations(tensor: Any) -> set[str]:
-    return {entry.value for entry in tensor.external_data if entry.key == "location"}
+def _within(messages: Iterable[_Fields], *numbers: int) -> list[_Fields]:
+    """Return the messages in some fields of others."""
+    return [_fields(part) for each in messages for number in numbers for part in each[number]]
 
 
-_FIELDS = {
-    "Model": {"graph": (7, "Graph"), "functions": (25, "Any")},
-    "Graph": {"node": (1, "Node"), "initializer": (5, "Tensor"), "sparse_initializer": (15, "Any")},
-    "Node": {"op_type": (4, "string"), "attribute": (5, "Attribute"), "domain": (7, "string")},
-    "Attribute": {
-        **{"t": (5, "Tensor"), "tensors": (10, "Tensor")},
-        **{"g": (6, "Any"), "graphs": (11, "Any")},
-        **{"sparse_tensor": (22, "Any"), "sparse_tensors": (23, "Any")},
-    },
-    "Tensor": {
-        **{"name": (8, "string"), "raw_data": (9, "bytes")},
-        **{"external_data": (13, "Entry"), "data_location": (14, "int")},
-    },
-    "Entry": {"key": (1, "string"), "value": (2, "string")},
-    "Any": {},
-}
-"""The parts of onnx.proto that are read here: by message, each field's number and type."""
+def _text(message: _Fields, number: int) -> str:
+    last = (message[number] or [b""])[-1]
+    return last.decode(errors="replace") if isinstance(last, bytes) else str(last)
 
 
-@cache
-def _model_class() -> Any:
-    """Return protobuf's class of an ONNX model; the package `onnx` takes 30 MB and 0.2 s."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+def _is_outside(tensor: _Fields) -> bool:
+    return bool(tensor[_EXTERNAL_DATA] or any(tensor[_DATA_LOCATION]))
 
-    file: Any = descriptor_pb2.FileDescriptorProto(
-        name="hopgate_onnx.proto", package="hopgate_onnx", syntax="proto2"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto
-    single = {"graph", "op_type", "domain", "name", "raw_data", "data_location", "key", "value"}
-    for name, fields in _FIELDS.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind) in fields.items():
-            added = message.field.add(name=field, number=number)
-            added.label = kinds.LABEL_OPTIONAL if field in single else kinds.LABEL_REPEATED
-            plain = {
-                "string": kinds.TYPE_STRING,
-                "int": kinds.TYPE_INT32,
-                "bytes": kinds.TYPE_BYTES,
-            }.get(kind)
-            added.type = plain or kinds.TYPE_MESSAGE
-            if not plain:
-                added.type_name = f".hopgate_onnx.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("hopgate_onnx.Model"))
+
+def _locations(tensor: _Fields) -> set[str]:
+    entries = _within([tensor], _EXTERNAL_DATA)
+    return {_text(each, _VALUE) for each in entries if _text(each, _KEY) == "location"}

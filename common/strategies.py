@@ -18,5 +18,5 @@ STRATEGY_OF: dict[Label, Strategy] = dict(zip(LABELS, STRATEGIES, strict=True))
 LABEL_OF: dict[Strategy, Label] = dict(zip(STRATEGIES, LABELS, strict=True))
 
 FLARE_NAMES: tuple[FlareName, ...] = ("zero", "one", "multiple")
-"""What Flare-Aug's label files call `STRATEGIES`, in the same order."""
+"""The names of `STRATEGIES` in Flare-Aug's label files, in the same order."""
 FLARE_NAME_OF: dict[Strategy, FlareName] = dict(zip(STRATEGIES, FLARE_NAMES, strict=True))

@@ -22,7 +22,7 @@ _MARKS = (  # vowel signs and the like, which `\w` leaves out
 _WORD = re.compile(rf"[\w{_MARKS}]+")
 
 _ORDINAL = re.compile(r"(?<!\S)\d{1,2}\.\s{0,5}\Z")
-_GERMAN_ORDINAL = re.compile(  # what follows "3." in German, which has capitals there
+_GERMAN_ORDINAL = re.compile(  # after "3." in German, which has capitals there
     "Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert"
 )
 

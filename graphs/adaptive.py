@@ -88,7 +88,7 @@ def build_graph(
             it. None uses the system's clock.
         limits: The operator's limits; None reads `HOPGATE_LIMITS`.
         context: The settings of this graph: a request replaces those that it gives. Inside
-            another graph, whose context is no `Context`, they apply as they are.
+            another graph, whose context is not a `Context`, they apply as they are.
         instructions: Instructions for every answer, such as its tone or language; like a
             conversation's system messages, which come after it, it does not reach the decisions.
         prompts: Prompts of your own in place of hopgate's, as LangChain templates: `answer`,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
@@ -80,7 +81,7 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         return await super().abulk_update_state(config, supersteps)
 
     def _check_edits(self, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
-        for update in (each for updates in supersteps for each in updates):
+        for update in chain.from_iterable(supersteps):
             check_edit(update.values, self.resources.limits)
 
     @property

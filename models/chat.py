@@ -9,12 +9,11 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,7 +24,6 @@ from hopgate.models import local
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
-    from langchain_core.runnables import RunnableConfig
 
 Layout = Literal["inline", "turns"]
 GateMode = Literal["ta-are", "confidence"]
@@ -47,8 +45,6 @@ MOST_CHARS_PER_TOKEN = 16
 """Of any reply, on average: a long word with a token of its own has fewer. Longer replies are cut,
 since some endpoints ignore `max_tokens`."""
 MAX_CHARS_WITH_THOUGHTS = 2_000_000  # of a reply before its thoughts are dropped
-MAX_OUTPUT_TOKENS = 128_000
-"""Read of a reply without a limit, unless LangChain knows the model's own."""
 MAX_INPUT_TOKENS = 32_000
 """Of a prompt, for models whose context LangChain does not know."""
 THINKING_TOKENS = 8_000
@@ -61,8 +57,6 @@ _FIRST_THOUGHTS = re.compile(r"\A(?:\s*<think>.*?(?:</think>|\Z))+\s*", re.IGNOR
 _UNOPENED = re.compile(
     r"\A(?:(?!<think>).)*?(?:\n\s*</think>|</think>(?=\s*(?:\n|\Z)))\s*", re.IGNORECASE | re.DOTALL
 )
-# A model that cannot stop repeats punctuation, which would keep the parsers busy for minutes.
-_ENDLESS = re.compile(r"(?<!\W)(\W{200})\W++")
 WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 
@@ -102,7 +96,6 @@ class Completion:
         logprobs: For each token of the reply, the likeliest tokens and their log-probabilities;
             empty if not requested or not returned.
         id: The message's id, which its streamed tokens carry.
-        prompt_bytes: Size of the prompt's texts in UTF-8.
         cut: Whether the reply ended at its maximum length.
         left_out: Names of the sampling settings that the model does not take.
     """
@@ -112,7 +105,6 @@ class Completion:
     completion_tokens: int
     logprobs: tuple[dict[str, float], ...] = ()
     id: str | None = None
-    prompt_bytes: int = field(default=0, compare=False)
     cut: bool = False
     left_out: tuple[str, ...] = ()
 
@@ -171,16 +163,9 @@ class ChatModel:
                 "shorten it, or index the text and ask about it"
             )
 
-    def room(self, max_tokens: int | None) -> int:
-        """Return how many tokens a reply may have, thoughts included.
-
-        Args:
-            max_tokens: Without the thoughts; None: the model's own limit.
-        """
-        if max_tokens is not None:
-            return max_tokens + THINKING_TOKENS * self.learned.thinks
-        known = (self.client.profile or {}).get("max_output_tokens")
-        return self.output_tokens or known or MAX_OUTPUT_TOKENS
+    def room(self, max_tokens: int) -> int:
+        """Return how many tokens a reply of `max_tokens` may have with its thoughts."""
+        return max_tokens + THINKING_TOKENS * self.learned.thinks
 
 
 def resolve(name: str) -> str:
@@ -223,10 +208,8 @@ def base_url() -> str | None:
     url = (os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or "").strip()
     if not url:
         return None
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return url
+    if re.match(r"https?://[^/\s]", url):
+        return url
     raise ValueError(
         f"OPENAI_BASE_URL {url.rpartition('@')[2]!r} is not a valid address; use one such as "
         "http://127.0.0.1:8000/v1"
@@ -242,14 +225,6 @@ def without_password(url: str) -> str:
     """Return an address without user name and password, safe to show."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _password(url: str) -> tuple[str, str] | None:
-    """Return the user name and password in an address; aiohttp refuses them beside a key."""
-    parts = urlsplit(url)
-    if parts.username is None:
-        return None
-    return unquote(parts.username), unquote(parts.password or "")
 
 
 # A client's connections belong to one event loop, so there is one client per loop. Each comes with
@@ -337,46 +312,43 @@ def _address(client: "BaseChatModel") -> str | None:
 
 
 def _create_openai(name: str) -> ChatModel:
+    import httpx
     from langchain_openai import ChatOpenAI
+    from openai import DefaultAioHttpClient
     from pydantic import SecretStr
 
-    from hopgate.models import wire
-
-    if name == LOCAL:
-        endpoint, key = local.serve()
-    else:
-        endpoint = base_url() or OPENAI
-        key = api_key() or "none"
+    embedded = name == LOCAL
+    endpoint, key = local.serve() if embedded else (base_url() or OPENAI, api_key() or "none")
+    url = httpx.URL(endpoint)
     client = ChatOpenAI(
         model=name.partition(":")[2],
         base_url=without_password(endpoint),
         api_key=SecretStr(key),
         temperature=0,
-        top_p=1 if name == LOCAL else None,  # its server has a default of its own
+        top_p=1 if embedded else None,  # its server has a default of its own
         timeout=TIMEOUT_SECONDS,
         max_retries=MAX_RETRIES,
         stream_usage=True,
-        profile={"max_input_tokens": local.CONTEXT_TOKENS} if name == LOCAL else None,
-        http_async_client=wire.client(
-            auth=_password(endpoint),
+        profile={"max_input_tokens": local.CONTEXT_TOKENS} if embedded else None,
+        http_async_client=DefaultAioHttpClient(  # many calls at once cost far less than over httpx
+            auth=(url.username, url.password) if url.userinfo else None,  # it refuses both
             timeout=TIMEOUT_SECONDS,
-            trust_env=name != LOCAL,  # never reach the embedded server through a proxy
+            trust_env=not embedded,  # never reach the embedded server through a proxy
         ),
     )
-    if name == LOCAL:
-        return ChatModel(
-            name,
-            endpoint,
-            client,
-            layout="turns",
-            gate="confidence",
-            gate_threshold=0.015,  # this and the next line: docs/results/gate.md
-            draft_threshold=0.75,
-            tiny=True,
-            evidence_chars=1_200,  # about three passages; more confuse it
-            output_tokens=300,  # it often repeats itself without end
-        )
-    return ChatModel(name, without_password(endpoint), client)
+    model = ChatModel(name, without_password(endpoint), client)
+    return replace(model, **_EMBEDDED) if embedded else model
+
+
+_EMBEDDED: dict[str, Any] = {
+    "layout": "turns",
+    "gate": "confidence",
+    "gate_threshold": 0.015,  # this and the next line: docs/results/gate.md
+    "draft_threshold": 0.75,
+    "tiny": True,
+    "evidence_chars": 1_200,  # about three passages; more confuse it
+    "output_tokens": 300,  # it often repeats itself without end
+}
 
 
 def wrap(client: "BaseChatModel") -> ChatModel:
@@ -422,15 +394,18 @@ async def complete(
             f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
             "(prompt_chars); start a new thread or lower max_evidence_tokens"
         )
-    limit = model.room(max_tokens)
-    options: dict[str, Any] = {"stop": list(stop)} if stop else {}
+    limit = model.output_tokens if max_tokens is None else model.room(max_tokens)
+    options: dict[str, Any] = {"config": {"tags": [] if streamed else ["nostream"]}}
+    if stop:
+        options[STOP] = list(stop)
     if logprobs:
         options |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
     if max_tokens is None and _is_openai(model):
         options["stream"] = True  # the client's time-out is then that of a piece, not of the whole
     try:
-        reply = await _ask(model, messages, limit, max_tokens is None, sampling, options, streamed)
-        tops = _top_logprobs(reply.response_metadata, limit)
+        async with asyncio.timeout(None if max_tokens is None else GIVE_UP_SECONDS):
+            reply = await _ask(model, messages, limit, sampling, options)
+        tops = _top_logprobs(reply.response_metadata)
     except Exception as error:
         raise ModelError(_explain(model, error, logprobs)) from error
     ends_of_streams = {"finish_reason", "status"}  # of chat completions, and of responses
@@ -440,40 +415,30 @@ async def complete(
             "again, and read the endpoint's log if it happens often"
         )
     usage = reply.usage_metadata
-    ends = [STOP] if stop and STOP in model.learned.refused else []
     return Completion(
         text=_reply_text(model, reply, max_tokens),
         prompt_tokens=usage["input_tokens"] if usage else 0,
         completion_tokens=usage["output_tokens"] if usage else 0,
         logprobs=tops,
         id=reply.id,
-        prompt_bytes=sum(len(message.text.encode("utf-8", "replace")) for message in messages),
         cut=_was_cut(reply.response_metadata),
-        left_out=(*(name for name in sampling if not _takes(model, name)), *ends),
+        left_out=tuple(each for each in (*sampling, *options) if not _takes(model, each)),
     )
 
 
 async def _ask(
     model: ChatModel,
     messages: Sequence["BaseMessage"],
-    limit: int,
-    endless: bool,
+    limit: int | None,
     sampling: Mapping[str, Any],
-    options: dict[str, Any],
-    streamed: bool,
+    options: Mapping[str, Any],
 ) -> "AIMessage":
     """Call the client, and call it again without a field that the endpoint refuses."""
-    from hopgate.models import wire
-
-    config: RunnableConfig = {"tags": [] if streamed else ["nostream"]}
     while True:
-        client, limited = _configured(model, None if endless else limit, sampling)
-        if STOP in model.learned.refused:
-            options.pop(STOP, None)
+        client, limited = _configured(model, limit, sampling)
+        taken = {name: value for name, value in options.items() if _takes(model, name)}
         try:
-            with wire.allowing(limit, logprobs="logprobs" in options):
-                async with asyncio.timeout(None if endless else GIVE_UP_SECONDS):
-                    return await client.ainvoke(list(messages), config, **limited, **options)
+            return await client.ainvoke(list(messages), **limited, **taken)
         except Exception as error:
             if not (name := _refused(model, error, (*SAMPLING, *({STOP} & options.keys())))):
                 raise
@@ -490,9 +455,13 @@ def _refused(model: ChatModel, error: Exception, fields: Sequence[str]) -> str |
 
 
 def _takes(model: ChatModel, name: str) -> bool:
-    """Return whether a sampling field has an effect on the model."""
-    known = name in getattr(type(model.client), "model_fields", {})
+    """Return whether a setting has an effect on the model; those of `SAMPLING` are fields."""
+    known = name not in SAMPLING or name in _fields(model)
     return known and name not in model.learned.refused
+
+
+def _fields(model: ChatModel) -> Container[str]:
+    return getattr(type(model.client), "model_fields", {})
 
 
 def _configured(
@@ -504,16 +473,12 @@ def _configured(
     """
     changes = {name: value for name, value in sampling.items() if _takes(model, name)}
     changes |= dict.fromkeys(model.learned.refused - {STOP})
-    options: dict[str, Any] = {}
-    limit = limit or model.output_tokens
-    if limit is not None:
-        names = () if _is_openai(model) else LIMIT_FIELDS
-        fields = getattr(type(model.client), "model_fields", {})
-        if name := next((name for name in names if name in fields), None):
-            changes[name] = limit
-        else:
-            options["max_tokens"] = limit
-    return model.client.model_copy(update=changes) if changes else model.client, options
+    names = () if _is_openai(model) else LIMIT_FIELDS
+    own = next((name for name in names if name in _fields(model)), None)
+    if own and limit:
+        changes[own] = limit
+    client = model.client.model_copy(update=changes) if changes else model.client
+    return client, {"max_tokens": limit} if limit and not own else {}
 
 
 def _is_openai(model: ChatModel) -> bool:
@@ -536,8 +501,7 @@ def _reply_text(model: ChatModel, reply: "AIMessage", max_tokens: int | None) ->
             f"model {model.name} at {model.endpoint} used {tokens} tokens on thoughts and came to "
             "no reply; lower its reasoning effort, or use another model"
         )
-    text = _ENDLESS.sub(r"\1", text).strip()
-    return text[: MOST_CHARS_PER_TOKEN * max_tokens].rstrip()
+    return text.strip()[: MOST_CHARS_PER_TOKEN * max_tokens].rstrip()
 
 
 def without_thoughts(text: str) -> str:
@@ -551,15 +515,12 @@ def _was_cut(metadata: dict[str, Any]) -> bool:
     return any(str(each).lower() in ("length", "max_tokens") for each in reasons)
 
 
-def _top_logprobs(metadata: dict[str, Any], limit: int) -> tuple[dict[str, float], ...]:
-    """Return the likeliest tokens at each position, of at most `limit` positions."""
+def _top_logprobs(metadata: dict[str, Any]) -> tuple[dict[str, float], ...]:
+    """Return the likeliest tokens at each position."""
     found = metadata.get("logprobs")
     content = (found.get("content") if isinstance(found, dict) else found) or []  # Ollama's: a list
-    return tuple(
-        _by_text(position["top_logprobs"][:TOP_LOGPROBS])
-        for position in content[:limit]
-        if position.get("top_logprobs")
-    )
+    tops = (position.get("top_logprobs") for position in content)
+    return tuple(_by_text(each) for each in tops if each)
 
 
 def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -573,42 +534,24 @@ def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
-    from hopgate.models.wire import ReplyTooLong
-
-    what = _without_key(model, _malformed(model, error) or _causes(error))[:300]
-    what, status = what or type(error).__name__, getattr(error, "status_code", None)
+    causes = [one_line(each) for each in (error, error.__cause__) if each]
+    cause = _without_key(model, " ".join(dict.fromkeys(causes)).strip())[:300]
+    unread = json.JSONDecodeError | IndexError | KeyError | TypeError | AttributeError
+    if _is_openai(model) and isinstance(error, unread):
+        cause = "its reply is not a chat completion, or was cut short"
+    status = getattr(error, "status_code", 0)
     ours = model.name.startswith("openai:")
     key, url = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if ours else ("its key", "its address")
+    refused = "the endpoint refused the request"
     advice = {
-        401: f"check {key}",
-        403: f"check {key} and its permissions",
+        **{400: refused, 422: refused, 401: f"check {key}", 403: f"check {key}"},
         404: f"check the model's name and {url}",
         429: "the endpoint's rate limit is reached; try again later",
-    }.get(status or 0, f"check {url} and that the server is up")
-    if isinstance(error, ReplyTooLong):
-        advice = f"check that {url} leads to a chat endpoint that obeys max_tokens"
-    if model.name == LOCAL:
-        advice = "ask again, or use another model"
-    if status in (400, 422):
-        advice = "the endpoint refused the request"
+    }.get(status, f"check {url} and that the server is up")
     if logprobs and (status in (400, 422) or not (status or _is_openai(model))):
         advice += f"; if it does not return log-probabilities, {WITHOUT_LOGPROBS}"
-    return f"model {model.name} at {model.endpoint} did not answer: {what}; {advice}"
-
-
-def _malformed(model: ChatModel, error: Exception) -> str | None:
-    """Return why the client could not read a reply."""
-    unread = IndexError | KeyError | TypeError | AttributeError
-    if _is_openai(model) and isinstance(error, json.JSONDecodeError):
-        return "its reply is not JSON, or was cut short"
-    if _is_openai(model) and isinstance(error, unread):
-        return "its reply is not a chat completion: it has no choices, or they cannot be read"
-    return None
-
-
-def _causes(error: Exception) -> str:
-    causes = (one_line(each) for each in (error, error.__cause__) if each)
-    return " ".join(filter(None, dict.fromkeys(causes)))
+    cause = cause or type(error).__name__
+    return f"model {model.name} at {model.endpoint} did not answer: {cause}; {advice}"
 
 
 def _without_key(model: ChatModel, text: str) -> str:

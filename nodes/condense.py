@@ -9,7 +9,7 @@ from hopgate.nodes.run.conversation import Exchange, exchanges
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Decision, State, Update
 from hopgate.nodes.texts.message import MessageDecision
-from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, as_data, first_line, inert
+from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, as_data, inert
 
 MAX_TOKENS = 100
 SHOWN_TURNS = 3  # of the conversation, the latest
@@ -68,10 +68,8 @@ async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRunti
             prompts.CONDENSE_DEMOS,
             cue="Standalone question:",
         )
-    completion = await runtime.complete(
-        messages, max_tokens=MAX_TOKENS, stop=["\n"] if model.layout == "turns" else ()
-    )
-    rewritten = first_line(completion.text).removeprefix("Question:").strip()
+    reply = await runtime.complete_line(messages, max_tokens=MAX_TOKENS)
+    rewritten = reply.removeprefix("Question:").strip()
     if rewritten.lower().startswith(prompts.ABOUT_CONVERSATION):
         return None
     is_answer = question.endswith("?") and not rewritten.endswith("?")

@@ -4,12 +4,10 @@ The multi-step path of "Adaptive-RAG" as a pattern: split, retrieve and answer e
 A later sub-question refers to an earlier answer as `{1}`, which code fills in.
 """
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from hopgate.nodes.loop import REFERENCE, leaving_room, measured_tokens, set_stop_reason
+from hopgate.nodes.loop import REFERENCE, leaving_room, set_stop_reason
 from hopgate.nodes.prompts import templates as prompts
 from hopgate.nodes.prompts.own import fill
 from hopgate.nodes.run.events import PlanEvent
@@ -26,7 +24,8 @@ _LABEL = re.compile(
 )
 _INNER_NUMBER = re.compile(r"(?<!\s)\s++(?=\(?\d{1,2}[.)]\s+\S)")
 _QUESTION_END = re.compile(r"(?<=\?)\s+|(?<=[？؟])\s*")
-_FENCE = re.compile(r"^[^\S\n]*+```\w*[^\S\n]*$", re.MULTILINE)
+_JSON = re.compile(r"\s*(?:```\w*\s*)?[\[{]")
+_IN_JSON = re.compile(r'"([^"\n]+[?？؟])"')
 
 
 @leaving_room
@@ -37,11 +36,7 @@ async def decompose(state: MultihopState, runtime: NodeRuntime) -> Update:
     if not all(map(runtime.resources.limits.allows_length, sub_questions)):
         sub_questions = [question]
     runtime.send(PlanEvent(event="plan", sub_questions=sub_questions))
-    return {
-        "sub_questions": sub_questions,
-        **set_stop_reason(state, Decision(stop_reason=None)),
-        **measured_tokens(state, runtime),
-    }
+    return {"sub_questions": sub_questions, **set_stop_reason(state, Decision(stop_reason=None))}
 
 
 async def _split(question: str, runtime: NodeRuntime) -> list[str]:
@@ -69,7 +64,7 @@ def read_sub_questions(reply: str, limit: int) -> list[str]:
     found: list[str] = []
     order: dict[tuple[str, ...], int] = {}
     places: dict[str, int] = {}
-    for number, item in enumerate(_from_json(reply) or _from_lines(reply), start=1):
+    for number, item in enumerate(_items(reply), start=1):
         if len(found) == limit:
             break
         sub_question = as_data(item)
@@ -86,20 +81,10 @@ def read_sub_questions(reply: str, limit: int) -> list[str]:
     return [REFERENCE.sub(renumber, each) for each in found]
 
 
-def _from_json(reply: str) -> list[str]:
-    begin, end = reply.find("["), reply.rfind("]")
-    try:
-        items: Any = json.loads(reply[begin : end + 1]) if 0 <= begin < end else []
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(items, list):
-        return []
-    texts = [next(iter(item.values()), None) if isinstance(item, dict) else item for item in items]
-    return [_LABEL.sub("", text) for text in texts if isinstance(text, str)]
-
-
-def _from_lines(reply: str) -> list[str]:
-    parts = list(_parts(_FENCE.sub("", reply)))
+def _items(reply: str) -> list[str]:
+    parts = list(_parts(reply))
+    if _JSON.match(reply):
+        parts = _IN_JSON.findall(reply) or parts
     listed = [_LABEL.sub("", part) for part in parts if _LABEL.match(part)]
     return listed or [part for part in parts if part.endswith(("?", "？", "؟"))]
 

@@ -29,7 +29,7 @@ from hopgate.nodes.prompts.own import fill
 from hopgate.nodes.prompts.templates import Demo
 from hopgate.nodes.route import guess
 from hopgate.nodes.run.context import FIXED, Context
-from hopgate.nodes.run.events import AnsweringEvent, GateEvent
+from hopgate.nodes.run.events import GateEvent, answering_event
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import (
     Decision,
@@ -139,7 +139,7 @@ def _needs_no_search(state: State, context: Context) -> GateDecision | None:
         return None
     if not is_open(context) and message["kind"] != "client_task":
         return None
-    return _decision(message["source"], "no", False, message["reason"])
+    return _decision(message["source"], "no", message["reason"])
 
 
 def is_open(context: Context) -> bool:
@@ -163,39 +163,43 @@ async def _without_asking(
     shown = f"it scores above {share:.0%} of unrelated questions"
     if share >= least:
         reason = f"the collection covers it: {shown}, at least {least:.0%}"
-        return _decision("coverage", "yes", True, reason)
+        return _decision("coverage", "yes", reason)
     routed = await runtime.route(question)
     if share < most and not routed.doubt:
         reason = f"the collection does not cover it: {shown}, below {most:.0%}"
-        return _decision("coverage", "no", False, reason)
+        return _decision("coverage", "no", reason)
     label, reason = choose(routed.probs, alpha, routed.doubt)
     if label != "A" or await guess(routed.profile, runtime):  # another LLM's knowledge
         return None
     reason += f", and the collection hardly covers it: {shown}"
-    return _decision("router", "no", False, reason)
+    return _decision("router", "no", reason)
 
 
 def _without_model(context: Context) -> GateDecision | None:
     if context.strategy != "auto":
-        reason = f"the request sets strategy {context.strategy!r}"
-        return _decision(context.gate, "skipped", context.strategy != "none", reason)
+        reason, wanted = (
+            f"the request sets strategy {context.strategy!r}",
+            context.strategy != "none",
+        )
+        return {**_decision(context.gate, "skipped", reason), "retrieve": wanted}
     if context.gate == "off":
-        return _decision("off", "skipped", True, "no gate: the router decides alone")
+        return _decision("off", "skipped", "no gate: the router decides alone")
     if context.gate in ("always", "never"):
-        retrieve, reason = context.gate == "always", f"the request sets gate {context.gate!r}"
-        return _decision(context.gate, "yes" if retrieve else "no", retrieve, reason)
+        answer = _yes_or_no(context.gate == "always")
+        return _decision(context.gate, answer, f"the request sets gate {context.gate!r}")
     return None
 
 
-def _decision(mode: str, answer: GateAnswer, retrieve: bool, reason: str) -> GateDecision:
+def _decision(mode: str, answer: GateAnswer, reason: str, reply: str = "") -> GateDecision:
+    """Return a decision without figures; anything but a No retrieves."""
     return GateDecision(
         mode=mode,
         answer=answer,
-        retrieve=retrieve,
+        retrieve=answer != "no",
         p_yes=None,
         uncertainty=None,
         threshold=None,
-        reply="",
+        reply=reply,
         reason=reason,
     )
 
@@ -208,8 +212,7 @@ async def _prompted(
 ) -> GateDecision:
     messages = await _prompt(question, mode, model.layout, runtime)
     completion = await runtime.complete(messages, max_tokens=MAX_TOKENS)
-    decision = _judged(mode, parse(completion.text), runtime.context)
-    return {**decision, "reply": completion.text}
+    return _judged(mode, completion.text, parse(completion.text), runtime.context)
 
 
 async def _confidence(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:
@@ -220,22 +223,21 @@ async def _confidence(question: str, model: ChatModel, runtime: NodeRuntime) -> 
     threshold = _threshold(runtime.context, model.gate_threshold)
     p_yes = probability_of_yes(completion)
     if p_yes is None:
-        decision = _judged("confidence", "invalid", runtime.context)
+        decision = _judged("confidence", completion.text, "invalid", runtime.context)
     else:
-        retrieve = p_yes >= threshold
         reason = _comparison("P(Yes)", p_yes, threshold)
-        decision = _decision("confidence", "yes" if retrieve else "no", retrieve, reason)
-    return {**decision, "reply": completion.text, "p_yes": p_yes, "threshold": threshold}
+        decision = _decision("confidence", _yes_or_no(p_yes >= threshold), reason, completion.text)
+    return {**decision, "p_yes": p_yes, "threshold": threshold}
 
 
-def _judged(mode: str, answer: Literal["yes", "no", "invalid"], context: Context) -> GateDecision:
+def _judged(mode: str, reply: str, answer: GateAnswer, context: Context) -> GateDecision:
     if answer == "invalid":
         retrieve = context.gate_invalid == "retrieve"
         act = "retrieving" if retrieve else "not retrieving"
-        return _decision(mode, answer, retrieve, f"the reply is neither Yes nor No, so {act}")
+        decision = _decision(mode, answer, f"the reply is neither Yes nor No, so {act}", reply)
+        return {**decision, "retrieve": retrieve}
     needs = "needs" if answer == "yes" else "does not need"
-    reason = f"the model says that it {needs} outside knowledge"
-    return _decision(mode, answer, answer == "yes", reason)
+    return _decision(mode, answer, f"the model says that it {needs} outside knowledge", reply)
 
 
 async def _prompt(
@@ -278,19 +280,19 @@ def parse(reply: str) -> Literal["yes", "no", "invalid"]:
     """
     reply = _CHOICE.sub(" ", reply)
     if match := _LEADING.search(reply):
-        return _verdict(match[1])
+        return _yes_or_no(match[1].lower() == "yes")
     contradicted = False
     for pattern in (_BRACKETED, _STATED):
         found = {"".join(match.groups("")).lower() for match in pattern.finditer(reply)}
         if len(found) == 1:
-            return _verdict(found.pop())
+            return _yes_or_no(found == {"yes"})
         contradicted |= bool(found)
     closing = None if contradicted else _CLOSING.search(reply)
-    return _verdict(closing[1]) if closing else "invalid"
+    return _yes_or_no(closing[1].lower() == "yes") if closing else "invalid"
 
 
-def _verdict(word: str) -> Literal["yes", "no"]:
-    return "yes" if word.lower() == "yes" else "no"
+def _yes_or_no(yes: bool) -> Literal["yes", "no"]:
+    return "yes" if yes else "no"
 
 
 def probability_of_yes(completion: Completion) -> float | None:
@@ -313,24 +315,20 @@ def probability_of_yes(completion: Completion) -> float | None:
 async def _reply(state: State, runtime: NodeRuntime) -> tuple[GateDecision, DirectAnswer | None]:
     """Let the model reply to the message, or ask for a search, in one call."""
     model = await runtime.model()
-    begun = AnsweringEvent(
-        event="answering", passages=0, full=True, thoughts=model.learned.unseen, may_search=True
-    )
-    runtime.send(begun)
-    completion, notes = await full.reply(
-        state, [], runtime, may_search=True, **full.wanted(runtime.context)
-    )
+    unseen = model.learned.unseen
+    runtime.send(answering_event(0, full=True, thoughts=unseen, may_search=True))
+    completion, notes = await full.reply(state, [], runtime, may_search=True)
     if completion.text.lower().startswith(prompts.SEARCH):
-        return _decision("reply", "yes", True, "the model asks for a search"), None
+        return _decision("reply", "yes", "the model asks for a search"), None
     draft = DirectAnswer(
         question=state["standalone"],
         text=completion.text,
         full=True,
         id=completion.id,
         cut=completion.cut,
-        warnings=[*notes, *full.notes_of(completion, "a higher max_answer_tokens")],
+        warnings=notes,
     )
-    return _decision("reply", "no", False, "the model replied without a search"), draft
+    return _decision("reply", "no", "the model replied without a search"), draft
 
 
 async def _draft(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:
@@ -348,9 +346,8 @@ async def _draft(question: str, model: ChatModel, runtime: NodeRuntime) -> GateD
         reason = _comparison("uncertainty of the direct answer", unsure, threshold)
     else:
         unsure, reason = 1.0, "the model does not know the answer"
-    retrieve = unsure >= threshold
-    decision = _decision("draft", "yes" if retrieve else "no", retrieve, reason)
-    return {**decision, "reply": completion.text, "uncertainty": unsure, "threshold": threshold}
+    decision = _decision("draft", _yes_or_no(unsure >= threshold), reason, completion.text)
+    return {**decision, "uncertainty": unsure, "threshold": threshold}
 
 
 def uncertainty(completion: Completion) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import wraps
 
 from hopgate.common.words import sentences
-from hopgate.nodes.prompts.evidence import FIRST_BYTES_PER_TOKEN, bytes_per_token
 from hopgate.nodes.run.binding import Node
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.events import StopEvent, ThoughtEvent
@@ -34,7 +33,7 @@ def next_query(state: MultihopState) -> str:
         return query
     thoughts = [hop["thought"] for hop in state["hops"]]
     if sub_questions := state.get("sub_questions"):
-        return fill(sub_questions, thoughts) if len(thoughts) < len(sub_questions) else ""
+        return filled(sub_questions, thoughts) if len(thoughts) < len(sub_questions) else ""
     return next_fact(state["standalone"], thoughts)
 
 
@@ -47,7 +46,7 @@ def next_fact(question: str, thoughts: Sequence[str]) -> str:
     return question
 
 
-def fill(sub_questions: Sequence[str], answers: Sequence[str]) -> str:
+def filled(sub_questions: Sequence[str], answers: Sequence[str]) -> str:
     """Return the next sub-question with the answers of earlier ones filled in.
 
     A reference inside an answer is never filled; a reference to a missing answer stays.
@@ -154,12 +153,6 @@ def clear_query(state: MultihopState) -> Update:
     return {"next_query": ""} if state.get("next_query") else {}
 
 
-def measured_tokens(state: MultihopState, runtime: NodeRuntime) -> Update:
-    """Return the update with the model's token size, as its last call showed."""
-    before = state.get("bytes_per_token", FIRST_BYTES_PER_TOKEN)
-    return {"bytes_per_token": bytes_per_token(runtime.last_call, before)}
-
-
 def add_thought(state: MultihopState, runtime: NodeRuntime, thought: str) -> Update:
     """Return the update that adds a thought to the newest hop and says whether to stop."""
     *earlier, last = state["hops"]
@@ -168,8 +161,4 @@ def add_thought(state: MultihopState, runtime: NodeRuntime, thought: str) -> Upd
     reason = stop_after_thought(after) or stop_before_search(after, runtime.context)
     runtime.send(ThoughtEvent(event="thought", number=len(hops), thought=thought))
     send_stop(runtime, len(hops), reason)
-    return {
-        "hops": hops[-1:],
-        **set_stop_reason(state, Decision(stop_reason=reason)),
-        **measured_tokens(state, runtime),
-    }
+    return {"hops": hops[-1:], **set_stop_reason(state, Decision(stop_reason=reason))}

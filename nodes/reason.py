@@ -37,10 +37,7 @@ async def _think(state: MultihopState, runtime: NodeRuntime) -> str:
         messages = prompts.render(
             model.layout, prompts.REASON, request, prompts.REASON_DEMOS, cue="Next sentence:"
         )
-    completion = await runtime.complete(
-        messages, max_tokens=MAX_TOKENS, stop=["\n"] if model.layout == "turns" else ()
-    )
-    return read_thought(completion.text)
+    return read_thought(await runtime.complete_line(messages, max_tokens=MAX_TOKENS))
 
 
 def read_thought(reply: str) -> str:

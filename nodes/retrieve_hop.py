@@ -2,7 +2,6 @@
 
 import math
 
-from hopgate.models.chat import CHARS_PER_TOKEN
 from hopgate.nodes.loop import (
     clear_query,
     leaving_room,
@@ -13,6 +12,7 @@ from hopgate.nodes.loop import (
     stop_before_search,
 )
 from hopgate.nodes.prompts import evidence
+from hopgate.nodes.prompts.templates import shorten
 from hopgate.nodes.run.events import hop_event
 from hopgate.nodes.run.resources import RetrievalFailed
 from hopgate.nodes.run.runtime import NodeRuntime
@@ -55,9 +55,9 @@ async def _select(
     A sub-question may also be answered over passages that were there before.
     """
     chars = runtime.context.passage_chars
-    known = [evidence.shorten(hit, chars) for hit in state["evidence"]]
-    unseen = evidence.unseen(known, [evidence.shorten(hit, chars) for hit in found])
-    max_bytes = await _max_bytes(state, runtime)
+    known = [shorten(hit, chars) for hit in state["evidence"]]
+    unseen = evidence.unseen(known, [shorten(hit, chars) for hit in found])
+    max_bytes = await _max_bytes(runtime)
     new = evidence.fit_budget(unseen, known, runtime.context.max_passages, max_bytes)
     found_again = {hit["id"] for hit in known} & {hit["id"] for hit in found}
     if new or (state.get("sub_questions") and found_again):
@@ -65,15 +65,11 @@ async def _select(
     return new, "evidence_budget" if unseen else "no_new_passage"
 
 
-async def _max_bytes(state: MultihopState, runtime: NodeRuntime) -> float:
-    """Return the evidence budget in bytes.
+async def _max_bytes(runtime: NodeRuntime) -> float:
+    """Return the evidence budget in bytes, of which English prose has about one a character.
 
     A tiny model reads the newest passages and ignores the rest, so it has no such limit.
     """
-    tokens = runtime.context.max_evidence_tokens
-    if tokens is None:
-        model = await runtime.model()
-        if model.tiny:
-            return math.inf
-        tokens = model.evidence_chars // CHARS_PER_TOKEN
-    return tokens * state.get("bytes_per_token", evidence.FIRST_BYTES_PER_TOKEN)
+    model = await runtime.model()
+    unlimited = model.tiny and runtime.context.max_evidence_tokens is None
+    return math.inf if unlimited else model.evidence_chars

@@ -1,6 +1,6 @@
 """Route: no retrieval, one step or several, at the request's α."""
 
-from hopgate.classifiers.decision import Routed, choose
+from hopgate.classifiers.decision import RouterReply, choose
 from hopgate.common.strategies import LABEL_OF, STRATEGY_OF, Strategy
 from hopgate.nodes.run.events import RouteEvent
 from hopgate.nodes.run.runtime import NodeRuntime
@@ -64,7 +64,7 @@ def _forced(strategy: Strategy, alpha: float, reason: str) -> RouteDecision:
     )
 
 
-def _classified(found: Routed, alpha: float, gate: GateDecision) -> RouteDecision:
+def _classified(found: RouterReply, alpha: float, gate: GateDecision) -> RouteDecision:
     """Choose the likeliest label, or B instead of A if the gate decided to retrieve."""
     label, reason = choose(found.probs, alpha, found.doubt)
     if label == "A" and gate["retrieve"] and gate["answer"] != "skipped":

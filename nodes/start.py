@@ -3,11 +3,12 @@
 from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.types import Overwrite
 
 from hopgate.nodes.run.conversation import attachments, earlier, system_text
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.spending import estimated_tokens
-from hopgate.nodes.run.state import State, Update, new_turn
+from hopgate.nodes.run.state import Decision, State, Update
 from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, decide, query
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_message, inert
 
@@ -26,19 +27,33 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     await runtime.resources.check(context)
     message = _new_message(state)
     text = _text(message)
-    limits.check_message(text)
+    limits.check_length("message_chars", "the message", text)
     (await runtime.model()).check_message(estimated_tokens([text]))
     short = context.answers == "short"
     most = MAX_QUESTION_CHARS if short else QUERY_CHARS
     question = inert(query(text, min(most, limits.question_chars or most)))
-    limits.check_question("question", question)
+    limits.check_length("question_chars", "question", question)
     asked = FORCED.copy() if short else _asked_for(text, state, message)
+    decision = Decision(
+        route=None,
+        stop_reason=None,
+        escalate_to=None,
+        escalated=[],
+        warnings=_warnings(runtime),
+        alpha=await runtime.alpha(),
+        multihop=context.multihop,
+        message=asked,
+    )
     return {
-        **new_turn(await runtime.alpha(), context.multihop, asked, _warnings(runtime)),
         "messages": [message],
         "message_id": message.id,
         "original_question": text,
         "standalone": question,
+        "decision": Overwrite(decision),
+        **{key: None for key in ("draft", "looked")},  # channels keep their values between turns
+        **{key: "" for key in ("next_query", "answer")},
+        **{key: Overwrite([]) for key in ("evidence", "hops")},
+        **{key: [] for key in ("sub_questions", "citations")},
     }
 
 

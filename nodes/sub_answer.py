@@ -25,12 +25,8 @@ async def _answer(state: MultihopState, runtime: NodeRuntime) -> str:
     passages = [by_id[each] for each in hop["passage_ids"] if each in by_id]
     shown = prompts.fit(passages, model.evidence_chars)
     request = prompts.grounded(model.layout, shown, hop["query"])
-    completion = await runtime.complete(
-        prompts.render(model.layout, prompts.SUB_ANSWER, request, prompts.SUB_ANSWER_DEMOS),
-        max_tokens=MAX_TOKENS,
-        stop=["\n"] if model.layout == "turns" else (),
-    )
-    return read_sub_answer(completion.text)
+    messages = prompts.render(model.layout, prompts.SUB_ANSWER, request, prompts.SUB_ANSWER_DEMOS)
+    return read_sub_answer(await runtime.complete_line(messages, max_tokens=MAX_TOKENS))
 
 
 def read_sub_answer(reply: str) -> str:

@@ -42,6 +42,14 @@ class Hit(TypedDict):
     section: NotRequired[str]
 
 
+def with_score(passage: Passage, score: float) -> Hit:
+    """Return the hit of a passage."""
+    hit: Hit = {**passage, "score": score}
+    if not passage["source"]:
+        del hit["source"]
+    return hit
+
+
 class Retriever(Protocol):
     """Anything that finds passages: an `Index`, or a LangChain store behind its adapter."""
 

@@ -70,6 +70,12 @@ def is_pattern(value: str) -> bool:
     return glob.has_magic(value)
 
 
+def has_patterns(condition: Condition) -> bool:
+    """Return whether one of a condition's values is a shell pattern."""
+    name, values = condition
+    return name in PATTERNS and any(map(is_pattern, values))
+
+
 def escaped(text: str) -> str:
     """Return the pattern that matches this text only."""
     return "".join(f"[{each}]" if each in "*?[" else each for each in text)
@@ -93,24 +99,16 @@ def filtered(retriever: Retriever, where: Where | Filter | None) -> Retriever:
     Raises:
         ValueError: The filter is invalid, or the retriever's `search` takes no `where`.
     """
-    wanted = parse_where(where)
-    if not wanted:
+    if not (wanted := parse_where(where)):
         return retriever
-    if not takes_where(retriever):
+    try:
+        inspect.signature(retriever.search).bind([], 1, where=wanted)
+    except TypeError:
         raise ValueError(
             f"where ({', '.join(dict(wanted))}) is not available with a "
             f"{type(retriever).__name__}: give its search a parameter `where`, or leave where out"
-        )
+        ) from None
     return Filtered(retriever, wanted)
-
-
-def takes_where(retriever: Retriever) -> bool:
-    """Return whether a retriever's `search` accepts `where` as a keyword."""
-    parameters = inspect.signature(retriever.search).parameters
-    named = parameters.get("where")
-    if named is not None:
-        return named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY)
-    return any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 class Filtered:
@@ -120,28 +118,27 @@ class Filtered:
     filter never gets through.
 
     Args:
-        retriever: Its `search` takes `where`, see `takes_where`.
+        retriever: Its `search` takes `where`.
         wanted: The filter.
     """
 
     def __init__(self, retriever: Retriever, wanted: Filter) -> None:
         """Keep both."""
         self._search: Callable[..., list[list[Hit]]] = retriever.search
-        self._looks: Callable[..., list[Look]] = partial(look_at, retriever)
+        self._look: Callable[..., list[Look]] = partial(look_at, retriever)
         self._wanted = wanted
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Find at most `k` passages that fulfil the filter for each query."""
-        found = self._search(queries, k, where=self._wanted)
-        return [[hit for hit in hits if matches(hit, self._wanted)] for hits in found]
+        return list(map(self._passing, self._search(queries, k, where=self._wanted)))
 
     def look(self, queries: Sequence[str], k: int) -> list[Look]:
         """Search as `search` does, and say whether the retriever is about each query."""
-        found = self._looks(queries, k, where=self._wanted)
-        return [
-            each._replace(hits=[hit for hit in each.hits if matches(hit, self._wanted)])
-            for each in found
-        ]
+        found = self._look(queries, k, where=self._wanted)
+        return [each._replace(hits=self._passing(each.hits)) for each in found]
+
+    def _passing(self, hits: Sequence[Hit]) -> list[Hit]:
+        return [hit for hit in hits if matches(hit, self._wanted)]
 
 
 def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> list[Hit]:
@@ -203,29 +200,18 @@ def _field(name: object) -> str:
 def _values(name: str, given: object) -> tuple[str, ...]:
     several = isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)
     values: Sequence[object] = given if several else [given]  # type: ignore[assignment]
-    if not values:
-        raise ValueError(
-            f"where.{name} is {shown(given)}: give at least one value, or leave it out"
-        )
-    if len(values) > MAX_VALUES:
-        raise ValueError(f"where.{name} has {len(values)} values: use at most {MAX_VALUES:,}")
-    return tuple(dict.fromkeys(_text(name, value) for value in values))
+    if 0 < len(values) <= MAX_VALUES and all(_is_usable(name, each) for each in values):
+        return tuple(dict.fromkeys(map(str, values)))
+    raise ValueError(
+        f"where.{name} is {shown(given)}: use a whole number, or text of 1 to {MAX_CHARS:,} "
+        f"characters (in {', '.join(PATTERNS)} with at most {MAX_WILDCARDS} wildcards), or a list "
+        f"of 1 to {MAX_VALUES:,} of them"
+    )
 
 
-def _text(name: str, value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+def _is_usable(name: str, value: object) -> bool:
     if not isinstance(value, str):
-        raise ValueError(
-            f"where.{name} is {shown(value)}: use text, a whole number, or a list of them"
-        )
-    if not value:
-        raise ValueError(f"where.{name} is empty: give a value, or leave it out")
-    if len(value) > MAX_CHARS:
-        raise ValueError(f"where.{name} has {len(value):,} characters: use at most {MAX_CHARS:,}")
-    if has_surrogate(value):
-        raise ValueError(f"where.{name} is {shown(value)}: remove the lone surrogate")
+        return isinstance(value, int) and not isinstance(value, bool)
     wildcards = sum(literal(piece) is None for piece in pieces(value)) if name in PATTERNS else 0
-    if wildcards > MAX_WILDCARDS:
-        raise ValueError(f"where.{name} has {wildcards} wildcards: use at most {MAX_WILDCARDS}")
-    return value
+    usable = 0 < len(value) <= MAX_CHARS and wildcards <= MAX_WILDCARDS
+    return usable and not has_surrogate(value)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from hopgate.common.cache import Cache
 from hopgate.retrievers.base import SAMPLE, Hit, Retriever
 from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import Filter, Where, filtered, parse_where
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 MODES: tuple[Mode, ...] = get_args(Mode)
-
-_web_searches: Cache[Retriever] = Cache()
 
 
 def sample_path() -> Path:
@@ -51,17 +48,17 @@ def check_source(
     wanted = parse_where(where)
     if mode not in (AUTO, *MODES):
         raise ValueError(f"unknown mode {mode!r}: use {', '.join((AUTO, *MODES))}")
-    if engine == "web" and mode != AUTO:
-        raise ValueError(f"mode {mode!r} is not available with {name}: use {AUTO}")
-    if engine == "web" and wanted:
-        raise ValueError(
-            f"where ({', '.join(dict(wanted))}) is not available with {name}, since a web search "
-            "cannot be filtered: use an index or an outside store"
-        )
     if engine == "web":
-        from hopgate.retrievers.web import check_web
+        from hopgate.retrievers.web import open_web
 
-        check_web(name)
+        open_web(name)
+        if mode != AUTO:
+            raise ValueError(f"mode {mode!r} is not available with {name}: use {AUTO}")
+        if wanted:
+            raise ValueError(
+                f"where ({', '.join(dict(wanted))}) is not available with {name}, since a web "
+                "search cannot be filtered: use an index or an outside store"
+            )
     elif engine:
         check_store(name)
     else:
@@ -96,7 +93,7 @@ def open_source(
     if engine == "web":
         from hopgate.retrievers.web import open_web
 
-        found = _web_searches.get(name, lambda: open_web(name))
+        found = open_web(name)
     elif engine:
         from hopgate.retrievers.stores.searching import load_store
 

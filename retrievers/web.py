@@ -6,13 +6,16 @@ Results are cached for up to an hour, so that a repeated query is not paid for t
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import version
+from typing import Any
 
-from hopgate.common.errors import one_line, require
+from hopgate.common.errors import one_line
 from hopgate.retrievers.base import Hit, check_k, passage_id
 
 TIMEOUT_S = 10.0
@@ -22,16 +25,18 @@ CACHE_ENTRIES = 256
 MAX_QUERY_CHARACTERS = 300
 """Longer queries are cut at a word: engines refuse or ignore the rest."""
 WIKIPEDIA_URL = "https://en.wikipedia.org/w/api.php"
+SERPAPI_URL = "https://serpapi.com/search.json"
 _MAX_RESULTS = 20
 """Maximum number of extracts in one response of Wikipedia."""
 _EXTRACT_CHARACTERS = 1200
 """Maximum length of an extract of Wikipedia."""
 _NOTHING_FOUND = "hasn't returned any results"
 """Part of SerpAPI's error message when Google finds nothing."""
+_MAX_CAUSE_CHARACTERS = 200
 
 Found = tuple[str, str, str]
 """Title, text and URL of a result."""
-Engine = Callable[[str, int], list[Found]]
+Ask = Callable[[str, int], list[Found]]
 """Called with a query and the maximum number of results."""
 
 
@@ -43,7 +48,7 @@ class WebSearch:
         now: A monotonic clock, in seconds.
     """
 
-    def __init__(self, engine: Engine, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: Ask, now: Callable[[], float] = time.monotonic) -> None:
         """Keep the engine; nothing is searched yet."""
         self._engine, self._now = engine, now
         self._known = lru_cache(CACHE_ENTRIES)(self._ask)
@@ -80,46 +85,20 @@ def _cut(query: str) -> str:
     return cut.rpartition(" ")[0] or cut[:-1]
 
 
-def wikipedia(query: str, k: int, url: str = "") -> list[Found]:
-    """Search the English Wikipedia and return the introductions of the pages; needs no key.
-
-    Args:
-        query: Search text.
-        k: Maximum number of pages, up to 20.
-        url: The wiki's api.php; by default `WIKIPEDIA_URL`.
+def wikipedia(query: str, k: int) -> list[Found]:
+    """Search the English Wikipedia and return the introductions of up to 20 pages; needs no key.
 
     Raises:
         RuntimeError: Wikipedia cannot be reached, takes too long, or refuses.
     """
-    import httpx
-
     asked = {"action": "query", "format": "json", "formatversion": "2"}
     asked |= {"generator": "search", "gsrsearch": query, "gsrlimit": str(k)}
     asked |= {"prop": "extracts|info", "inprop": "url", "exintro": "1", "explaintext": "1"}
     asked |= {"exlimit": "max", "exchars": str(_EXTRACT_CHARACTERS)}
-    agent = {"User-Agent": f"hopgate/{version('hopgate')} (python-httpx)"}
-    try:
-        response = httpx.get(
-            url or WIKIPEDIA_URL,
-            params=asked,
-            headers=agent,
-            timeout=TIMEOUT_S,
-            follow_redirects=True,
-        )
-        answer = response.raise_for_status().json()
-        pages = answer.get("query", {}).get("pages", [])
-    except httpx.HTTPStatusError as error:
-        raise _failed("Wikipedia", f"HTTP status {error.response.status_code}") from None
-    except (httpx.HTTPError, ValueError, AttributeError) as error:
-        raise _failed("Wikipedia", _cause(error)) from None
-    if refusal := answer.get("error"):
-        if isinstance(refusal, dict):
-            refusal = refusal.get("info")
-        raise _failed("Wikipedia", _line(str(refusal)))
-    pages = sorted(pages, key=lambda page: page["index"])
+    pages = _response("Wikipedia", WIKIPEDIA_URL, asked).get("query", {}).get("pages", [])
     return [
         (page["title"], page["extract"].strip(), page.get("fullurl", ""))
-        for page in pages
+        for page in sorted(pages, key=lambda page: page["index"])
         if page.get("extract", "").strip()
     ]
 
@@ -131,86 +110,76 @@ def serpapi(query: str, k: int) -> list[Found]:
 
     Raises:
         ValueError: There is no key.
-        RuntimeError: The extra `web` is missing, or SerpAPI cannot be reached, takes too long, or
-            refuses.
+        RuntimeError: SerpAPI cannot be reached, takes too long, or refuses.
     """
-    check_serpapi()
-    try:
-        from serpapi import Client
-    except ImportError as older:  # google-search-results has a module of the same name
-        raise RuntimeError(
-            "web:serpapi needs SerpAPI's newer client: pip uninstall google-search-results, then "
-            "pip install --force-reinstall 'hopgate[web]'"
-        ) from older
-    key = os.environ["SERPAPI_API_KEY"].strip()
-    try:
-        answer = Client(api_key=key, timeout=TIMEOUT_S).search(
-            engine="google", q=query, num=str(k), gl="us", hl="en", google_domain="google.com"
-        )
-        error = answer.get("error", "")
-    except Exception as fault:  # its message may contain the URL, and that the key
-        refusal = getattr(fault, "error", None)
-        cause = _line(str(refusal).replace(key, "…")) if refusal else _cause(fault)
-        raise _failed("SerpAPI", cause) from None
-    if error and _NOTHING_FOUND not in error:
-        raise _failed("SerpAPI", _line(str(error).replace(key, "…")))
+    logging.getLogger("httpx").addFilter(_has_no_key)  # it logs the address of every request
+    asked = {"engine": "google", "q": query, "num": str(k), "api_key": _serpapi_key()}
+    asked |= {"gl": "us", "hl": "en", "google_domain": "google.com"}
+    answer = _response("SerpAPI", SERPAPI_URL, asked)
     box = answer.get("answer_box") or {}
     results = [box] if isinstance(box, dict) else box
-    results = [*results, *answer.get("organic_results", [])]
     found = []
-    for each in results:
+    for each in [*results, *answer.get("organic_results", [])]:
         text = str(each.get("answer") or each.get("snippet") or "").strip()
         title, link = str(each.get("title") or "").strip(), str(each.get("link", ""))
         found += [(title, text, link)] if text else []
     return found
 
 
-def check_serpapi() -> None:
-    """Check that SerpAPI's client is installed and that there is a key.
+def _response(engine: str, url: str, asked: dict[str, str]) -> dict[str, Any]:
+    """Return the response of an engine.
 
     Raises:
-        ValueError: The environment has no SERPAPI_API_KEY.
-        RuntimeError: The extra `web` is missing.
+        RuntimeError: There is none, or it is an error; the message has no URL and no key.
     """
-    if not os.environ.get("SERPAPI_API_KEY", "").strip():
-        raise ValueError("web:serpapi needs a key: set SERPAPI_API_KEY, or use web:wikipedia")
-    require("web:serpapi", "serpapi", extra="web")
+    import httpx
+
+    agent, answer = {"User-Agent": f"hopgate/{version('hopgate')} (python-httpx)"}, None
+    try:
+        response = httpx.get(
+            url, params=asked, headers=agent, timeout=TIMEOUT_S, follow_redirects=True
+        )
+        with suppress(ValueError):
+            answer = response.json()
+    except httpx.TimeoutException:
+        cause = f"no response within {TIMEOUT_S:g} s"
+    except httpx.HTTPError as error:
+        cause = f"it cannot be reached ({type(error).__name__})"
+    else:
+        cause = f"no usable response (HTTP status {response.status_code})"
+        if isinstance(answer, dict):
+            refusal = answer.get("error", "" if response.is_success else cause)
+            if isinstance(refusal, dict):
+                refusal = refusal.get("info")
+            if not refusal or _NOTHING_FOUND in str(refusal):
+                return answer
+            cause = str(refusal).replace(asked.get("api_key", url), "…")
+    cause = one_line(cause)[:_MAX_CAUSE_CHARACTERS]
+    raise RuntimeError(f"web search with {engine} failed: {cause}")
 
 
-def _failed(engine: str, cause: str) -> RuntimeError:
-    return RuntimeError(f"web search with {engine} failed: {cause}")
+def _has_no_key(record: logging.LogRecord) -> bool:
+    return "api_key=" not in record.getMessage()
 
 
-def _line(text: str) -> str:
-    return one_line(text)[:200]
+def _serpapi_key() -> str:
+    if key := os.environ.get("SERPAPI_API_KEY", "").strip():
+        return key
+    raise ValueError("web:serpapi needs a key: set SERPAPI_API_KEY, or use web:wikipedia")
 
 
-def _cause(error: Exception) -> str:
-    """Describe an error without URLs: they contain the key."""
-    kind = type(error).__name__
-    if "Timeout" in kind:
-        return f"no response within {TIMEOUT_S:g} s"
-    if "Connect" in kind:
-        return "it cannot be reached"
-    return f"no usable response ({kind})"
+ENGINES = {"serpapi": WebSearch(serpapi), "wikipedia": WebSearch(wikipedia)}
 
 
-ENGINES: dict[str, Engine] = {"serpapi": serpapi, "wikipedia": wikipedia}
-
-
-def check_web(name: str) -> None:
-    """Check a name such as `web:wikipedia`, and the key it needs.
+def open_web(name: str) -> WebSearch:
+    """Return the web search with a name such as `web:wikipedia`.
 
     Raises:
         ValueError: There is no such engine, or no key for it.
     """
-    if name.removeprefix("web:") not in ENGINES:
+    if not (found := ENGINES.get(name.removeprefix("web:"))):
         known = " or ".join(f"web:{each}" for each in ENGINES)
         raise ValueError(f"index is {name!r}: use {known}")
     if name == "web:serpapi":
-        check_serpapi()
-
-
-def open_web(name: str) -> WebSearch:
-    """Return the web search with a name such as `web:wikipedia`."""
-    return WebSearch(ENGINES[name.removeprefix("web:")])
+        _serpapi_key()
+    return found

@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hopgate.nodes.run.feedback import NODE, Thumbs, UnfinishedTurn, UnknownAnswer, feedback_edit
+from hopgate.nodes.run.feedback import NODE, Thumbs, feedback_edit
 from hopgate.server.access.bodies import read_body
-from hopgate.server.access.refusals import INTERNAL, refusal
+from hopgate.server.access.refusals import refusal, refused
 
 OF_THE_BODY = ("connection", "content-length", "content-type", "transfer-encoding")
 """Headers that are not passed on."""
@@ -51,20 +51,12 @@ async def feedback(request: Request) -> Response:
     try:
         given = await read_body(request, ThreadOpinion)
         kept = await _keep(_as_user(request), given)
-    except HTTPException as refused:
-        return refusal(refused.status_code, refused.detail)
-    except httpx.HTTPStatusError as refused:
-        status = refused.response.status_code
-        return refusal(status, REFUSED[status]) if status in REFUSED else refusal(500, INTERNAL)
-    except ValueError as wrong:
-        return refusal(status_of(wrong), str(wrong))
+    except httpx.HTTPStatusError as failed:
+        status = failed.response.status_code
+        return refusal(status, REFUSED[status]) if status in REFUSED else refused(failed)
+    except (HTTPException, ValueError) as wrong:
+        return refused(wrong)
     return JSONResponse(kept)
-
-
-def status_of(wrong: ValueError) -> int:
-    """Return the HTTP status of feedback that cannot be kept."""
-    kinds = ((UnknownAnswer, 404), (UnfinishedTurn, 409))
-    return next((status for kind, status in kinds if isinstance(wrong, kind)), 400)
 
 
 async def _keep(client: LangGraphClient, given: ThreadOpinion) -> dict[str, Any]:

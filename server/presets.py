@@ -61,28 +61,23 @@ async def create() -> None:
     Presets with an α that `HOPGATE_LIMITS` forbids are left out.
     """
     allowed = limits_from_environment()
-    create_one = _create_on_aegra if "aegra_api" in sys.modules else _create_on_langgraph
     for preset in PRESETS:
         if preset.alpha is not None and not allowed.allows(alpha=preset.alpha):
             log.info("preset %s is left out: HOPGATE_LIMITS does not allow its α", preset.name)
             continue
-        await create_one(_assistant(preset))
-
-
-def _assistant(preset: Preset) -> dict[str, Any]:
-    return {
-        "graph_id": GRAPH,
-        "assistant_id": preset.assistant_id,
-        "name": preset.name,
-        "description": preset.description,
-        "context": {"alpha": preset.alpha},
-        "metadata": {"created_by": CREATOR},
-        "if_exists": "do_nothing",
-    }
-
-
-async def _create_on_langgraph(assistant: dict[str, Any]) -> None:
-    await get_client(url=None, api_key=None).assistants.create(**assistant)
+        assistant: dict[str, Any] = {
+            "graph_id": GRAPH,
+            "assistant_id": preset.assistant_id,
+            "name": preset.name,
+            "description": preset.description,
+            "context": {"alpha": preset.alpha},
+            "metadata": {"created_by": CREATOR},
+            "if_exists": "do_nothing",
+        }
+        if "aegra_api" in sys.modules:
+            await _create_on_aegra(assistant)
+        else:
+            await get_client(url=None, api_key=None).assistants.create(**assistant)
 
 
 async def _create_on_aegra(assistant: dict[str, Any]) -> None:

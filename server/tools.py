@@ -166,7 +166,7 @@ class Tools:
         resources, user = self._graph().resources, _user(call)
         allowed = resources.limits.apply(context, user.identity if user else None)
         asked = inert(check_question(text))
-        resources.limits.check_question(name, asked)
+        resources.limits.check_length("question_chars", name, asked)
         return asked, NodeRuntime(allowed, resources)
 
 

@@ -24,7 +24,7 @@ from langgraph_dev import ROOT, Server, free_port, running
 CONFIG = ROOT / "aegra.json"
 VENV = ROOT / "build/aegra/bin/python"
 
-# The quickest takeover that Aegra's checks allow; docs/aegra.md has what is used for work.
+# The quickest takeover that Aegra's checks allow; docs/aegra.md has those for work.
 QUICK = {
     "LEASE_DURATION_SECONDS": "3",
     "HEARTBEAT_INTERVAL_SECONDS": "1",

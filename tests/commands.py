@@ -15,7 +15,7 @@ import pytest
 
 
 class Ran(NamedTuple):
-    """What a command left behind: its exit code and what it printed."""
+    """The result of a command: its exit code and its output."""
 
     code: int
     out: str

@@ -30,7 +30,7 @@ os.environ |= {
 for name in [each for each in os.environ if each.startswith(("OPENAI_", "LANGSMITH_API"))]:
     del os.environ[name]
 
-# A busy machine is no failure.
+# A busy machine is not a failure.
 hypothesis.settings.register_profile("hopgate", deadline=None)
 hypothesis.settings.load_profile("hopgate")
 
@@ -156,7 +156,7 @@ SLOW = (
     "cli_index",
     "label",
     "live",
-    "demo",
+    "project",
     "improving",
     "harvest",
     "versions",

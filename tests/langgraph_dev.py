@@ -34,7 +34,6 @@ def start(
     config: Path = CONFIG,
     env: Mapping[str, str] | None = None,
     jobs: int = 2,
-    port: int = 0,
 ) -> Iterator[Server]:
     """Run `langgraph dev`, which refuses blocking calls, until the context ends.
 
@@ -43,9 +42,8 @@ def start(
         config: Its langgraph.json.
         env: Environment variables on top of those of the tests.
         jobs: Maximum number of concurrent runs.
-        port: Port to listen on; 0 takes a free one.
     """
-    port = port or free_port()
+    port = free_port()
     command = [
         *(str(Path(sys.executable).with_name("langgraph")), "dev", "--config", str(config)),
         *("--no-browser", "--no-reload", "--host", "127.0.0.1", "--port", str(port)),

@@ -47,7 +47,7 @@ def configure(path: str | None, file: str = "langgraph.json") -> None:
 
 
 async def handled(headers: Any) -> Any:
-    """What the module says, called by position, as by servers other than LangGraph's own."""
+    """The module's reply, called by position, as by servers other than LangGraph's own."""
     handler: Any = auth.auth._authenticate_handler
     return await handler(headers)
 
@@ -91,10 +91,7 @@ for headers in ({}, {"authorization": "Bearer "}, {b"authorization": b"Bearer %s
     ("value", "cause"),
     [
         (None, "HOPGATE_TOKENS names no users"),
-        ("", "HOPGATE_TOKENS names no users"),
-        ("{}", "HOPGATE_TOKENS names no users"),
         (json.dumps({TOKEN: "ada"}), "the key of 'ada' is not a SHA-256"),
-        ("/nowhere/tokens.json", "neither a JSON object nor a file"),
     ],
 )
 def test_without_users_the_module_loads_and_refuses_everyone(value: str | None, cause: str) -> None:
@@ -136,14 +133,6 @@ def test_without_the_required_users_nobody_is_served(
         with pytest.raises(ValueError, match=cause) as refused:
             start()
         assert "\n" not in str(refused.value)
-
-
-def test_the_app_that_servers_mount_cannot_be_imported_then() -> None:
-    configure(OWN)
-    command = [sys.executable, "-c", "import hopgate.server.web"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("ValueError: HOPGATE_TOKENS names no users")
 
 
 def test_any_configuration_file_counts_where_the_server_names_none(

@@ -228,7 +228,7 @@ async def test_a_killed_process_s_run_is_finished_by_the_other_with_no_call_repe
         nonlocal calls
         reply = str(reply_to(messages))
         if not any(QUESTION in each["content"] for each in messages):
-            return reply  # to what is left of bob's attempts
+            return reply  # to the rest of bob's attempts
         calls += 1
         if calls == 4:
             started.wait()

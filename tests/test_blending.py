@@ -51,8 +51,9 @@ def test_threads_with_different_alpha_do_not_mix(blended: Checkpoint) -> None:
         np.testing.assert_allclose(as_rows(rows), wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize(("bytes_", "kept"), [(blending.BLEND_BYTES, blending.BLENDS), (1, 1)])
 def test_the_networks_used_last_stay_in_memory(
-    blended: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    blended: Checkpoint, monkeypatch: pytest.MonkeyPatch, bytes_: int, kept: int
 ) -> None:
     made: list[int] = []
 
@@ -61,22 +62,11 @@ def test_the_networks_used_last_stay_in_memory(
         return network_from(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(blending, "network_from", counted)
-    router = Router(blended)
-    alphas = [step / 20 for step in range(21)]
-    for alpha in alphas:
-        router.route(QUESTIONS[:1], alpha)
-    assert len(made) == 21
-    router.route_alphas(QUESTIONS[:1], alphas[-blending.BLENDS :])
-    assert len(made) == 21
+    monkeypatch.setattr(blending, "BLEND_BYTES", bytes_)
+    router, alphas = Router(blended), [step / 10 for step in range(11)]
+    router.route_alphas(QUESTIONS[:1], alphas)
+    assert len(made) == 11
+    router.route_alphas(QUESTIONS[:1], alphas[-kept:])
+    assert len(made) == 11
     router.route(QUESTIONS[:1], alphas[0])
-    assert len(made) == 22
-
-
-def test_a_router_larger_than_the_limit_keeps_one_network(
-    blended: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blending, "BLEND_BYTES", 1)
-    body = blending.BlendedBody(blended, "tiny")
-    for alpha in (0.2, 0.4):
-        body.at(alpha)
-    assert list(body._networks) == [0.4]
+    assert len(made) == 12

@@ -125,10 +125,10 @@ def test_resamples_that_meet_no_goal_are_counted_and_alpha_is_chosen_anew() -> N
 def test_an_unreachable_goal_names_what_can_be_reached() -> None:
     recorded, choices = halves(10)
     with pytest.raises(
-        ValueError, match=r"accuracy of 0.9.*α = 0, has an accuracy of 0.5000 at 0.000"
+        ValueError, match=r"min accuracy of 0.9.*α = 0, has an accuracy of 0.5000 at 0.000"
     ):
         choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.9))
-    with pytest.raises(ValueError, match=r"within 0.5 steps.*the cheapest, α = 1.*1.000 steps"):
+    with pytest.raises(ValueError, match=r"budget steps of 0.5.*the nearest, α = 1.*1.000 steps"):
         choose_alpha(recorded, choices[1:], [1.0], Goal("budget_steps", 0.5))
 
 
@@ -176,25 +176,15 @@ def test_a_bad_name_is_refused(folder: Path, name: str) -> None:
     assert not (folder / "presets.json").exists()
 
 
-@pytest.mark.parametrize("text", ["{", '{"a": {"alpha": 0.1}}'])
-def test_damaged_settings_are_named(folder: Path, text: str) -> None:
-    (folder / "presets.json").write_text(text)
-    with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
-        saved_alpha(folder, "a")
-    with pytest.raises(RuntimeError, match=r"presets\.json is damaged"):
-        save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(
+def test_settings_that_cannot_be_read_or_written_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(RuntimeError, match=r"cannot be saved in .*Permission denied.*--router"):
+    (folder / "presets.json").write_text("{")
+    with pytest.raises(ValueError, match=r"settings .*presets\.json cannot be read: not JSON"):
+        saved_alpha(folder, "a")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(RuntimeError, match=r"cannot be saved in .*--router"):
         save_alpha(folder, "a", {"alpha": 0.1, "profile": "x"})
-    assert [path.name for path in folder.iterdir()] == ["manifest.json"]
 
 
 # The command
@@ -252,42 +242,9 @@ def test_a_setting_must_be_of_the_profile_in_use(
     save_alpha(router, "embedded", {"alpha": 0.3, "profile": "local-smollm2"})
     command = ("route", "Why?", "--router", router, "--profile", profile, "--json")
     one_line(run(*command, "--alpha", "cheap"), 2, "'cheap'", "gpt-4o", "--profile gpt-4o")
+    one_line(run(*command, "--alpha", "dear"), 2, "--alpha 'dear'", "hopgate calibrate --save")
     if profile == "auto":
         assert json.loads(run(*command, "--alpha", "embedded").out)["alpha"] == 0.3
-
-
-def test_an_unknown_name_is_one_line(run: Callable[..., Ran], router: Path) -> None:
-    for command in ("ask", "route"):
-        ran = run(command, "Why?", "--alpha", "cheap", "--router", router)
-        one_line(ran, 2, "--alpha 'cheap'", str(router), "hopgate calibrate --save")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ([], ["--budget-steps", "--min-accuracy"]),
-        (["--budget-steps", "1", "--min-accuracy", "0.5"], ["give one of --budget-steps"]),
-        (["--min-accuracy", "2"], ["'--min-accuracy': 2.0 is not in the range 0<=x<=1"]),
-        (["--budget-steps", "-1"], ["'--budget-steps': -1.0 is not in the range"]),
-        (["--min-accuracy", "1"], ["reaches an accuracy of 1", "has an accuracy"]),
-        (["--budget-steps", "1", "--save", "Bad Name"], ["'Bad Name'", "lowercase letters"]),
-        (["--budget-steps", "1", "--router", "nowhere"], ["nowhere"]),
-    ],
-    ids=lambda each: " ".join(each)[-30:],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    run: Callable[..., Ran],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    parts: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [{"id": "1", "question": "Why?", "correct": ["zero"]}]
-    rows += [{"id": "2", "question": "Why?", "correct": ["multiple"]}]
-    write_labels(tmp_path / "labels.jsonl", rows)
-    one_line(run("calibrate", "--labels", "labels.jsonl", *arguments), 2, *parts)
-    assert [path.name for path in tmp_path.iterdir()] == ["labels.jsonl"]
 
 
 def test_nothing_is_routed_for_a_read_only_folder(

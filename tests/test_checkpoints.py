@@ -242,13 +242,6 @@ def talk(run: Callable[..., Ran], fake: FakeOpenAI) -> Callable[[], Ran]:
     return once
 
 
-def ask() -> Ran:
-    """Ask in a process of its own, with LangGraph's own default."""
-    return run_process(
-        "ask", QUESTION, "--strategy", "none", "--thread", "t", LANGGRAPH_STRICT_MSGPACK="false"
-    )
-
-
 def _poison_the_answer(file: Path, command: str) -> None:
     """Put a call of `os.system` where the last answer was; the rest stays a conversation."""
     with sqlite3.connect(file) as database:
@@ -261,13 +254,14 @@ def _poison_the_answer(file: Path, command: str) -> None:
 
 
 def test_a_poisoned_conversation_goes_on_and_runs_nothing(
-    fake: FakeOpenAI, home: Path, tmp_path: Path
+    talk: Callable[[], Ran], fake: FakeOpenAI, home: Path, tmp_path: Path
 ) -> None:
+    assert talk().code == 0
     fake.answers(by_task(direct="Nobody knows.", condense=QUESTION))
-    assert ask().code == 0
     proof = tmp_path / "proof"
     _poison_the_answer(home / "threads.sqlite", f"touch '{proof}'")
-    ran = ask()
+    line = ("ask", QUESTION, "--strategy", "none", "--thread", "t")
+    ran = run_process(*line, LANGGRAPH_STRICT_MSGPACK="false")  # LangGraph's own default
     assert ran.code == 0, ran.err
     assert not proof.exists()
 

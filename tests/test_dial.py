@@ -14,7 +14,6 @@ import redial
 from test_onnx import QUESTIONS
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, MANIFEST
-from hopgate.classifiers.decision import choose
 from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.router import Router, load_router
 from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
@@ -60,7 +59,7 @@ def test_without_a_step_to_buy_or_a_dial_alpha_is_the_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[], [0], [0, 0.5], [0.1, 1], [0, 0.6, 0.4, 1], [0, float("nan"), 1], [[0, 1]], "ab"]
+    "weights", [[], [0, 0.5], [0.1, 1], [0, 0.6, 0.4, 1], [0, float("nan"), 1], [[0, 1]]]
 )
 def test_weights_that_do_not_rise_from_0_to_1_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError):
@@ -99,14 +98,6 @@ def test_no_tenth_of_the_dial_hides_most_of_the_steps(profile: str) -> None:
     assert (np.diff(before) / (before[-1] - before[0])).max() > shares.max()
 
 
-def test_a_folder_without_dials_blends_with_alpha_itself(tmp_path: Path) -> None:
-    router, older = load_router(), Router.load(without_dials(tmp_path))
-    assert older.dial.weights.tolist() == [0, 1]
-    for weight in (0.0, 0.1, 0.4, 1.0):
-        (found,) = router.route(["Who wrote Hamlet?"], router.dial.alpha(weight))
-        assert older.route(["Who wrote Hamlet?"], weight)[0] == pytest.approx(found, abs=1e-5)
-
-
 def without_dials(tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(BUILTIN_FOLDER, tmp_path / "router"))
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -115,18 +106,18 @@ def without_dials(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_saved_alpha_is_refused_once_the_dial_has_changed(tmp_path: Path) -> None:
-    folder = without_dials(tmp_path)
+def test_without_dials_alpha_is_the_weight_and_a_saved_alpha_is_refused_with_them(
+    tmp_path: Path,
+) -> None:
+    router, older = load_router(), Router.load(folder := without_dials(tmp_path))
+    for weight in (0.0, 0.4, 1.0):
+        (found,) = router.route(["Who wrote Hamlet?"], router.dial.alpha(weight))
+        assert older.route(["Who wrote Hamlet?"], weight)[0] == pytest.approx(found, abs=1e-5)
     save_alpha(folder, "thrifty", {"alpha": 0.4, "profile": "flan-t5-xl"})
     assert saved_alpha(folder, "thrifty") == 0.4
     shutil.copy(BUILTIN_FOLDER / MANIFEST, folder)
     with pytest.raises(ValueError, match="or its dial changed; calibrate again"):
         saved_alpha(folder, "thrifty")
-
-
-def test_alpha_1_does_not_force_a_retrieval() -> None:
-    label, reason = choose({"A": 0.5, "B": 0.3, "C": 0.2}, 1, None)
-    assert (label, reason) == ("A", "A is the likeliest at α = 1")
 
 
 def test_dials_can_be_made_again_without_touching_the_weights(

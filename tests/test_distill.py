@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,6 @@ TEXTS = [
     for question in ("who wrote it in", "when was the car built in", "how many films are from")
     for place in ("the capital of france", "the north of peru", "a small town", "the old days")
 ]
-
-
-def test_sentences_are_read_from_text_and_json(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("This is one sentence. This is another one. Too short.")
-    (tmp_path / "b.jsonl").write_text(
-        json.dumps({"id": "no sentence", "context": [{"text": "And this is a third one!"}]}) + "\n"
-    )
-    assert distill.read_sentences([tmp_path]) == [
-        "This is one sentence.",
-        "This is another one.",
-        "And this is a third one!",
-    ]
-    with pytest.raises(ValueError, match="missing does not exist"):
-        distill.read_sentences([tmp_path / "missing"])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no sentences"):
-        distill.read_sentences([tmp_path / "empty"])
 
 
 def test_transplant_keeps_most_of_minilm() -> None:

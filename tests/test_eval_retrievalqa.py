@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from commands import Ran, one_line
-from doubles import by_task, task
-from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
+from doubles import by_task
+from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI
 from ships import reads_the_passage, ship_with_passage, skip_pictures, write_rows
 
 from hopgate import Context
 from hopgate.evaluation.measuring.datasets import Example
 from hopgate.evaluation.measuring.harness import GivenPassages, SingleRetrievalGraph
-from hopgate.evaluation.measuring.journal import Journal
 from hopgate.evaluation.measuring.specs import parse_spec, parse_specs
 from hopgate.models import chat
 from hopgate.retrievers.sources import sample_path
@@ -107,7 +106,7 @@ def test_each_gate_runs_on_every_question(
 def test_people_see_a_table(
     run: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
 ) -> None:
-    one_line(run("eval"), 2, "name a command: gate, qa, retrievalqa")
+    one_line(run("eval"), 2, "name a command: qa, retrievalqa")
     fake.answers(reads_the_passage)
     common = ("--data", data, "--model", "openai:fake", "--out", out)
     ran = run("eval", "retrievalqa", *common, "--gate", "always")
@@ -133,23 +132,6 @@ def test_questions_with_the_same_text_have_their_own_passages(
     assert {each["id"]: each["prediction"] for each in predictions(out, "always")} == {
         f"q{number}": f"word{number}x" for number in range(6)
     }
-
-
-def test_a_confident_draft_costs_one_call(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    def drafts(messages: Messages) -> Reply | str:
-        asked = messages[-1]["content"]
-        if task(messages) == "answer":
-            return reads_the_passage(messages)
-        return Reply("word0x", logprobs=SURE if "ship 0" in asked else UNSURE)
-
-    fake.answers(drafts)
-    assert evaluate("--gate", "draft:threshold=0.3").code == 0
-    kept = {each["id"]: each for each in predictions(out, "draft_threshold=0.3")}
-    assert [kept["q0"][key] for key in ("llm_calls", "retrieval_steps", "match")] == [1, 0, True]
-    assert kept["q0"]["uncertainty"] == 0
-    assert [kept["q1"][key] for key in ("llm_calls", "retrieval_steps", "match")] == [2, 1, True]
 
 
 def test_specs_reach_the_prompt(
@@ -218,15 +200,6 @@ async def test_a_failing_retriever_is_an_error(
         )
 
 
-def test_prices_make_costs(evaluate: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path) -> None:
-    prices = tmp_path / "prices.json"
-    prices.write_text('{"fake": {"input": 1000000, "output": 0}}')
-    fake.answers(reads_the_passage)
-    ran = evaluate("--gate", "never", "--prices", prices, "--json")
-    (each,) = json.loads(ran.out)["runs"]
-    assert each["scores"]["cost"]["total"] == 6 * PROMPT_TOKENS
-
-
 # Resuming (see test_resuming for kills)
 
 
@@ -258,31 +231,6 @@ def test_a_resumed_run_keeps_the_date_of_its_start(
     one_line(evaluate("--gate", "ta-are", "--today", "2025-01-01"), 2, "'2024-02-03' in the file")
 
 
-def test_other_settings_are_refused_before_anything_is_asked(
-    evaluate: Callable[..., Ran], run: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
-) -> None:
-    fake.answers(reads_the_passage)
-    assert evaluate("--gate", "never").code == 0
-    count = len(fake.requests)
-    common = ("eval", "retrievalqa", "--data", data, "--out", out, "--gate", "never")
-    other = run(*common, "--gate", "always", "--model", "openai:other")
-    one_line(
-        other, 2, "never.jsonl", "model: 'openai:fake' in the file", "--overwrite", "another --out"
-    )
-    write_rows(data, [ship_with_passage(1)])
-    one_line(evaluate("--gate", "never"), 2, "never.jsonl", "data: ")
-    assert len(fake.requests) == count
-
-
-def test_a_second_process_on_the_same_folder_is_refused(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    fake.answers(reads_the_passage)
-    with Journal(out / "predictions" / "never.jsonl", {}):
-        one_line(evaluate("--gate", "never"), 1, "never.jsonl is in use by another process")
-    assert fake.requests == []
-
-
 # The regression gate
 
 
@@ -312,68 +260,6 @@ def test_a_drop_is_exit_code_1_with_a_line_for_each(
     lenient = evaluate(*both, "--baseline", baseline, "--tolerance", "1")
     assert lenient.code == 0
     assert lenient.err == "hopgate: never: not in the baseline, so not compared\n"
-
-
-# Bad input
-
-
-def test_a_bad_row_is_named_before_anything_is_asked_or_left_out_on_request(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
-) -> None:
-    long = ship_with_passage(2, question="x" * 5000)
-    write_rows(data, [ship_with_passage(1), long, ship_with_passage(3)])
-    one_line(evaluate("--gate", "never"), 2, f"{data}:2", "5000 characters")
-    pool = write_rows(data.with_name("pool.jsonl"), ["{}"])
-    bad_pool = ("--skip-bad-rows", "--gate", "always", "--gate", f"ta-are:pool={pool}")
-    one_line(evaluate(*bad_pool), 2, f"{pool}:1")
-    assert (fake.requests, out.exists()) == ([], False)
-    fake.answers(reads_the_passage)
-    ran = evaluate("--gate", "never", "--skip-bad-rows", "--json")
-    found = json.loads(ran.out)["data"]
-    assert (found["rows"], found["bad_rows"]) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--gate", "maybe"], ["'maybe'", "ta-are"]),
-        (["--gate", "off"], ["'off'"]),
-        (["--gate", ""], ["''"]),
-        (["--gate", "ta-are:"], ["'ta-are:'", "date, demos, pool"]),
-        (["--gate", "ta-are:data=no"], ["'data=no'", "date, demos, pool"]),
-        (["--gate", "ta-are:demos=3"], ["gate_demos is '3'", "multiple of 2"]),
-        (["--gate", "ta-are:pool=nowhere"], ["nowhere cannot be read"]),
-        (["--gate", "ta-are:threshold=0.5"], ["'threshold=0.5' is not one of date"]),
-        (["--gate", "draft:threshold=nan"], ["gate_threshold is 'nan'"]),
-        (
-            ["--gate", "ta-are:date=no,demos=0", "--gate", "ta-are:demos=0,date=no"],
-            ["means the same as 'ta-are:date=no,demos=0'"],
-        ),
-        (["--passages", "index"], ["--index"]),
-        (["--index", "nowhere"], ["--passages index"]),
-        (["--passages", "index", "--index", "nowhere"], ["nowhere", "hopgate index build"]),
-        (["--prices", "nowhere"], ["nowhere"]),
-        (["--tolerance", "2"], ["--tolerance"]),
-        (["--today", "yesterday"], ["--today", "'yesterday'"]),
-        (["--model", "gpt"], ["gpt", "openai:NAME"]),
-        (["--data", "nowhere"], ["nowhere"]),
-        (["--out", "data.jsonl/deep"], ["data.jsonl is not a folder"]),
-    ],
-    ids=lambda each: " ".join(each)[:40],
-)
-def test_wrong_usage_is_one_line_before_anything_is_asked(
-    evaluate: Callable[..., Ran],
-    fake: FakeOpenAI,
-    out: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    parts: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    one_line(evaluate(*arguments), 2, *parts)
-    assert fake.requests == []
-    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
 # Specs

@@ -2,14 +2,13 @@
 
 import importlib.util
 import json
-import os
 import runpy
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ from doubles import by_task
 from fake_openai import FakeOpenAI, Messages, Reply
 from langchain_openai.chat_models import _client_utils
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph_dev import free_port
+from langgraph_dev import Server, free_port, running
 
 from hopgate.nodes.prompts.templates import VANILLA
 
@@ -53,77 +52,49 @@ ASKING = {"HOPGATE_LIMITS": '{"gate": ["ta-are"]}'}
 # FastAPI
 
 
-class App:
-    """The example in its own process on loopback; it can be killed and restarted."""
-
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self.log = folder / "log"
-        self.env = os.environ | {"HOPGATE_HOME": str(folder)} | env
-        self.start()
-
-    def start(self) -> None:
-        port = str(free_port())
-        self.url = f"http://127.0.0.1:{port}"
-        command = ["uvicorn", "--app-dir", str(EXAMPLES), "fastapi_app:app", "--port", port]
-        with self.log.open("ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *command, "--timeout-graceful-shutdown", "5"],
-                env=self.env,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        end = time.monotonic() + SLOW
-        while time.monotonic() < end and self.process.poll() is None:
-            try:
-                httpx.get(f"{self.url}/openapi.json").raise_for_status()
-                return
-            except httpx.HTTPError:
-                time.sleep(0.05)
-        raise RuntimeError(f"the example did not start:\n{self.log.read_text()[-3000:]}")
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(how)
-        return self.process.wait(20)
-
-    def ask(self, thread: str, question: str, **more: Any) -> list[dict[str, Any]]:
-        """Ask, and return the stream's events: each one's data, and its name as `event`."""
-        asked = {"thread": thread, "question": question, **more}
-        response = httpx.post(f"{self.url}/ask", json=asked, timeout=SLOW)
-        assert response.status_code == 200, response.text
-        assert response.headers["content-type"].startswith("text/event-stream")
-        found = []
-        for block in response.text.split("\n\n"):
-            if not block or block.startswith(":"):  # a heartbeat
-                continue
-            lines = dict(line.split(": ", 1) for line in block.splitlines())
-            found.append({**json.loads(lines["data"]), "event": lines["event"]})
-        return found
-
-    def history(self, thread: str) -> list[tuple[str, str]]:
-        response = httpx.get(f"{self.url}/threads/{thread}").raise_for_status()
-        return [(each["role"], each["text"]) for each in response.json()]
+@contextmanager
+def serving(folder: Path, postgres: str, fake: FakeOpenAI) -> Iterator[Server]:
+    """Run the example in its own process on loopback."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "fastapi_app:app"]
+    env = {
+        "HOPGATE_HOME": str(folder),
+        "HOPGATE_POSTGRES": postgres.replace("postgres@", f"postgres:{PASSWORD}@"),
+        "OPENAI_API_KEY": "sk-app-1f6b0c9d2e",
+        "OPENAI_BASE_URL": fake.base_url,
+        **ASKING,
+    }
+    given = [*command, "--port", str(port), "--timeout-graceful-shutdown", "5"]
+    with running(given, folder, port, env=env, ready="/openapi.json") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def _app(
+def app(
     _fake_server: FakeOpenAI, postgres: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[App]:
-    env = {
-        "HOPGATE_POSTGRES": postgres.replace("postgres@", f"postgres:{PASSWORD}@"),
-        "OPENAI_API_KEY": "sk-app-1f6b0c9d2e",
-        "OPENAI_BASE_URL": _fake_server.base_url,
-        **ASKING,
-    }
-    app = App(tmp_path_factory.mktemp("app"), env)
-    yield app
-    app.stop()
+) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("app"), postgres, _fake_server) as server:
+        yield server
 
 
-@pytest.fixture
-def app(_app: App) -> App:
-    if _app.process.poll() is not None:
-        _app.start()
-    return _app
+def put(app: Server, thread: str, question: str, **more: Any) -> list[dict[str, Any]]:
+    """Ask, and return the stream's events: each one's data, and its name as `event`."""
+    asked = {"thread": thread, "question": question, **more}
+    response = httpx.post(f"{app.url}/ask", json=asked, timeout=SLOW)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    found = []
+    for block in response.text.split("\n\n"):
+        if not block or block.startswith(":"):  # a heartbeat
+            continue
+        lines = dict(line.split(": ", 1) for line in block.splitlines())
+        found.append({**json.loads(lines["data"]), "event": lines["event"]})
+    return found
+
+
+def history(app: Server, thread: str) -> list[tuple[str, str]]:
+    response = httpx.get(f"{app.url}/threads/{thread}").raise_for_status()
+    return [(each["role"], each["text"]) for each in response.json()]
 
 
 @pytest.fixture
@@ -132,10 +103,10 @@ def thread() -> str:
 
 
 def test_an_answer_is_streamed_with_every_decision_and_its_sources(
-    fake: FakeOpenAI, app: App, thread: str
+    fake: FakeOpenAI, app: Server, thread: str
 ) -> None:
     fake.answers(by_task(gate="[Yes]", answer="It was first lit in 1858 [1]."))
-    gate, route, hop, begun, *tokens, answer, result = app.ask(thread, LIGHT, alpha=0.2)
+    gate, route, hop, begun, *tokens, answer, result = put(app, thread, LIGHT, alpha=0.2)
     assert (gate["event"], gate["answer"]) == ("gate", "yes")
     assert (route["event"], route["strategy"]) == ("route", "single")
     assert (hop["event"], hop["query"]) == ("hop", LIGHT)
@@ -149,34 +120,28 @@ def test_an_answer_is_streamed_with_every_decision_and_its_sources(
 
 
 def test_two_processes_answer_one_question_of_a_conversation_at_a_time(
-    fake: FakeOpenAI, app: App, thread: str, tmp_path: Path
+    fake: FakeOpenAI, app: Server, postgres: str, thread: str, tmp_path: Path
 ) -> None:
     said = by_task(gate=Reply("[No]", delay=0.3), direct="Berlin", condense="Where is it?")
     fake.answers(said)
-    other = App(tmp_path, app.env)
-    try:
-        with ThreadPoolExecutor() as pool:
-            asked = [(each, f"Where is {name}?") for name in "ab" for each in (app, other)]
-            list(pool.map(lambda each: each[0].ask(thread, each[1]), asked))
-        assert [role for role, _ in app.history(thread)] == ["human", "ai"] * 4
-        assert other.history(thread) == app.history(thread)
-    finally:
-        other.stop()
+    with serving(tmp_path, postgres, fake) as other, ThreadPoolExecutor() as pool:
+        asked = [(each, f"Where is {name}?") for name in "ab" for each in (app, other)]
+        list(pool.map(lambda each: put(each[0], thread, each[1]), asked))
+        assert [role for role, _ in history(app, thread)] == ["human", "ai"] * 4
+        assert history(other, thread) == history(app, thread)
 
 
 @pytest.mark.parametrize(
     ("body", "field", "message"),
     [
-        ({"question": " "}, "question", "the question is empty"),
         ({"question": "x" * 4001}, "question", "has 4001 characters; at most 4000"),
         ({"question": "\ud800?"}, "question", "half of a character"),
         ({"question": LIGHT, "alpha": 2}, "alpha", "less than or equal to 1"),
         ({"question": LIGHT, "thread": "mine"}, "thread", "valid UUID"),
-        ({}, "question", "Field required"),
     ],
 )
 def test_bad_input_is_refused_with_the_field_and_costs_nothing(
-    fake: FakeOpenAI, app: App, thread: str, body: dict[str, Any], field: str, message: str
+    fake: FakeOpenAI, app: Server, thread: str, body: dict[str, Any], field: str, message: str
 ) -> None:
     response = httpx.post(
         f"{app.url}/ask",
@@ -191,7 +156,7 @@ def test_bad_input_is_refused_with_the_field_and_costs_nothing(
     assert httpx.get(f"{app.url}/threads/{thread}").status_code == 404
 
 
-def test_a_client_that_leaves_cancels_the_run(fake: FakeOpenAI, app: App, thread: str) -> None:
+def test_a_client_that_leaves_cancels_the_run(fake: FakeOpenAI, app: Server, thread: str) -> None:
     fake.answers(
         by_task(gate=Reply("[No]", delay=0.5), direct="Berlin", condense="Where is Berlin?")
     )
@@ -200,15 +165,15 @@ def test_a_client_that_leaves_cancels_the_run(fake: FakeOpenAI, app: App, thread
         wait_for(lambda: len(fake.requests) == 1)
     time.sleep(1)  # longer than the reply takes, after which the run would go on
     assert len(fake.requests) == 1
-    assert app.history(thread) == [("human", "Where is Berlin?")]
-    assert app.ask(thread, "Where is Berlin?")[-1]["answer"] == "Berlin"
+    assert history(app, thread) == [("human", "Where is Berlin?")]
+    assert put(app, thread, "Where is Berlin?")[-1]["answer"] == "Berlin"
 
 
 def test_an_error_of_the_model_is_streamed_in_one_line(
-    fake: FakeOpenAI, app: App, thread: str
+    fake: FakeOpenAI, app: Server, thread: str
 ) -> None:
     fake.says(Reply(status=401, error="no such key sk-app-1f6b0c9d2e"))
-    failed, error = app.ask(thread, LIGHT)
+    failed, error = put(app, thread, LIGHT)
     assert failed["event"] == "failed"
     assert error["event"] == "error"
     assert "check OPENAI_API_KEY" in error["message"]
@@ -339,7 +304,7 @@ def own_client() -> Iterator[None]:
 
 
 def calls_tool(*questions: str) -> Reply:
-    """What a model says that calls the tool, once for each question."""
+    """A reply of a model that calls the tool, once for each question."""
     calls = [
         {
             "id": f"call-{number}",

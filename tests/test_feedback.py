@@ -163,9 +163,9 @@ async def test_the_route_keeps_feedback_in_the_thread_and_names_what_is_wrong(
     for status, body, detail in (
         (404, {"message_id": "x"}, "no answer with the message id 'x'"),
         (404, {"thread_id": "0192d2a4-0000-7000-8000-000000000000"}, "there is no such thread"),
-        (400, {"thread_id": "x"}, "thread_id: Input should be a valid UUID"),
-        (400, {"thumbs": "sideways"}, "thumbs: Input should be 'up' or 'down'"),
-        (400, {"stars": 5}, "stars: Extra inputs are not permitted"),
+        (400, {"thread_id": "x"}, "thread_id is 'x': Input should be a valid UUID"),
+        (400, {"thumbs": "sideways"}, "thumbs is 'sideways': Input should be 'up' or"),
+        (400, {"stars": 5}, "stars is 5: Extra inputs are not permitted"),
         (400, {"answer": "x" * 5000}, "the right answer has 5000 characters"),
     ):
         shown: Any = body

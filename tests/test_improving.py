@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, profiles_in
 from hopgate.evaluation.learning import improving
 from hopgate.evaluation.learning.labelling import Judging
 from hopgate.evaluation.learning.outcomes import SHARE_HELD_OUT, read_outcomes, split
-from hopgate.evaluation.learning.verdicts import ALPHAS, Comparison, HeldOut, compare
+from hopgate.evaluation.learning.verdicts import ALPHAS, compare
 from hopgate.evaluation.measuring.replay import Choices, Recorded
 from hopgate.evaluation.measuring.runner import Job
 from hopgate.evaluation.measuring.sweep import evenly
@@ -34,29 +35,29 @@ COUNT = 200
 # What stops a candidate
 
 
-def held_out(none: float, single: float, multi: float, seed: int = 0) -> HeldOut:
+def held_out(none: float, single: float, multi: float, seed: int = 0) -> Recorded:
     """Questions that each strategy answers correctly with a chance; B always answers something."""
     generator = np.random.default_rng(seed)
     correct = generator.random((COUNT, 3)) < [none, single, multi]
-    recorded = Recorded(
+    return Recorded(
         questions=tuple(map(str, range(COUNT))),
         datasets=np.array([""] * COUNT),
         correct=correct,
         steps=np.array([[0.0, 1.0, 3.0]] * COUNT),
+        answered=correct | np.array([False, True, False]),
     )
-    return HeldOut(recorded, correct | np.array([False, True, False]))
 
 
 def always(label: str) -> Choices:
     return np.full((len(GRID), COUNT), "ABC".index(label), np.int8)
 
 
-def judged(given: HeldOut, before: str, after: str, floor: float | None = None) -> Comparison:
+def judged(given: Recorded, before: str, after: str, floor: float | None = None) -> dict[str, Any]:
     return compare(given, always(before), always(after), GRID, ALPHA, floor)
 
 
-def worse(found: Comparison) -> list[str]:
-    return [figure.worse for figure in found.figures if figure.worse]
+def worse(found: dict[str, Any]) -> list[str]:
+    return [figure["worse"] for figure in found["figures"] if figure["worse"]]
 
 
 def test_a_candidate_that_loses_accuracy_is_stopped_at_each_alpha_and_in_area() -> None:
@@ -74,14 +75,14 @@ def test_a_candidate_that_loses_accuracy_is_stopped_at_each_alpha_and_in_area() 
 def test_a_candidate_that_gains_accuracy_may_take_more_steps() -> None:
     found = judged(held_out(0.2, 0.6, 0.6), "A", "B")
     assert worse(found) == []
-    accuracy = next(each for each in found.figures if each.name == "accuracy")
-    assert accuracy.low > 0.2 and accuracy.before < accuracy.after
+    accuracy = next(each for each in found["figures"] if each["name"] == "accuracy")
+    assert accuracy["low"] > 0.2 and accuracy["before"] < accuracy["after"]
 
 
 def test_more_steps_for_nothing_stop_a_candidate() -> None:
     given = held_out(0.2, 0.6, 0.6)
-    given.recorded.correct[:, 2] = given.recorded.correct[:, 1]
-    found = worse(judged(given._replace(answered=None), "B", "C"))
+    given.correct[:, 2] = given.correct[:, 1]
+    found = worse(judged(replace(given, answered=None), "B", "C"))
     assert found[0] == "steps at α = 0.2 rose from 1.00 to 3.00, and accuracy did not rise"
 
 
@@ -102,14 +103,14 @@ def test_the_floor_replaces_the_comparison_of_the_share_answered() -> None:
 
 
 def test_without_answers_nothing_is_said_about_the_share_answered() -> None:
-    found = judged(held_out(0.5, 0.5, 0.5)._replace(answered=None), "B", "A")
-    assert {each.name for each in found.figures} == {"accuracy", "steps", "area"}
+    found = judged(replace(held_out(0.5, 0.5, 0.5), answered=None), "B", "A")
+    assert {each["name"] for each in found["figures"]} == {"accuracy", "steps", "area"}
 
 
 def test_the_labels_of_both_are_counted_together() -> None:
     after = always("B")
     after[:, :30] = 2
-    found = compare(held_out(0.5, 0.5, 0.5), always("A"), after, GRID, ALPHA).labels
+    found = compare(held_out(0.5, 0.5, 0.5), always("A"), after, GRID, ALPHA)["labels"]
     assert found["A"] == {"A": 0, "B": COUNT - 30, "C": 30}
     assert found["B"] == found["C"] == {"A": 0, "B": 0, "C": 0}
 
@@ -137,14 +138,6 @@ def test_a_question_once_held_out_stays_so_in_other_files_and_other_wording_of_c
     keys = [{each.key for each in part} for part in (train, kept, first[:50])]
     assert not (keys[0] & keys[1] or keys[0] & keys[2] or keys[1] & keys[2])
     assert keys[0] | keys[1] | keys[2] == {each.key for each in first}
-
-
-def test_other_labels_are_trained_on_only_where_their_question_is_not_held_out(
-    tmp_path: Path,
-) -> None:
-    more = read_outcomes(rows(tmp_path / "more", [f"Who wrote {n}?" for n in range(100)]))
-    train, kept = split([], more, [])
-    assert kept == [] and 0 < len(train) < len(more)
 
 
 def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
@@ -305,7 +298,7 @@ def test_too_few_held_out_questions_stop_a_candidate_with_how_many_are_needed() 
     [
         ([], [], "questions.jsonl has no usable rows"),
         (["{}"], [], "questions.jsonl:1: question is missing"),
-        (None, ["--floor", "2"], "--floor is 2; use a share from 0 to 1"),
+        (None, ["--floor", "2"], "'--floor': 2.0 is not in the range"),
         (None, ["--router", "nowhere"], "nowhere is not a router's folder"),
         (None, ["--router", "{out}/router"], "is where --out puts the candidate"),
         (None, ["--router", "{own}"], "has no other LLM trained with the utility objective"),
@@ -386,14 +379,6 @@ def test_a_candidate_that_has_changed_since_is_refused(
     assert not (tmp_path / "router").exists()
 
 
-def test_a_candidate_with_an_altered_file_is_refused(
-    run: Callable[..., Ran], out: Path, tmp_path: Path
-) -> None:
-    (out / "router" / "shared.safetensors").write_bytes(b"other")
-    one_line(run("promote", out, "--to", tmp_path / "router"), 1, "was altered")
-    assert not (tmp_path / "router").exists()
-
-
 def test_a_router_that_has_changed_since_is_not_replaced(
     run: Callable[..., Ran], out: Path, tmp_path: Path
 ) -> None:
@@ -407,10 +392,13 @@ def test_a_router_that_has_changed_since_is_not_replaced(
     ("arguments", "message"),
     [
         (["{out}", "--to", "builtin"], "builtin ships with hopgate and is not replaced"),
-        (["{empty}", "--to", "{out}/new"], "has no verdict.json; give a folder that"),
+        (
+            ["{empty}", "--to", "{out}/new"],
+            "verdict {empty}/verdict.json cannot be read",
+        ),
         (["--to", "{out}/new"], "give DIR, or --back"),
         (["{out}", "--back", "--to", "{out}/new"], "give DIR, or --back"),
-        (["--back", "--to", "{out}/new"], "has no other versions"),
+        (["--back", "--to", "{out}/new"], "has no version before"),
     ],
 )
 def test_an_unusable_promotion_is_one_line(
@@ -418,7 +406,7 @@ def test_an_unusable_promotion_is_one_line(
 ) -> None:
     (empty := tmp_path / "empty").mkdir()
     given = [each.format(out=out, empty=empty) for each in arguments]
-    one_line(run("promote", *given), 2, message)
+    one_line(run("promote", *given), 2, message.format(empty=empty))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 0}'])

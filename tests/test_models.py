@@ -39,11 +39,10 @@ async def error_of(name: str = "openai:fake", **options: bool) -> str:
 
 
 def test_openai_without_key_or_url_says_what_to_set() -> None:
-    with pytest.raises(ValueError, match="OPENAI_API_KEY") as caught:
+    with pytest.raises(
+        ValueError, match=r"^model 'openai:gpt-4o' needs OPENAI_API_KEY, or OPENAI_BASE"
+    ):
         chat.resolve("openai:gpt-4o")
-    assert "openai:gpt-4o" in str(caught.value)
-    assert "OPENAI_BASE_URL" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "gpt-4o", "openai:", ":x", "local:llama"])
@@ -86,25 +85,23 @@ async def test_a_failure_of_another_provider_s_model_names_it_and_its_address(
     assert "azure-71c0d5" not in message and "OPENAI_" not in message
 
 
-async def test_a_provider_s_package_that_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("groq:x", RuntimeError, r"model 'groq:x' .*pip install langchain-groq"),
+        ("nowhere:x", ValueError, r"model 'nowhere:x' .*anthropic, .*ollama"),
+        ("azure_openai:x", ValueError, r"'azure_openai:x' cannot be used: .*AZURE_OPENAI"),
+    ],
+)
+async def test_what_a_provider_lacks_is_named(
+    name: str, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "langchain_groq", None)  # as if it were not installed
-    with pytest.raises(RuntimeError, match=r"model 'groq:x' .*pip install langchain-groq"):
-        await chat.load("groq:x")
-
-
-async def test_an_unknown_provider_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"model 'nowhere:x' .*anthropic, .*ollama") as caught:
-        await chat.load("nowhere:x")
+    for variable in [each for each in os.environ if each.startswith("AZURE_")]:
+        monkeypatch.delenv(variable)
+    with pytest.raises(kind, match=message) as caught:
+        await chat.load(name)
     assert "\n" not in str(caught.value)
-
-
-async def test_what_a_provider_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in os.environ if each.startswith("AZURE_")]:
-        monkeypatch.delenv(name)
-    with pytest.raises(ValueError, match=r"model 'azure_openai:x' cannot be used: .*AZURE_OPENAI"):
-        await chat.load("azure_openai:x")
 
 
 class OllamaLike(TalkingModel):
@@ -176,13 +173,11 @@ async def test_logprobs_are_requested_and_read(fake: FakeOpenAI) -> None:
 def test_probabilities_of_tokens_with_the_same_text_are_summed() -> None:
     tops = [{"token": token, "logprob": math.log(p)} for token, p in (("", 0.6), ("a", 0.1))]
     content = [{"top_logprobs": [*tops, {"token": "", "logprob": math.log(0.2)}]}]
-    (position,) = chat._top_logprobs({"logprobs": {"content": content}}, 1)
+    (position,) = chat._top_logprobs({"logprobs": {"content": content}})
     assert position == pytest.approx({"": math.log(0.8), "a": math.log(0.1)})
 
 
-@pytest.mark.parametrize(
-    ("status", "calls"), [(400, 1), (401, 1), (404, 1), (429, 3), (500, 3), (503, 3)]
-)
+@pytest.mark.parametrize(("status", "calls"), [(401, 1), (429, 3), (503, 3)])
 async def test_temporary_faults_are_retried_twice_and_refusals_are_not(
     fake: FakeOpenAI, status: int, calls: int
 ) -> None:
@@ -198,21 +193,19 @@ async def test_a_successful_retry_hides_the_fault(fake: FakeOpenAI) -> None:
     assert len(fake.requests) == 3
 
 
-async def test_an_unreachable_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    message = await error_of()
-    assert "http://127.0.0.1:9/v1" in message
-    assert "OPENAI_BASE_URL" in message
-
-
 async def test_an_invalid_base_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "nonsense")
     with pytest.raises(ValueError, match="OPENAI_BASE_URL 'nonsense' is not a valid address"):
         await chat.load("openai:fake")
 
 
-async def test_a_failure_of_an_apps_model_does_not_mention_our_settings(key: str) -> None:
+async def test_an_unreachable_endpoint_is_named_and_for_an_apps_model_without_our_settings(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert "at http://127.0.0.1:9/v1 did not answer" in (message := await error_of())
+    assert "check OPENAI_BASE_URL" in message
     own = chat.wrap(ChatOpenAI(model="mine", base_url="http://127.0.0.1:1/v1", max_retries=0))
     with pytest.raises(ModelError, match=r"model mine at .* check its address and that") as caught:
         await chat.complete(own, PROMPT, max_tokens=8)
@@ -290,45 +283,20 @@ async def test_a_refused_sampling_field_is_left_out_and_remembered(
     assert {name: fake.requests[-1][name] for name in rest} == {n: sampling[n] for n in rest}
 
 
-async def test_a_refusal_that_is_about_something_else_is_an_error(fake: FakeOpenAI) -> None:
-    fake.says(Reply(status=400, error="the prompt is too long"))
-    assert "the prompt is too long" in await error_of()
-
-
-@pytest.mark.parametrize("run", [" ", "\n", ".", "[] ("])
-async def test_a_long_run_without_words_is_cut_short(fake: FakeOpenAI, run: str) -> None:
-    fake.says(f"No{run * 5_000}b")
-    completion = await chat.complete(await chat.load("openai:fake"), PROMPT, max_tokens=80)
-    assert len(completion.text) < 1_000
-    assert completion.text.startswith(f"No{run * 10}")
-    assert completion.text.endswith("b")
-
-
-NO_CHOICES, NO_JSON = (
-    "its reply is not a chat completion: it has no choices",
-    "its reply is not JSON",
-)
-
-
 @pytest.mark.parametrize(
-    ("body", "what"),
+    "body",
     [
-        (b"<html>It works!</html>", ""),
-        (b"", ""),
-        (b'{"choices": [{"index": 0, "mes', NO_JSON),
-        (b"null", ""),
-        (b'{"choices": []}', NO_CHOICES),
-        (b'{"choices": null}', ""),
-        (b'{"choices": [{"index": 0, "message": null}]}', ""),
-        (b'{"error": {"message": "out of memory"}}', ""),
+        *(b"<html>It works!</html>", b"", b"null", b'{"choices": [{"index": 0, "mes'),
+        *(b'{"choices": []}', b'{"choices": [{"index": 0, "message": null}]}'),
+        b'{"error": {"message": "out of memory"}}',
     ],
 )
 async def test_a_malformed_reply_is_explained_and_names_the_endpoint(
-    fake: FakeOpenAI, body: bytes, what: str
+    fake: FakeOpenAI, body: bytes
 ) -> None:
     fake.answers(lambda _: Reply(body=body))
     message = await error_of()
-    assert fake.base_url in message and what in message
+    assert fake.base_url in message
     assert "list index" not in message and "Expecting" not in message
     assert len(fake.requests) <= 3
 
@@ -347,15 +315,7 @@ async def test_a_stream_that_breaks_off_is_no_answer(fake: FakeOpenAI, end: byte
         _ = [part async for part in parts]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"null",
-        b"[]",
-        b'[{"token": "No", "logprob": -0.1}]',
-        b'[{"token": "No", "logprob": -0.1, "top_logprobs": null}]',
-    ],
-)
+@pytest.mark.parametrize("content", [b"null", b'[{"token": "No", "logprob": -0.1}]'])
 async def test_incomplete_logprobs_are_ignored(fake: FakeOpenAI, content: bytes) -> None:
     body = (
         b'{"choices": [{"index": 0, "finish_reason": "stop", "logprobs": {"content": %s},'
@@ -450,18 +410,13 @@ def test_altered_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "pip install" in str(caught.value)
 
 
-async def test_a_password_in_the_base_url_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://alice:hunter2@127.0.0.1:9/v1")
-    message = await error_of()
-    assert "hunter2" not in message
-    assert "http://127.0.0.1:9/v1" in message
-
-
-async def test_a_password_in_the_base_url_is_sent_as_basic_authentication(
+async def test_a_password_in_the_base_url_is_sent_and_never_shown(
     fake: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", fake.base_url.replace("//", "//alice:hunter%402@"))
-    fake.says("Oslo")
+    fake.says("Oslo", Reply(status=400, error="the prompt is too long"))
     assert (await complete()).text == "Oslo"
-    assert fake.keys == [f"Basic {b64encode(b'alice:hunter@2').decode()}"]
+    message = await error_of()
+    assert "hunter" not in message and f"at {fake.base_url} did" in message
+    assert "the prompt is too long" in message  # about no setting, so it is not asked again
+    assert fake.keys == 2 * [f"Basic {b64encode(b'alice:hunter@2').decode()}"]

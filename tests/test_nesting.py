@@ -50,22 +50,15 @@ async def test_a_request_replaces_only_the_settings_that_it_gives(
     assert await settings(build(context=OWN), fake, given) == found
 
 
-async def test_a_copy_of_the_graph_keeps_its_settings(fake: FakeOpenAI) -> None:
-    graph = build(context=OWN).with_config(tags=["mine"])
+async def test_a_copy_of_the_graph_keeps_its_settings_which_its_schema_shows(
+    fake: FakeOpenAI,
+) -> None:
+    graph = build(context=OWN, name="handbook").with_config(tags=["mine"])
     assert await settings(graph, fake) == (0.9, "never", "openai:own")
-    assert graph.get_context_jsonschema()["properties"]["alpha"]["default"] == 0.9
-
-
-def test_the_schema_shows_the_graph_s_own_settings_as_defaults() -> None:
-    fields = build(context=OWN).get_context_jsonschema()["properties"]
-    assert fields["alpha"]["default"] == 0.9
-    assert fields["gate"]["default"] == "never"
-    assert fields["top_k"]["default"] == Context().top_k
+    fields = graph.get_context_jsonschema()["properties"]
+    defaults = [fields[name]["default"] for name in ("alpha", "gate", "top_k")]
+    assert (graph.name, defaults) == ("handbook", [0.9, "never", Context().top_k])
     assert build().get_context_jsonschema()["properties"]["alpha"]["default"] == Context().alpha
-
-
-def test_a_graph_can_have_a_name_of_its_own() -> None:
-    assert (build().name, build(name="handbook").name) == ("hopgate", "handbook")
 
 
 # Inside another graph

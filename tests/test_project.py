@@ -1,11 +1,13 @@
 """`hopgate new`: the project that it writes runs as it is."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import httpx
@@ -82,19 +84,20 @@ def test_the_project_s_own_tests_pass_after_a_fresh_clone(project: Path) -> None
     assert "4 passed" in done.stdout
 
 
-def test_the_project_s_code_passes_mypy_strict(
+def test_the_project_s_code_and_the_readme_s_pass_mypy_strict(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    bodies = [f"async def f{n}() -> None:\n{indent(each, '    ')}" for n, each in enumerate(blocks)]
+    imports = dict.fromkeys(re.findall(r"^from .* import .*$", "\n".join(blocks), re.MULTILINE))
+    (project / "readme.py").write_text("\n".join([*imports, *bodies]))
     monkeypatch.setenv("MYPYPATH", str(project))
-    out, err, status = api.run(
-        [
-            "--strict",
-            f"--config-file={ROOT / 'pyproject.toml'}",
-            f"--cache-dir={ROOT / '.mypy_cache'}",  # without it, this takes minutes
-            str(project / "graph.py"),
-            str(project / "tests/test_graph.py"),
-        ]
-    )
+    settings = f"--config-file={ROOT / 'pyproject.toml'}"
+    cache = f"--cache-dir={ROOT / '.mypy_cache'}"  # without it, this takes minutes
+    files = ("graph.py", "readme.py", "tests/test_graph.py")
+    given = ["--strict", settings, cache, *(str(project / each) for each in files)]
+    out, err, status = api.run(given)
     assert status == 0, out + err
 
 

@@ -62,13 +62,6 @@ def retrievalqa(folder: Path) -> Command:
     return Command(arguments, journals, 6, reads_the_passage)
 
 
-def gate(folder: Path) -> Command:
-    rows = [{"questions": [f"Is {number} odd?", f"odd {number}"]} for number in range(3)]
-    file = write_rows(folder / "p.jsonl", rows)
-    arguments = ["eval", "gate", "--paraphrases", file, "--out", folder, "--gate", "ta-are"]
-    return Command(arguments, [folder / "asked" / "ta-are.jsonl"], 6, lambda _: "[Yes]")
-
-
 def calibrate(folder: Path) -> Command:
     rows = [{"question": f"What is {n}?", "answer": "No" if n % 2 else "Yes"} for n in range(6)]
     labels = write_rows(folder / "l.jsonl", rows)
@@ -77,7 +70,7 @@ def calibrate(folder: Path) -> Command:
     return Command(arguments, [folder / "asked" / "confidence.jsonl"], 6, lambda _: reply)
 
 
-@pytest.fixture(params=[label, qa, retrievalqa, gate, calibrate], ids=lambda each: each.__name__)
+@pytest.fixture(params=[label, qa, retrievalqa, calibrate], ids=lambda each: each.__name__)
 def command(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Command:

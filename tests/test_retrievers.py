@@ -146,16 +146,6 @@ def test_progress_of_minilm_comes_with_every_pass() -> None:
     assert seen[-1] == (100, 100)
 
 
-def test_progress_counts_up_to_all_passages(tiny_contriever: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    passages = [make_passage("", f"number {i}") for i in range(600)]
-    vectors = load_encoder(str(tiny_contriever)).encode_passages(
-        passages, lambda done, total: seen.append((done, total))
-    )
-    assert vectors.shape == (600, 32)
-    assert seen == [(128, 600), (256, 600), (384, 600), (512, 600), (600, 600)]
-
-
 def test_an_encoder_is_loaded_again_when_its_files_change(
     tiny_contriever: Path, tmp_path: Path
 ) -> None:

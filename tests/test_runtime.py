@@ -9,7 +9,6 @@ import pytest
 from doubles import FERRY, LIGHT, BreakingRetriever, Clock, FixedRetriever, TalkingModel
 from langchain_core.messages import HumanMessage
 from langgraph.runtime import Runtime
-from langgraph.types import Overwrite
 
 from hopgate import Context
 from hopgate.models.chat import ModelError, wrap
@@ -64,38 +63,6 @@ async def test_bind_adds_the_cost_of_a_visit_to_the_usage_so_far() -> None:
     assert NO_USAGE["ms"] == {}
 
 
-async def test_bind_adds_up_the_milliseconds_of_a_node_under_its_name_in_the_graph(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seconds = iter([10.0, 10.25])
-    monkeypatch.setattr("time.perf_counter", lambda: next(seconds))
-    bound = BoundNode(call_and_search, resources(), "gate")
-    update = await visit(bound, {"usage": USAGE})
-    assert update["usage"]["ms"] == {"gate": 251.5}
-    assert bound.name == "gate"
-
-
-async def test_a_visit_is_refused_if_the_state_exceeds_a_limit() -> None:
-    limited = resources(limits=Limits(question_chars=3))
-    with pytest.raises(ValueError, match="standalone has 4 characters"):
-        await visit(BoundNode(call_and_search, limited), {"standalone": "Why?"})
-    assert await visit(BoundNode(call_and_search, limited, first=True), {"standalone": "Why?"})
-
-
-async def test_a_visit_gets_the_context_within_the_limits() -> None:
-    seen: list[Context] = []
-
-    async def node(state: Any, runtime: NodeRuntime) -> Update:
-        seen.append(runtime.context)
-        return {}
-
-    bound = BoundNode(node, resources(limits=Limits.parse({"max_hops": 2})))
-    await visit(bound, {})
-    assert seen == [Context(max_hops=2)]
-    with pytest.raises(ValueError, match="max_hops is 5"):
-        await visit(bound, {}, Context(max_hops=5))
-
-
 # Searching and calling the model
 
 
@@ -141,7 +108,6 @@ async def test_a_failed_call_counts_with_an_estimate_of_its_prompt() -> None:
         await runtime.complete([HumanMessage("Hello")], max_tokens=1)
     estimated = {"llm_calls": 1, "prompt_tokens": 2, "completion_tokens": 1}
     assert runtime.usage == {**NO_USAGE, **estimated}
-    assert runtime.last_call is None
 
 
 async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:
@@ -208,15 +174,3 @@ def test_a_hop_with_a_known_query_replaces_the_old_one_in_place() -> None:
     second: Any = {"query": "b", "passage_ids": [], "thought": ""}
     changed: Any = {**first, "thought": "A fact."}
     assert add_hops([first], [second, changed]) == [changed, second]
-
-
-async def test_a_new_turn_shares_no_list_with_the_last_one() -> None:
-    runtime = NodeRuntime(Context(strategy="none"), resources())
-    first, second = [await start({"question": "Why?"}, runtime) for _ in range(2)]
-    for key in ("hops", "evidence", "sub_questions", "citations"):
-        assert value(first[key]) == value(second[key])
-        assert value(first[key]) is not value(second[key])
-
-
-def value(written: Any) -> Any:
-    return written.value if isinstance(written, Overwrite) else written

@@ -39,15 +39,6 @@ def index() -> Index:
     return load_index(sample_path())
 
 
-def test_passages_are_many_short_and_titled_once() -> None:
-    rows = _rows("passages.jsonl")
-    assert len(rows) >= 72
-    assert len(PASSAGES) == len(rows)
-    assert all(set(row) == {"title", "text"} for row in rows)
-    outside = {t: n for t, text in PASSAGES.items() if not 40 <= (n := len(text.split())) <= 70}
-    assert outside == {}
-
-
 def test_the_index_holds_the_passages_and_nothing_else(index: Index) -> None:
     (hits,) = index.search(["lighthouse"], k=len(PASSAGES) + 1, mode="dense")
     assert {hit["title"]: hit["text"] for hit in hits} == PASSAGES

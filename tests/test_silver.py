@@ -13,7 +13,6 @@ from ships import prompted, read_rows, ship, write_rows
 
 from hopgate.classifiers.labels import read_labels
 from hopgate.common.strategies import STRATEGIES, Strategy
-from hopgate.evaluation.learning.judging import INSTRUCTION, read_reply
 from hopgate.evaluation.learning.silver import Answers, agree, judge
 
 QUESTION = "When was Skerrane Light lit?"
@@ -66,36 +65,9 @@ def test_answers_agree_by_their_own_words(one: str, other: str, same: bool) -> N
 def test_the_best_supported_answer_and_what_agrees_with_it_are_right(
     given: Answers, correct: tuple[str, ...], confidence: float
 ) -> None:
-    found = judge(QUESTION, given, None)
+    found = judge(QUESTION, given)
     assert found.correct == correct
     assert found.confidence == pytest.approx(confidence)
-
-
-def test_a_judge_model_adds_its_vote() -> None:
-    given = answers("1860", "1858", "1859", cited=(0, 1, 0))
-    assert judge(QUESTION, given, ["none"]).confidence == pytest.approx(1 / 3)  # against single
-    assert judge(QUESTION, given, ["single"]).confidence == pytest.approx(2 / 3)
-    assert judge(QUESTION, given, []).confidence == pytest.approx(1 / 3)  # none of them is right
-
-
-@pytest.mark.parametrize(
-    ("reply", "numbers"),
-    [
-        ("1", [1]),
-        ("1, 3", [1, 3]),
-        ("[2].", [2]),
-        ("1 and 2", [1, 2]),
-        ("0", []),
-        ("4", None),
-        ("0, 1", None),
-        ("Answer 1 is right", None),
-        ("", None),
-    ],
-)
-def test_only_a_list_of_the_numbers_counts_as_a_verdict(
-    reply: str, numbers: list[int] | None
-) -> None:
-    assert read_reply(reply, 3) == numbers
 
 
 @pytest.mark.parametrize("confidence", [-0.1, 1.1, "high", True])
@@ -141,8 +113,6 @@ def label(run: Callable[..., Ran], tmp_path: Path, out: Path) -> Callable[..., R
 
 def mostly_agrees(messages: Messages) -> str:
     """Every strategy agrees on ship 0, the retrievals on 1, none on 2; nobody knows 3."""
-    if INSTRUCTION in messages[0]["content"]:
-        return "1"
     if task(messages) == "reason":
         return "So the answer is: found."
     strategy, number = prompted(messages)
@@ -177,55 +147,6 @@ def test_rows_need_no_accepted_answers_and_unclear_ones_are_left_out(
     assert len(fake.requests) == count
 
 
-def test_accepted_answers_count_more_than_agreement(
-    run: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
-) -> None:
-    data = write_rows(
-        tmp_path / "q.jsonl", [ship(1, answers=["oscar"]), {**ship(0), "answers": None}]
-    )
-    fake.answers(mostly_agrees)
-    ran = run(
-        "label", "--questions", data, "--model", "openai:fake", "--out", out, "--judge", "silver"
-    )
-    assert ran.code == 0, ran.err
-    first, second = read_rows(out)
-    assert (first["correct"], first["confidence"]) == (["zero"], 1.0)
-    assert (len(second["correct"]), second["confidence"]) == (3, 0.667)
-
-
-def test_the_judge_model_is_asked_once_for_each_question_that_has_an_answer(
-    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    fake.answers(mostly_agrees)
-    ran = label("--judge-model", "openai:judge", "--json")
-    assert ran.code == 0, ran.err
-    asked = [each for each in fake.requests if each["model"] == "judge"]
-    assert len(asked) == 3
-    prompts = "".join(each["messages"][-1]["content"] for each in asked)
-    assert "1. papa\n2. quebec\n3. romeo" in prompts
-    rows = read_rows(out)
-    assert [(row["id"], row["confidence"]) for row in rows] == [
-        ("q0", 0.75),
-        ("q1", 0.333),
-        ("q2", 0.5),
-        ("q3", 1.0),
-    ]
-    assert label("--judge-model", "openai:judge").code == 0
-    assert len([each for each in fake.requests if each["model"] == "judge"]) == 3
-
-
-def test_the_judge_s_verdicts_are_used_again_for_fewer_questions(
-    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    fake.answers(mostly_agrees)
-    assert label("--judge-model", "openai:judge").code == 0
-    count = len(fake.requests)
-    ran = label("--judge-model", "openai:judge", "--limit", "2")
-    assert ran.code == 0, ran.err
-    assert [row["id"] for row in read_rows(out)] == ["q0", "q1"]
-    assert len(fake.requests) == count
-
-
 def test_answers_of_one_strategy_only_are_refused(
     label: Callable[..., Ran], fake: FakeOpenAI
 ) -> None:
@@ -236,16 +157,15 @@ def test_answers_of_one_strategy_only_are_refused(
     one_line(label(), 2, "only the strategy none gave any answer", "--judge match")
 
 
-def test_nothing_but_accepted_answers_needs_no_agreement_and_no_judge_model(
+def test_accepted_answers_alone_need_no_agreement(
     run: Callable[..., Ran], fake: FakeOpenAI, out: Path, tmp_path: Path
 ) -> None:
     data = write_rows(tmp_path / "q.jsonl", [ship(0, answers=["kilo"])])
     fake.answers(lambda messages: "kilo" if task(messages) == "direct" else "I don't know")
     given = ("--questions", data, "--model", "openai:fake", "--out", out)
-    ran = run("label", *given, "--judge", "silver", "--judge-model", "openai:judge")
+    ran = run("label", *given, "--judge", "silver")
     assert ran.code == 0, ran.err
     assert [row["correct"] for row in read_rows(out)] == [["zero"]]
-    assert not [each for each in fake.requests if each["model"] == "judge"]
 
 
 def test_labels_that_are_all_unclear_are_refused(
@@ -253,19 +173,3 @@ def test_labels_that_are_all_unclear_are_refused(
 ) -> None:
     fake.answers(mostly_agrees)
     one_line(label("--min-confidence", "1", "--limit", "3"), 2, "none of 3 questions", "lower")
-
-
-def test_no_file_of_the_command_is_taken_for_the_questions(
-    run: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    data = write_rows(out.with_name("labels.judged.jsonl"), [ship(0)])
-    given = ("--questions", data, "--model", "openai:fake", "--out", out, "--overwrite")
-    ran = run("label", *given, "--judge", "silver", "--judge-model", "openai:judge")
-    one_line(ran, 2, "labels.judged.jsonl is the file of questions")
-    assert (read_rows(data), fake.requests) == ([ship(0)], [])
-
-
-def test_options_of_silver_alone_are_refused_without_it(run: Callable[..., Ran], out: Path) -> None:
-    given = ("label", "--questions", out, "--out", out)
-    for option in (("--min-confidence", "0.3"), ("--judge-model", "auto")):
-        one_line(run(*given, *option), 2, f"{option[0]} applies to --judge silver")

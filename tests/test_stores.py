@@ -75,6 +75,10 @@ def configure(engine: str, request: pytest.FixtureRequest, patch: pytest.MonkeyP
         patch.setenv("PGVECTOR_URL", request.getfixturevalue("postgres"))
 
 
+one_engine = pytest.mark.parametrize("store", ["qdrant"], indirect=True)
+"""For what does not depend on the engine."""
+
+
 @pytest.fixture(params=ENGINES)
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,7 +88,7 @@ def store(
     name = f"{request.param}:{tmp_path.name.replace('-', '_')[:40]}"
     yield name
     if request.param == "qdrant":
-        collections._clients.get(("qdrant", os.environ["QDRANT_PATH"]), lambda: None).close()
+        client_of(name).close()
 
 
 def content(name: Path | str) -> set[tuple[Any, ...]]:
@@ -180,11 +184,8 @@ build_from_passages(passages, sys.argv[1], progress=None if sys.argv[2:] else pr
 """
 
 
-def test_a_killed_build_resumes_without_encoding_again(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if store.startswith("milvus"):  # the other file is open in this process
-        monkeypatch.setenv("MILVUS_URI", str(tmp_path / "own.db"))
+@pytest.mark.parametrize("store", ["qdrant", "pgvector"], indirect=True)
+def test_a_killed_build_resumes_without_encoding_again(store: str) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, store]).returncode == 9
     with pytest.raises(ValueError, match=f"{store} is half filled, .* run the same command again"):
         open_source(store)
@@ -197,6 +198,7 @@ def test_a_killed_build_resumes_without_encoding_again(
     assert len(ids(store, "remark", "bm25", 99)) == 40
 
 
+@one_engine
 def test_a_killed_sync_is_finished_by_the_next(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +226,7 @@ def test_a_killed_sync_is_finished_by_the_next(
     assert sync(files, store).unchanged == 1
 
 
+@one_engine
 def test_a_change_stops_when_another_process_builds_the_collection_anew(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,15 +244,6 @@ def test_a_change_stops_when_another_process_builds_the_collection_anew(
         add_passages([make_passage("Other", "Text.", "other.md")], store)
     assert info_of(store)["language"] == "de"
     assert len(content(store)) == 3
-
-
-def test_a_value_with_a_nul_character_matches_nothing(store: str) -> None:
-    build_from_passages(PASSAGES, store)
-    index = load_store(store)
-    for mode in MODES:
-        assert index.search(["bread"], 3, mode, {"source": "a\0b"}) == [[]]
-        found = index.search(["bread"], 3, mode, {"source": ["a\0b", "bakery.md"]})
-        assert [hit["source"] for hit in found[0]] == ["bakery.md"]
 
 
 def test_several_writers_add_at_once(store: str) -> None:
@@ -308,7 +302,7 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
         build_from_passages(PASSAGES, store, other)
     with pytest.raises(ValueError, match=f"{store} has the language .*--replace"):
         build_from_passages(PASSAGES, store, language="fi")
-    with pytest.raises(ValueError, match="a NUL character"):
+    with pytest.raises(ValueError, match=r"of bad\.md, which has a NUL character, and nothing was"):
         bad = make_passage("x", "a\0b", "bad.md")
         build_from_passages([bad], store, other, replace=True)
     assert len(content(store)) == len(PASSAGES)
@@ -318,6 +312,7 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
     assert content(store) == {(LIGHT["id"], *list(LIGHT.values())[1:4], "3", "History", "")}
 
 
+@one_engine
 def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"there is no {store}: build it with `hopgate index bui"):
         open_source(store)
@@ -325,8 +320,6 @@ def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
         build_from_passages(PASSAGES, store, factory="Flat")
     with pytest.raises(ValueError, match="compact is for folders: leave it out"):
         compact(store)
-    with pytest.raises(ValueError, match="a NUL character, and nothing was changed"):
-        build_from_passages([*PASSAGES, make_passage("x", "a\0b", "bad.md")], store)
     with pytest.raises(ValueError, match="there is no"):
         info_of(store)
 
@@ -399,9 +392,9 @@ def fill_qdrant(store: str, name: str, entries: Any, other: bool) -> None:
 
 
 def fill_milvus(store: str, name: str, entries: Any, other: bool) -> None:
+    client = client_of(store)  # before the import, see `milvus.connect`
     from pymilvus import DataType
 
-    client = client_of(store)
     schema = client.create_schema(auto_id=other, enable_dynamic_field=other)
     key = DataType.INT64 if other else DataType.VARCHAR
     schema.add_field("pk", key, max_length=64, is_primary=True)
@@ -512,16 +505,17 @@ def test_an_account_without_rights_is_told(postgres: str, monkeypatch: pytest.Mo
         monkeypatch.setenv("PGVECTOR_URL", postgres)
         build_from_passages(PASSAGES, "pgvector:guarded")
         monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "reader@"))
-        with pytest.raises(RuntimeError, match=r"permission denied.*; the account needs the right"):
+        with pytest.raises(RuntimeError, match="permission denied for table guarded; if"):
             open_source("pgvector:guarded").search(["x"], 1)
         connection.execute("GRANT SELECT ON guarded TO reader")
         assert ids("pgvector:guarded", "bread", "hybrid")
-        with pytest.raises(RuntimeError, match=r"permission denied.*; the account needs the right"):
+        with pytest.raises(RuntimeError, match="permission denied for table guarded; if"):
             add_passages([make_passage("a", "b", "c")], "pgvector:guarded")
     monkeypatch.setenv("PGVECTOR_URL", postgres)
     assert len(content("pgvector:guarded")) == len(PASSAGES)
 
 
+@one_engine
 def test_the_commands_take_a_store(store: str, tmp_path: Path, run: Callable[..., Ran]) -> None:
     (tmp_path / "page.md").write_text("# Lamp\n\nThe lamp is green.\n")
     page = str(tmp_path / "page.md")
@@ -569,7 +563,7 @@ def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_file_that_milvus_cannot_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILVUS_URI", "/nowhere/tests.db")
-    with pytest.raises(RuntimeError, match="MILVUS_URI cannot be opened: its name must end in"):
+    with pytest.raises(RuntimeError, match=r"MILVUS_URI is in a folder .* several need a server"):
         Collection("milvus:a")
 
 
@@ -616,16 +610,10 @@ def test_a_rare_filter_finds_what_the_graph_misses(
     ("name", "variable", "value"),
     [
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:[{}@127.0.0.1:9/db"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:x@{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra"),
-        ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht"),
-        ("qdrant:a", "QDRANT_URL", "http://u:{}℀w@127.0.0.1:9"),
         ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9"),
-        ("qdrant:a", "QDRANT_URL", "http://u:x/{}@127.0.0.1:9"),
-        ("milvus:a", "MILVUS_URI", "http://u:{}℀w@127.0.0.1:9"),
         ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9"),
         ("milvus:a", "MILVUS_URI", "http://u:{}@127.0.0.1:9"),
         ("qdrant:a", "QDRANT_URL", "http://u:{}@127.0.0.1:9"),
@@ -654,7 +642,7 @@ def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
     with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres) as other:
         other.execute("LOCK TABLE together IN ROW EXCLUSIVE MODE")  # so that both must wait
         both = [pool.submit(collection.finish) for _ in range(2)]
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while other.execute(waiting).fetchone() != (2,):
             assert not any(each.done() for each in both)
             time.sleep(0.02)
@@ -676,7 +664,7 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
     index = open_source("pgvector:locked", "hybrid")
     with psycopg.connect(postgres) as other:
         other.execute("LOCK TABLE locked")
-        with pytest.raises(RuntimeError, match="statement timeout; the table is locked") as told:
+        with pytest.raises(RuntimeError, match=r"statement timeout; if .* try again") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
@@ -684,7 +672,7 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
         pool = Collection("pgvector:locked").engine._pool  # type: ignore[attr-defined]
         for _ in range(8):
             held.enter_context(pool.connection())
-        with pytest.raises(RuntimeError, match="server is busy: try again later") as told:
+        with pytest.raises(RuntimeError, match=r"get a connection .* try again") as told:
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
@@ -706,21 +694,7 @@ def test_pgvector_takes_a_passage_with_very_many_long_words(
         assert row == rows[position]
 
 
-def test_an_account_that_does_not_own_the_table_is_told(
-    postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PGVECTOR_URL", postgres)
-    build_from_passages(PASSAGES, "pgvector:owned")
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE ROLE writer LOGIN")
-        connection.execute("GRANT ALL ON owned TO writer")
-    monkeypatch.setenv("PGVECTOR_URL", postgres.replace("postgres@", "writer@"))
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "a.md").write_text("# A\n\nA page.\n")
-    with pytest.raises(RuntimeError, match=r"must be owner of table owned; .* ALTER TABLE"):
-        add([tmp_path / "files"], "pgvector:owned")
-
-
+@one_engine
 def test_a_store_says_what_it_covers(store: str) -> None:
     build_from_passages(PASSAGES, store, language="en")
     found = open_source(store).look(["When was Skerry Light first lit?", "Tell me a joke."], 3)  # type: ignore[attr-defined]

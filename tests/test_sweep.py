@@ -30,7 +30,7 @@ FLARE = SHARED / "data" / "flare"
 class FakeByLength:
     """Not a router: 1 character → A, 2 → B, 3 → C, whatever α; at α = 1 always C."""
 
-    source, profile = "fake", "flan-t5-xl"
+    source, profile, one_pass = "fake", "flan-t5-xl", True
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -125,7 +125,7 @@ def test_multi_steps_are_a_number_a_file_or_the_published_ones(tmp_path: Path) -
         ("0.5", "'0.5'; give a number of at least 1"),
         ("nan", "'nan'; give a number"),
         ("nowhere.json", "'nowhere.json'; give a number"),
-        ("{", "is not a JSON file"),
+        ("{", "cannot be read: not JSON"),
         ('{"other": 2}', "nq is None"),
     ],
 )
@@ -236,6 +236,7 @@ def test_sweep_writes_its_document_and_picture(run: Callable[..., Ran], tmp_path
     for part in ("α = 0 ", "α = 0.5", "α = 1 ", "none", "multi", "oracle", "area", "ece"):
         assert part in ran.out
     assert ran.out.count("α = 0.") == 9
+    one_line(run("sweep", "--labels", labels, "--out", out), 2, str(out), "--overwrite")
     ran = run("sweep", "--labels", labels, "--points", "3", "--out", out, "--overwrite", "--json")
     assert (ran.code, ran.err) == (0, ""), ran.err
     document = json.loads(ran.out)
@@ -269,45 +270,6 @@ def test_a_question_file_adds_unanswered_questions(run: Callable[..., Ran], tmp_
     assert document["static"]["single"]["accuracy"] == 0.5
     assert document["static"]["multi"]["steps"] == 2
     assert document["static"]["multi"]["datasets"]["squad"]["accuracy"] == 0
-
-
-def test_a_sweep_is_replaced_only_with_overwrite(run: Callable[..., Ran], tmp_path: Path) -> None:
-    labels, out = write_labels(tmp_path / "labels.jsonl"), tmp_path / "out"
-    command = ("sweep", "--labels", labels, "--points", "2", "--out", out)
-    assert run(*command).code == 0
-    before = (out / "sweep.json").read_bytes()
-    one_line(run(*command, "--steps-multi", "2"), 2, str(out), "--overwrite")
-    assert (out / "sweep.json").read_bytes() == before
-    assert run(*command, "--steps-multi", "2", "--overwrite").code == 0
-    assert (out / "sweep.json").read_bytes() != before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ([], ["--labels"]),
-        (["--labels", "nowhere.jsonl"], ["nowhere.jsonl"]),
-        (["--labels", "bare.jsonl"], ["bare.jsonl", "'2'", "correct"]),
-        (["--labels", "labels.jsonl", "--questions", "bare.jsonl"], ["labels.jsonl", "'1'"]),
-        (["--labels", "labels.jsonl", "--steps-multi", "0"], ["--steps-multi", "'0'"]),
-        (["--labels", "labels.jsonl", "--points", "1"], ["'--points': 1 is not in the range"]),
-        (["--labels", "labels.jsonl", "--out", "labels.jsonl/deep"], ["is not a folder"]),
-        (["--labels", "labels.jsonl", "--router", "nowhere"], ["nowhere"]),
-    ],
-    ids=lambda each: " ".join(each)[-30:],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(
-    run: Callable[..., Ran],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    parts: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_labels(tmp_path / "labels.jsonl")
-    (tmp_path / "bare.jsonl").write_text('{"id": "2", "question": "Why?", "label": "A"}\n')
-    one_line(run("sweep", "--out", "out", *arguments), 2, *parts)
-    assert not (tmp_path / "out").exists()
 
 
 def test_without_matplotlib_the_extra_is_named(

@@ -146,11 +146,7 @@ def test_building_and_changing_an_index(
 FIELDS: dict[str, Callable[[dict[str, Any]], object]] = {
     "encoder": lambda manifest: manifest["encoder"].update(name=NAME),
     "mode_reason": lambda manifest: manifest.update(mode_reason=f"{ATTACK}\nfake: line"),
-    "mode": lambda manifest: manifest.update(mode=ATTACK),
     "roots": lambda manifest: manifest.update(roots=[f"/{NAME}\nfake: line"]),
-    "factory": lambda manifest: manifest.update(factory=ATTACK),
-    "language": lambda manifest: manifest.update(language=ATTACK),
-    "created": lambda manifest: manifest.update(created=ATTACK),
     "a key": lambda manifest: manifest.update({ATTACK: 1}),
     "a file": lambda manifest: manifest["files"].update({ATTACK: "0" * 64}),
 }
@@ -191,20 +187,13 @@ def test_asking(run: Callable[..., Ran], fake: FakeOpenAI, index: Path, output: 
     "arguments",
     [
         (f"no command {ATTACK}",),
-        ("ask", "x", f"--no-{ATTACK}"),
         ("ask", "x", f"--no-option\nfake: {ATTACK}"),
         ("ask", "x", "--index", f"{ATTACK}\nfake"),
-        ("ask", "x", "--model", f"openai:{ATTACK}"),
         ("ask", "x", "--alpha", ATTACK),
-        ("ask", "x", "--timezone", ATTACK),
         ("ask", "x", "--where", f"{ATTACK}=1"),
-        ("search", "x", "--index", f"web:{ATTACK}"),
         ("route", "x", "--router", ATTACK),
         ("route", "--input", ATTACK, "--output", f"{ATTACK}/x"),
         ("label", "--questions", ATTACK, "--out", ATTACK),
-        ("train-router", "--cost", ATTACK, "--reliability", ATTACK, "--out", ATTACK),
-        ("eval", "retrievalqa", "--data", ATTACK, "--out", ATTACK, "--gate", ATTACK),
-        ("index", "info", f"{ATTACK}\nfake"),
     ],
     ids=lambda arguments: " ".join(arguments[:3]).encode("unicode_escape").decode()[:50],
 )
@@ -223,34 +212,21 @@ def test_a_bad_argument(
     assert key not in ran.err
 
 
-def test_a_new_project(run: Callable[..., Ran], tmp_path: Path) -> None:
-    folder = tmp_path / f"{NAME}\nfake: line"
-    assert "\nfake" not in clean(run("new", folder), code=0)
-    clean(run("new", folder), code=2)
-
-
-def test_doctor(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:9/{ATTACK}")
-    assert "OPENAI_BASE_URL" in clean(run("doctor"))
-    clean(run("doctor", "--json"))
-
-
 def test_a_traceback(tmp_path: Path) -> None:
     ran = run_process("--debug", "search", "x", "--index", str(tmp_path / ATTACK))
     assert "Traceback" in clean(ran, code=1)
 
 
-@pytest.mark.parametrize("out", [False, True])
-def test_a_terminal(documents: Path, tmp_path: Path, out: bool) -> None:
+def test_a_terminal(documents: Path, tmp_path: Path) -> None:
     index = tmp_path / f"new {ATTACK}"
     for code, *arguments in (
         (0, "index", "build", documents, "--out", index),
         (0, "search", "canteen", "--index", index),
         (2, "search", "x", "--index", f"none {ATTACK}"),
     ):
-        ran = in_terminal(*map(str, arguments), out=out)
+        ran = in_terminal(*map(str, arguments), out=True)
         assert ran.code == code, ran
         assert harmful(ran.out + ran.err) == []
         assert "\\x1b[2J" in ran.out + ran.err
-        if out and arguments[0] == "search" and not code:
+        if arguments[0] == "search" and not code:
             assert "\x1b[1m1. " in ran.err  # bold: rich's own styles reach the terminal

@@ -113,20 +113,6 @@ def test_flare_objective_learns_cost_and_reliability_labels(
     ]
 
 
-def test_training_can_start_from_the_base_of_a_trained_router(
-    base: Path, cost: Path, reliability: Path, tmp_path: Path
-) -> None:
-    train(custom(cost), reliability, tmp_path / "first", base=str(base), epochs=1)
-    report = train(
-        custom(cost), reliability, tmp_path / "second", base=str(tmp_path / "first"), epochs=1
-    )
-    first, second = read(tmp_path / "first"), read(tmp_path / "second")
-    assert set(report["loss"]) == {"cost-custom", "reliability"}
-    for name, values in first.state("base").items():
-        np.testing.assert_allclose(second.state("base")[name], values, atol=1e-2, rtol=1e-2)
-    assert "t5.shared.weight" in second.parts["shared"]
-
-
 @pytest.mark.parametrize("start", ["t5", "minilm"])
 def test_utility_objective_gives_each_llm_its_own_heads_on_one_network(
     start: str, base: Path, reliability: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,7 +150,7 @@ def test_utility_objective_gives_each_llm_its_own_heads_on_one_network(
     assert "Made of nothing" in (out / "README.md").read_text()
 
 
-def test_objective_follows_the_base_and_the_labels(
+def test_objective_follows_the_base_which_can_be_that_of_a_trained_router_and_the_labels(
     base: Path, cost: Path, outcomes: Path, reliability: Path, tmp_path: Path
 ) -> None:
     given = {"epochs": 1, "base": str(base)}
@@ -172,6 +158,10 @@ def test_objective_follows_the_base_and_the_labels(
     given["base"] = str(tmp_path / "a")
     assert train(custom(outcomes), reliability, tmp_path / "b", **given)["objective"] == "utility"
     assert train(custom(cost), reliability, tmp_path / "c", **given)["objective"] == "flare"
+    first, second = (read(tmp_path / name) for name in "ac")
+    for name, values in first.state("base").items():
+        np.testing.assert_allclose(second.state("base")[name], values, atol=1e-2, rtol=1e-2)
+    assert "t5.shared.weight" in second.parts["shared"]
 
 
 @pytest.mark.parametrize(("objective", "saves"), [("flare", 8), ("utility", 4)])
@@ -239,28 +229,6 @@ def test_the_state_of_a_training_with_other_settings_is_ignored(
     Unfinished(tmp_path / "out", "another training").save("cost-custom", [0.0, 0.0])
     report = train(custom(cost), reliability, tmp_path / "out", base=str(base), epochs=2)
     assert report["loss"]["cost-custom"][0] > 0
-
-
-def test_existing_router_is_overwritten_only_on_request(
-    base: Path, cost: Path, reliability: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "router"
-    train(custom(cost), reliability, out, base=str(base), epochs=1)
-    before = (out / "manifest.json").read_bytes()
-    with pytest.raises(ValueError, match="exists"):
-        train(custom(cost), reliability, out, base=str(base), epochs=1, seed=1)
-    assert (out / "manifest.json").read_bytes() == before
-    train(custom(cost), reliability, out, base=str(base), epochs=1, seed=1, overwrite=True)
-    assert Router.load(out).training["seed"] == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"router", cost.name, reliability.name}
-
-
-def test_folder_that_is_not_a_router_is_never_overwritten(
-    base: Path, cost: Path, reliability: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="not a router's folder"):
-        train(custom(cost), reliability, tmp_path, base=str(base), epochs=1, overwrite=True)
-    assert cost.is_file()
 
 
 def test_unusable_input_is_refused_before_anything_is_written(

@@ -50,11 +50,6 @@ def test_one_id_for_two_questions_is_refused() -> None:
         targets_of({"one-llm": [row("1", "A", "none")], "other": [other]}, HOPS, None)
 
 
-def test_rows_without_outcomes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"row '1' of profile llm has no `correct`.*flare"):
-        targets_of({"llm": [row("1", "A", None)]}, HOPS, None)
-
-
 def test_unknown_outcomes_do_not_affect_the_loss() -> None:
     known = targets_of({"llm": [row("1", "A", "none")]}, HOPS, None)
     readout = new_readout(8, 1).eval()

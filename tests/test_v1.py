@@ -18,8 +18,8 @@ from doubles import by_task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Reply
 from hypothesis import given
 from hypothesis import strategies as st
-from langgraph_dev import Server, free_port, running
-from openai import AsyncOpenAI, OpenAI
+from langgraph_dev import free_port, running
+from openai import OpenAI
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -30,6 +30,7 @@ from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
 from hopgate.server import project, tokens
 from hopgate.server.access.bodies import BODY_BYTES
+from hopgate.server.access.refusals import status_and_message
 from hopgate.server.openai import v1
 from hopgate.server.openai.completions import ChatRequest, annotations
 
@@ -72,7 +73,7 @@ def served(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def public(_fake_server: FakeOpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server with the users ada and ben, limits that name them, and a file of what is asked."""
+    """A server with the users ada and ben, limits that name them, and a file of conversations."""
     limits = {
         "alpha": 0.75,
         "message_chars": 60,
@@ -209,7 +210,7 @@ def test_a_conversation_brings_its_history_and_its_system_message(
     assert "Answer like a pirate." in answering
 
 
-def test_what_has_no_effect_is_named(served: Serving, fake: FakeOpenAI) -> None:
+def test_fields_without_effect_are_named(served: Serving, fake: FakeOpenAI) -> None:
     fake.answers(by_task(answer="In 1858 [1]"))
     done = served.client().chat.completions.create(
         model="hopgate", messages=[user(QUESTION)], presence_penalty=0.3, user="ada"
@@ -286,9 +287,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=8), st.booleans(), st.booleans())
-def test_what_is_streamed_is_never_taken_back(
-    pieces: list[str], grounded: bool, full: bool
-) -> None:
+def test_streamed_text_is_never_taken_back(pieces: list[str], grounded: bool, full: bool) -> None:
     reply = "".join(pieces)
     seen = without_thoughts(reply).strip()
     thoughts = _UNOPENED.match(reply) is not None
@@ -332,22 +331,24 @@ def test_a_client_that_hangs_up_ends_the_run(served: Serving, fake: FakeOpenAI) 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"model": None}, "model: Input should be a valid string"),
-        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"model": None}, "model is None: Input should be a valid string"),
+        ({"messages": []}, "messages is []: List should have at least 1 item"),
         ({"messages": [{"role": "bard"}]}, "messages cannot be read"),
         ({"messages": [user(" ")]}, "question is empty"),
         ({"messages": [{"role": "assistant", "content": "Hello"}]}, "there is no new question"),
         ({"model": "hopgate-1.5"}, "alpha is 1.5: Input should be less than or equal to 1"),
-        ({"n": 2}, "n must be 1"),
-        ({"tool_choice": "required"}, "tool_choice must be auto or none"),
-        ({"response_format": {"type": "json_object"}}, "response_format must be text"),
+        ({"n": 2}, "n is 2: Input should be 1"),
+        (
+            {"tool_choice": "required"},
+            "tool_choice is 'required': Input should be",
+        ),
+        ({"response_format": {"type": "json_object"}}, "response_format.type is 'json_object'"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_cannot_be_answered_is_refused_in_openai_s_form(
-    served: Serving, fake: FakeOpenAI, body: dict[str, Any], message: str, stream: bool
+    served: Serving, fake: FakeOpenAI, body: dict[str, Any], message: str
 ) -> None:
-    asked = {"model": "hopgate", "messages": [user("x")], "stream": stream, **body}
+    asked = {"model": "hopgate", "messages": [user("x")], **body}
     reply = httpx.post(f"{served.url}/v1/chat/completions", json=asked, timeout=60)
     assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
@@ -384,7 +385,7 @@ def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
     ("fault", "status"), [(DeadlinePassed("late"), 504), (BudgetSpent("x"), 429)]
 )
 def test_a_turn_that_may_not_go_on_has_a_status_of_its_own(fault: Exception, status: int) -> None:
-    assert v1.status_and_message(fault) == (status, str(fault))
+    assert status_and_message(fault) == (status, str(fault))
 
 
 def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: FakeOpenAI) -> None:
@@ -470,7 +471,9 @@ def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvest
     assert (said["id"], said["feedback"]["answer"]) == (name, "Ada Martens")
     assert "no completion" in give(404, BENS, thumbs="up")["error"]["message"]
     assert "no completion 'x' of yours" in give(404, id="x")["error"]["message"]
-    assert "thumbs: Input should be" in give(400, thumbs="sideways")["error"]["message"]
+    assert (
+        "thumbs is 'sideways': Input should be" in give(400, thumbs="sideways")["error"]["message"]
+    )
     assert give(401, "wrong")["error"]["code"] == "invalid_api_key"
     file, out = public.log.with_name(KEPT), tmp_path / "questions.jsonl"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -515,51 +518,21 @@ def test_limits_hold_for_a_completion(public: Serving, fake: FakeOpenAI, stream:
     assert not fake.requests
 
 
-# On a LangGraph server
-
-
-async def test_a_langgraph_server_answers_too(dev_server: Server, fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[No]", direct=streamed("It has", " eight")))
-    client = AsyncOpenAI(base_url=f"{dev_server.url}/v1", api_key="none", max_retries=0)
-    async with client:
-        assert "balanced" in [each.id async for each in client.models.list()]
-        stream = await client.chat.completions.create(
-            model="cheapest", messages=[user("How many legs has a spider?")], stream=True
-        )
-        pieces = [each.choices[0].delta.content async for each in stream]
-    assert [each for each in pieces if each] == ["It has", " eight"]
-    assert "BlockingError" not in dev_server.log.read_text()
-
-
-GRAPH = """
-from hopgate import Context, build_graph
-
-graph = build_graph(name="mine", context=Context(model="openai:own", strategy="none"))
-"""
-
-
-def write_project(folder: Path, **config: Any) -> None:
-    (folder / "graph.py").write_text(GRAPH)
-    graphs = {"hopgate": {"path": "./graph.py:graph"}}
-    written = {"graphs": graphs, "dependencies": ["."], **config}
-    (folder / "langgraph.json").write_text(json.dumps(written))
-
-
 # The command
 
 
-def test_a_project_s_graph_and_environment_are_served_in_its_folder(
-    _fake_server: FakeOpenAI, fake: FakeOpenAI, tmp_path: Path
+def test_a_project_s_graph_gets_the_environment_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_project(tmp_path, env=".env")
-    (tmp_path / ".env").write_text(f"HOPGATE_LIMITS='{{\"message_chars\": {len(QUESTION)}}}'\n")
-    fake.answers(by_task(direct="Tokyo"))
-    with serving(tmp_path, _fake_server) as found:
-        ask = found.client().chat.completions.create
-        done = ask(model="mine", messages=[user(QUESTION)])
-        assert done.choices[0].message.content == "Tokyo"
-        with pytest.raises(openai.BadRequestError, match="this server allows at most"):
-            ask(model="mine", messages=[user(f"{QUESTION}?")])
+    """docs/serving.md; `hopgate serve` and `hopgate mcp` load it."""
+    monkeypatch.setenv("HOPGATE_LIMITS", "")  # so that it is restored
+    monkeypatch.delenv("HOPGATE_LIMITS")
+    graphs = {"hopgate": {"path": "./graph.py:graph"}}
+    (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": graphs, "env": ".env"}))
+    (tmp_path / "graph.py").write_text("import hopgate\ngraph = hopgate.build_graph(name='mine')\n")
+    (tmp_path / ".env").write_text("HOPGATE_LIMITS='{\"max_hops\": 1}'\n")
+    found = project.load(tmp_path)
+    assert found and (found.name, found.resources.limits.allows(max_hops=2)) == ("mine", False)
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,9 @@ class Loopback:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """An engine that stands for Wikipedia and SerpAPI both."""
-    from serpapi import Client
-
     loopback = Loopback()
     monkeypatch.setattr(web, "WIKIPEDIA_URL", f"{loopback.url}/w/api.php")
-    monkeypatch.setattr(Client, "BASE_DOMAIN", loopback.url)
+    monkeypatch.setattr(web, "SERPAPI_URL", f"{loopback.url}/search.json")
     monkeypatch.setattr(web, "TIMEOUT_S", 0.5)
     monkeypatch.setenv("SERPAPI_API_KEY", KEY)
     serve = threading.Thread(target=loopback.server.serve_forever, args=(0.01,), daemon=True)
@@ -108,8 +106,11 @@ def test_wikipedia_gives_passages_in_its_order(engine: Loopback) -> None:
     assert engine.agents[0].startswith("hopgate/")
 
 
-def test_serpapi_gives_snippets_and_the_answer_box_first(engine: Loopback) -> None:
+def test_serpapi_gives_snippets_and_the_answer_box_first(
+    engine: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
     engine.says(RESULTS)
+    caplog.set_level("DEBUG")
     (hits,) = WebSearch(serpapi).search(["When was Skerry Light lit?"], k=5)
     assert [(h["title"], h["text"], h["source"]) for h in hits] == [
         ("Lit when?", "In 1811", "https://a.example"),
@@ -118,6 +119,7 @@ def test_serpapi_gives_snippets_and_the_answer_box_first(engine: Loopback) -> No
     ]
     assert (engine.asked[0]["q"], engine.asked[0]["api_key"]) == ("When was Skerry Light lit?", KEY)
     assert engine.asked[0]["engine"] == "google"
+    assert caplog.records and KEY not in caplog.text
 
 
 def test_a_question_is_asked_once_an_hour(engine: Loopback) -> None:
@@ -158,7 +160,7 @@ def test_a_long_query_is_cut_at_a_word_and_an_empty_one_asks_nothing(engine: Loo
         WebSearch(wikipedia).search(["lit"], k=0)
 
 
-def test_nothing_found_is_no_failure(engine: Loopback) -> None:
+def test_finding_nothing_is_not_a_failure(engine: Loopback) -> None:
     engine.says({"batchcomplete": True})
     assert WebSearch(wikipedia).search(["xyzzy"], k=5) == [[]]
     engine.says({"error": "Google hasn't returned any results for this query."})
@@ -175,14 +177,14 @@ def test_nothing_found_is_no_failure(engine: Loopback) -> None:
     ],
 )
 def test_a_failure_is_one_line_without_the_key(
-    engine: Loopback, ask: web.Engine, document: Any, status: int, cause: str
+    engine: Loopback, ask: web.Ask, document: Any, status: int, cause: str
 ) -> None:
     engine.says(document, status)
     assert_fails(ask, cause, keyless=ask is wikipedia)
 
 
 @pytest.mark.parametrize("ask", [wikipedia, serpapi])
-def test_an_engine_that_hangs_or_is_gone_fails_in_time(engine: Loopback, ask: web.Engine) -> None:
+def test_an_engine_that_hangs_or_is_gone_fails_in_time(engine: Loopback, ask: web.Ask) -> None:
     engine.hangs.clear()
     assert_fails(ask, "no response within 0.5 s")
     engine.hangs.set()

@@ -126,25 +126,20 @@ def test_a_worker_that_is_killed_costs_only_its_piece(
     assert len(handed) - len(set(handed)) <= 1
 
 
-def test_what_ends_every_worker_is_named_and_the_others_go_on(two: Workers) -> None:
-    poison = two.submit("signal:raise_signal", Piece("reading huge.pdf", int(signal.SIGKILL), None))
-    with pytest.raises(RuntimeError, match=r"^reading huge.pdf ended its worker 3 times \(killed"):
-        poison.result()
-    assert two.submit("math:sqrt", Piece("a root", 9, None)).result() == 3
-
-
 @pytest.mark.parametrize(
-    ("function", "kind", "text"),
+    ("function", "message", "kind", "text"),
     [
-        ("math:sqrt", ValueError, "math domain error|nonnegative"),
-        ("math:nothing", RuntimeError, "AttributeError: module 'math' has no attribute"),
+        ("math:sqrt", -1, ValueError, "math domain error|nonnegative"),
+        ("math:nothing", -1, RuntimeError, "AttributeError: module 'math' has no attribute"),
+        ("signal:raise_signal", 9, RuntimeError, r"^the piece ended its worker 3 times \(killed"),
     ],
 )
-def test_an_error_in_a_worker_is_raised_here(
-    two: Workers, function: str, kind: type[Exception], text: str
+def test_an_error_in_a_worker_is_raised_here_and_the_others_go_on(
+    two: Workers, function: str, message: int, kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
-        two.submit(function, Piece("a root", -1, None)).result()
+        list(two.map(function, [Piece("the piece", message, None)]))
+    assert list(two.map("math:sqrt", [Piece("a root", 9, None)])) == [(None, 3)]
 
 
 def test_results_come_in_order_and_few_pieces_are_taken_ahead(two: Workers) -> None:
@@ -204,8 +199,7 @@ def test_a_ray_cluster_that_does_not_answer_is_one_line(
 
 
 def test_a_node_with_another_hopgate_says_so() -> None:
-    request = msgpack.encode(["math:sqrt", 9])
-    here = version("hopgate")
+    request, here = msgpack.encode(["math:sqrt", 9]), version("hopgate")
     assert msgpack.decode(ray_workers.do(request, here)) == {"result": 3}
     reply = msgpack.decode(ray_workers.do(request, "0.0.1"))
     assert f"hopgate is {here} there and 0.0.1 here" in reply["error"]

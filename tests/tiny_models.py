@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,42 +18,28 @@ WORDS = ["[PAD]", "[UNK]", "who", "wrote", "it", "when", "was", "built", "the", 
 
 def save_cross_encoder(folder: Path, labels: int = 1, seed: int = 3) -> Path:
     """Save a BERT of two layers that scores pairs."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+    from transformers import BertForSequenceClassification
 
-    tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("minilm").folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        num_labels=labels,
-        initializer_range=1.0,
-    )
-    torch.manual_seed(seed)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    settings = {"num_labels": labels, "initializer_range": 1.0}
+    return _save(BertForSequenceClassification, folder, seed, **settings)
 
 
 def save_contriever(folder: Path, seed: int = 3) -> Path:
     """Save a BERT of two layers, laid out as Contriever is on the hub."""
+    from transformers import BertModel
+
+    return _save(partial(BertModel, add_pooling_layer=False), folder, seed)
+
+
+def _save(kind: Callable[..., Any], folder: Path, seed: int, **settings: Any) -> Path:
     import torch
-    from transformers import AutoTokenizer, BertConfig, BertModel
+    from transformers import AutoTokenizer, BertConfig
 
     tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("minilm").folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
     torch.manual_seed(seed)
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes | settings)
+    kind(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

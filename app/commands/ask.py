@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -39,21 +39,31 @@ def ask(
     if stream and as_json:
         raise click.UsageError("give --stream or --json, not both")
     context = request_context(settings)
+    told: list[Event] = []
     watcher = nullcontext(pages.print_json) if stream else nullcontext() if as_json else view()
-    with watcher as on_event:
-        result = asyncio.run(answered(question, context, thread, on_event))
+    with watcher as show_event:
+
+        def on_event(event: Event) -> None:
+            told.append(event)
+            if show_event:
+                show_event(event)
+
+        answering = answered(question, context, thread, on_event, stream=show_event is not None)
+        result = asyncio.run(answering)
     document = {key: result[key] for key in SHOWN}
     if stream:
         pages.print_json({"event": "result", **document})
     else:
-        pages.output(document, lambda _: show(result))
+        pages.output(document, lambda _: show(result, told))
 
 
 async def answered(
     question: str,
     context: Context,
-    thread: str | None = None,
-    on_event: Callable[[Event], None] | None = None,
+    thread: str | None,
+    on_event: Callable[[Event], None],
+    *,
+    stream: bool,
 ) -> dict[str, Any]:
     """Answer a question and return the graph's final state.
 
@@ -61,14 +71,11 @@ async def answered(
         question: The question.
         context: The request's settings.
         thread: Id of a conversation stored in SQLite; None stores nothing.
-        on_event: Called with each event as it happens, the answer's tokens included; the model
-            then streams.
-
-    Returns:
-        The final state, with the keys of `SHOWN` and `original_question`, `standalone`, `evidence`.
+        on_event: Called with each event as it happens.
+        stream: Whether the model streams, so that the answer's tokens are events too.
     """
     if thread is None:
-        return await _run(question, context, None, {}, on_event)
+        return await _run(question, context, None, {}, on_event, stream)
     if not thread.strip():
         raise ValueError("--thread is empty; give it a name")
     from hopgate.graphs.checkpoints import sqlite_saver
@@ -77,7 +84,7 @@ async def answered(
     try:
         async with sqlite_saver(file) as saver:
             config = {"configurable": {"thread_id": thread}}
-            return await _run(question, context, saver, config, on_event)
+            return await _run(question, context, saver, config, on_event, stream)
     except sqlite3.DatabaseError as error:
         busy = isinstance(error, sqlite3.OperationalError)
         advice = "make room on the disk, or wait for other processes" if busy else "move it away"
@@ -107,7 +114,8 @@ async def _run(
     context: Context,
     saver: Any,
     config: Any,
-    on_event: Callable[[Event], None] | None,
+    on_event: Callable[[Event], None],
+    stream: bool,
 ) -> dict[str, Any]:
     from hopgate.graphs import events
     from hopgate.graphs.adaptive import build_graph
@@ -122,24 +130,23 @@ async def _run(
                 f"({error}); use another --thread, or move threads.sqlite away"
             ) from error
     state: Any = {}
-    stream = graph.astream(
+    part: Any
+    async for part in graph.astream(
         {"question": question},
         config,
         context=context,
-        stream_mode=["values", "custom", "messages"] if on_event else ["values"],
+        stream_mode=["values", "custom", *(["messages"] if stream else [])],
         subgraphs=True,
-    )
-    part: Any
-    async for part in stream:
+    ):
         namespace, mode, chunk = part
-        if on_event and (event := events.read(mode, chunk)):
+        if event := events.read(mode, chunk):
             on_event(event)
         if mode == "values" and not namespace:
             state = chunk
     return dict(state)
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: dict[str, Any], told: Iterable[Event]) -> None:
     """Print an answer with its sources and every decision that led to it."""
     answer = Text(harmless(result["answer"]))
     pages.out.print(Panel(answer, title="answer", title_align="left"))
@@ -151,30 +158,9 @@ def show(result: dict[str, Any]) -> None:
         )
     for warning in result["decision"]["warnings"]:
         pages.line(("  ! ", "yellow"), warning, wrap=True)
+    standalone, asked = result["standalone"], result["original_question"]
+    rewritten = [] if standalone == asked else [("rewritten", standalone)]
+    decisions = [row for event in told if event["event"] != "answer" for row in event_rows(event)]
     times = ", ".join(f"{node} {ms / 1000:.2f} s" for node, ms in result["usage"]["ms"].items())
     cost = f"{counts(result['usage'])} ({times}), model {result['decision']['model']}"
-    told = [row for event in _events(result) for row in event_rows(event)]
-    pages.rows([*_rewritten(result), *told, ("cost", cost)], wrap=True)
-
-
-def _rewritten(result: dict[str, Any]) -> list[tuple[str, str]]:
-    standalone = result["standalone"]
-    return [] if standalone == result["original_question"] else [("rewritten", standalone)]
-
-
-def _events(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run again, from its final state."""
-    decision = result["decision"]
-    yield {"event": "gate", **decision["gate"]}
-    if route := decision.get("route"):
-        yield {"event": "route", **route}
-    for step in decision.get("escalated", []):
-        yield {"event": "escalate", **step}
-    titles = {hit["id"]: hit["title"] for hit in result["evidence"]}
-    for number, hop in enumerate(result["hops"], start=1):
-        found = [{"id": each, "title": titles.get(each)} for each in hop["passage_ids"]]
-        yield {"event": "hop", "number": number, "query": hop["query"], "passages": found}
-        if hop["thought"]:
-            yield {"event": "thought", "thought": hop["thought"]}
-    if decision.get("stop_reason"):
-        yield {"event": "stop", "stop_reason": decision["stop_reason"]}
+    pages.rows([*rewritten, *decisions, ("cost", cost)], wrap=True)

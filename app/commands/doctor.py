@@ -217,21 +217,19 @@ def _openai() -> str:
     import httpx
 
     shown = without_password(configured)
+    headers = {"Authorization": f"Bearer {api_key() or 'none'}"}
     try:
         reply = httpx.get(
-            f"{configured.rstrip('/')}/models",
-            headers={"Authorization": f"Bearer {api_key() or 'none'}"},
-            timeout=REACH_SECONDS,
+            f"{configured.rstrip('/')}/models", headers=headers, timeout=REACH_SECONDS
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise RuntimeError(
             f"OPENAI_BASE_URL {shown} did not answer ({type(error).__name__}); "
             "start it or correct the URL"
         ) from error
-    if reply.status_code in (401, 403):
-        raise RuntimeError(f"{shown} refused the key; check OPENAI_API_KEY")
     if reply.is_error:
         raise RuntimeError(
-            f"{shown}/models answered {reply.status_code}; is /v1 missing from OPENAI_BASE_URL?"
+            f"{shown}/models answered {reply.status_code}; check OPENAI_API_KEY, and that "
+            "OPENAI_BASE_URL ends with /v1"
         )
     return f"{shown} answers"

@@ -10,7 +10,6 @@ import click
 from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.terminal import pages
 
-RETRIEVALQA_GATES = ("ta-are", "always", "never")
 GATE_FIELDS = ("gate", "gate_threshold", "gate_invalid", "demos", "gate_demos", "gate_date")
 COLUMNS = {
     "retrievalqa": ("gate", "retrieval=retrieval_accuracy", "match", "em", "f1"),
@@ -64,10 +63,7 @@ class Benchmark:
         for each in new:
             pages.note(f"hopgate: {each}: not in the baseline, so not compared")
         for drop in drops:
-            pages.note(
-                f"hopgate: {drop.run}: {drop.metric} fell from {drop.before:.4f} to "
-                f"{drop.after:.4f}"
-            )
+            pages.note(f"hopgate: {drop}")
         if drops:
             raise SystemExit(1)
 
@@ -115,7 +111,7 @@ def qa(
     *,
     data: Path,
     strategies: str = "none,single,multi,adaptive",
-    alphas: Annotated[str | None, {"metavar": "A,…"}] = None,
+    alphas: Annotated[str, {"metavar": "A,…"}] = "0,0.7,1",
     benchmark: Benchmark,
     asking: Asking,
     settings: dict[str, Any],
@@ -129,7 +125,7 @@ def qa(
         data: JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.
         strategies: Which to run; adaptive: gate and router decide, and each α also runs with
             --escalate.
-        alphas: adaptive: one run for each.  [default: 0,0.7,1]
+        alphas: adaptive: one run for each.
         benchmark: Questions, results and baseline.
         asking: How the model is asked.
         settings: Fields of `Context`.
@@ -144,47 +140,6 @@ def qa(
     benchmark.run("qa", data, found, index_path(context.index), asking, settings)
 
 
-@command(context=("model", "layout", "today"))
-def gate(
-    *, paraphrases: Path, gate: Specs, out: Path, asking: Asking, settings: dict[str, Any]
-) -> None:
-    """Ask gates about paraphrases: how often does the wording change the decision?
-
-    Writes paraphrases.json, paraphrases.md and every decision into the folder --out. If it is
-    interrupted, the same command resumes.
-
-    Args:
-        paraphrases: JSONL, rows: id, questions (two or more forms); or question, paraphrases.
-        gate: GATE[:key=value,…], repeatable. Keys: date=yes|no, demos=N, pool=FILE, threshold=X,
-            layout=inline|turns, invalid=retrieve|direct.
-        out: Folder to write to.
-        asking: How the model is asked.
-        settings: Fields of `Context`.
-    """
-    from hopgate.evaluation.measuring.stability import run_paraphrases
-
-    request_context(settings)
-    with asking.job(settings) as job:
-        found = run_paraphrases(paraphrases, gate, out, job)
-    pages.output(found, _show_paraphrases, out)
-
-
-def _show_paraphrases(found: dict[str, Any], out: Path) -> None:
-    """Print how stable each gate is, with 95% intervals."""
-    from hopgate.evaluation.reports.pages import STABILITY, stability_cells
-
-    data, names = found["data"], tuple(STABILITY.values())
-    pages.table(
-        f"{found['model']}, {data['groups']} questions in {data['questions']} forms",
-        ("gate", *names),
-        {
-            run["name"]: dict(zip(names, stability_cells(run["scores"]), strict=True))
-            for run in found["runs"]
-        },
-    )
-    pages.rows([("out", str(out / "paraphrases.md"))])
-
-
 eval = click.Group(
-    "eval", [retrievalqa, qa, gate], help="Measure gates and strategies with a real model."
+    "eval", [retrievalqa, qa], help="Measure gates and strategies with a real model."
 )

@@ -12,6 +12,7 @@ from hopgate.common.errors import STATISTICS, TRAINING, require
 from hopgate.terminal import pages
 
 DECIDING = ("alpha", "router", "profile")
+Share = Annotated[float | None, click.FloatRange(0, 1)]
 IMPROVE_HELP = INDEX_HELP | {
     "alpha": "The α of your requests, where the floor and the changed routes are looked at.",
     "router": "The router in use, which the candidate is made from: a folder, or builtin.",
@@ -26,7 +27,7 @@ def improve(
     judged: Judged,
     labels: tuple[Path, ...] = (),
     held_out: Path | None = None,
-    floor: float | None = None,
+    floor: Share = None,
     out: Path,
     asking: Asking,
     settings: dict[str, Any],

@@ -1,7 +1,6 @@
 """`hopgate index`: build, change, copy, describe and check indexes."""
 
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from hopgate.retrievers.documents.finding import SkippedFile
     from hopgate.retrievers.encoders import Encoder
     from hopgate.retrievers.index.change import BuildProgress
-    from hopgate.retrievers.index.following import FollowReport
     from hopgate.retrievers.index.verifying import VerifyReport
 
 SKIPPED_SHOWN = 20
@@ -159,41 +157,6 @@ def sync(folder: Path, /, *, index: Path, encoder: str | None = None, watch: boo
     output(report, _show_built)
 
 
-@command()
-def follow(source: str, /, *, index: Path, watch: bool = False) -> None:
-    """Copy an index that another machine builds, and its changes.
-
-    SOURCE is its folder on shared storage, or a URL of object storage such as s3://bucket/index
-    (install what fsspec needs for it, here s3fs). Only new files are copied. Readers of the copy
-    get a version when all of it is there and checked. With --watch and --json, each version is a
-    JSON document on a line of its own.
-
-    Args:
-        source: The index to copy.
-        index: Folder of the copy.
-        watch: Look for a new version every 5 s, until Ctrl-C.
-    """
-    from hopgate.retrievers.index import following
-
-    if not watch:
-        with stages() as progress:
-            report = following.follow(source, index, progress)
-        output(report)
-        return
-
-    def update(progress: "BuildProgress") -> None:
-        report = following.follow(source, index, progress)
-        if report.changed:
-            _show_change(report, [])
-
-    following.check_source(source, index)
-    run = _until_it_works(update)
-    with suppress(KeyboardInterrupt):
-        while True:
-            run()
-            time.sleep(following.POLL_SECONDS)
-
-
 def _syncing(folder: Path, index: Path, encoder: str | None) -> "Callable[[BuildProgress], None]":
     """Return a function that syncs once, and shows a change or newly skipped files."""
     from hopgate.retrievers import building
@@ -231,7 +194,7 @@ def _until_it_works(update: "Callable[[BuildProgress], None]") -> Callable[[], b
     return run
 
 
-def _show_change(report: "BuildReport | FollowReport", skipped: "Sequence[SkippedFile]") -> None:
+def _show_change(report: "BuildReport", skipped: "Sequence[SkippedFile]") -> None:
     """Print one change during a watch: as a JSON document, or as a line."""
     if click.get_current_context().meta[AS_JSON]:
         print_json({"time": _now().isoformat(timespec="seconds"), **asdict(report)})
@@ -354,7 +317,7 @@ def verify(
 
 index = click.Group(
     "index",
-    [build, add, sync, follow, delete, compact, info, push, verify],
+    [build, add, sync, delete, compact, info, push, verify],
     help="Build, change, describe and check indexes.",
 )
 

@@ -103,9 +103,11 @@ def command(
             text = (helps or {}).get(name, known[name].description or "")
             options.append(_of_context(name, known[name], default, text))
         if json:
-            options.append(_json_option())
+            text = "Print one JSON document on stdout."
+            options.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
 
         def run(**values: Any) -> None:
+            click.get_current_context().meta[AS_JSON] = values.pop("as_json", False)
             for name, bundle in bundles.items():
                 values[name] = bundle(**{of.name: values.pop(of.name) for of in fields(bundle)})
             if context:
@@ -171,19 +173,6 @@ def _typed(hint: Any) -> dict[str, Any]:
     if NoneType in inner:
         return _typed(next(each for each in inner if each is not NoneType))
     return {"type": TYPES.get(hint, click.STRING)}
-
-
-def _json_option() -> click.Option:
-    def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
-        context.meta[AS_JSON] = value
-
-    return click.Option(
-        ["--json"],
-        is_flag=True,
-        expose_value=False,
-        callback=keep,
-        help="Print one JSON document on stdout.",
-    )
 
 
 # The fields of `Context`
@@ -325,27 +314,25 @@ class Judged:
             the best-supported one (silver), which needs no accepted answers. Default: silver for
             improve, else em.
         min_confidence: silver: leave out rows of less confidence. Default: 0.3.
-        judge_model: silver: a model that is asked which answers are right.
     """
 
     judge: Literal["em", "match", "silver"] | None = None
     min_confidence: Annotated[float | None, click.FloatRange(0, 1)] = None
-    judge_model: str | None = None
 
     def judging(self, default: Literal["em", "silver"]) -> "Judging":
         """Return how answers are judged.
 
         Raises:
-            UsageError: An option that only applies to `silver` was given without it.
+            UsageError: `--min-confidence`, which only applies to `silver`, was given without it.
         """
         from hopgate.evaluation.learning.labelling import Judging
         from hopgate.evaluation.learning.silver import MIN_CONFIDENCE
 
         judge = self.judge or default
         if judge != "silver":
-            refuse(("min_confidence", "judge_model"), "applies to --judge silver; leave it out.")
+            refuse(("min_confidence",), "applies to --judge silver; leave it out.")
         least = MIN_CONFIDENCE if self.min_confidence is None else self.min_confidence
-        return Judging(judge, least, self.judge_model)
+        return Judging(judge, least)
 
 
 @dataclass(frozen=True)

@@ -96,12 +96,5 @@ def view() -> Iterator[Callable[["Event"], None] | None]:
         yield None
         return
     shown = View()
-    with Live(
-        shown,
-        console=err,
-        refresh_per_second=10,
-        transient=True,
-        redirect_stdout=False,
-        vertical_overflow="crop",
-    ):
+    with Live(shown, console=err, refresh_per_second=10, transient=True, redirect_stdout=False):
         yield shown.show

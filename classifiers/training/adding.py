@@ -60,9 +60,8 @@ def add_profiles(
 ) -> dict[str, Any]:
     """Write a copy of a router with additional LLMs.
 
-    Each gets a dial and a summary of its questions, for `hopgate doctor --questions`; what the
-    others have stays. Saved α settings are not
-    copied: they were calibrated for the original router.
+    Each gets a dial and a summary of its questions, for `hopgate doctor --questions`; the others
+    keep theirs. Saved α settings are not copied: they were calibrated for the original router.
 
     Args:
         router: `builtin`, or the folder of a router whose weights differ only in the label head.

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,6 @@ from hopgate.classifiers.training.writing import Parts, check_free, model_card, 
 from hopgate.common.strategies import LABELS
 
 Losses = dict[str, list[float]]
-OBJECTIVES: tuple[Objective, ...] = ("flare", "utility")
 
 
 def train(
@@ -103,9 +102,10 @@ def train(
     labels = {profile: read_cost(profile, paths) for profile, paths in cost.items()}
     hops = read_reliability(reliability)
     start = load_base(base, seed)
-    objective = objective or _default_objective(start, labels)
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective is {objective!r}; choose one of {', '.join(OBJECTIVES)}")
+    known = all(row.correct is not None for rows in labels.values() for row in rows)
+    objective = objective or (start.objective if known else "flare")
+    if objective not in get_args(Objective):
+        raise ValueError(f"objective is {objective!r}; choose flare or utility")
     if asked is not None and objective == "flare":
         raise ValueError("--asked applies only to the utility objective; leave it out")
     recipe = _recipe(
@@ -211,11 +211,6 @@ def _network(run: Training, start: Start) -> Classifier:
 
 def _ids(start: Start, questions: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in start.tokenizer.encode_batch(list(questions))]
-
-
-def _default_objective(start: Start, cost: Mapping[str, Sequence[LabelRow]]) -> Objective:
-    known = all(row.correct is not None for rows in cost.values() for row in rows)
-    return start.objective if known else "flare"
 
 
 def _recipe(recipe: Recipe, **given: Any) -> Recipe:

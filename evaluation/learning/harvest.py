@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
@@ -18,7 +16,7 @@ from hashlib import sha256
 from heapq import nlargest
 from itertools import dropwhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import convert_to_messages
 
@@ -59,13 +57,6 @@ UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 Row = dict[str, Any]
 
 
-class Asked(NamedTuple):
-    """One question of a thread: the state after it, and when it was asked."""
-
-    values: Mapping[str, Any]
-    asked: datetime
-
-
 def harvest(
     source: str,
     out: Path,
@@ -95,29 +86,28 @@ def harvest(
 
     Raises:
         ValueError: The source, a pattern or `out` cannot be used.
-        RuntimeError: The source does not answer, there is no question, or `out` cannot be written.
+        RuntimeError: The source does not answer, or there is no question.
+        OSError: `out` cannot be written.
     """
     if out.is_dir() or (out.exists() and not overwrite):
         raise ValueError(f"--out {out} exists; name another file, or use --overwrite")
     if out.exists() and os.path.exists(source) and out.samefile(source):
         raise ValueError(f"--out {out} is the store itself; name another file")
     check_folder(out.parent)
-    found = Harvest(size, since, [_pattern(each) for each in exclude])
+    found = Harvest(since, [_pattern(each) for each in exclude])
     asyncio.run(_read(source, found, progress))
-    rows = found.sample.rows()
+    # Efraimidis and Spirakis, 2006: u^(1/weight) with u from the id, so that order has no effect.
+    rows = nlargest(size, found.rows.values(), key=_key)
     if not rows:
         left_out = ", ".join(f"{count} {name}" for name, count in found.left_out.items())
         raise RuntimeError(
             f"no questions found, nothing is written: {found.threads} threads read, "
             f"{found.questions} questions, left out: {left_out or 'none'}"
         )
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(out) as file:
-            os.chmod(file.name, 0o600)
-            file.writelines(map(json_line, rows))
-    except OSError as error:
-        raise RuntimeError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(out) as file:
+        os.chmod(file.name, 0o600)
+        file.writelines(map(json_line, rows))
     return {
         "out": str(out),
         "threads": found.threads,
@@ -130,9 +120,6 @@ def harvest(
 
 
 async def _read(source: str, found: Harvest, progress: Progress) -> None:
-    if threading.current_thread() is threading.main_thread():
-        # asyncio's own handler waits for the next await; a slow pattern never gets there.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     async with open_threads(source) as threads:
         for thread in threads.ids:
             await found.read(threads, thread)
@@ -155,16 +142,14 @@ class Harvest:
         threads: How many were read.
         questions: How many were in them.
         left_out: How many of these can never be drawn, by reason.
-        sample: Those drawn.
+        rows: The others, by id.
     """
 
-    def __init__(
-        self, size: int, since: datetime | None, exclude: Sequence[re.Pattern[str]]
-    ) -> None:
+    def __init__(self, since: datetime | None, exclude: Sequence[re.Pattern[str]]) -> None:
         """Start with no thread."""
         self.threads = self.questions = 0
         self.left_out: Counter[str] = Counter()
-        self.sample = Sample(size)
+        self.rows: dict[str, Row] = {}
         self._since, self._exclude = since, exclude
 
     async def read(self, threads: Threads, thread: str) -> None:
@@ -174,14 +159,14 @@ class Harvest:
         try:
             async for turn in turns(threads.states(thread)):
                 said = turn.values.get("feedback", {}) if said is None else said  # the newest
-                if self._since and turn.asked < self._since:
+                if self._since and turn.at < self._since:
                     break
                 self.questions += 1
                 self._add(turn, said)
         except UNREADABLE:
             self.left_out["unreadable thread"] += 1
 
-    def _add(self, turn: Asked, said: Mapping[str, Feedback]) -> None:
+    def _add(self, turn: Snapshot, said: Mapping[str, Feedback]) -> None:
         if not turn.values.get("answer"):
             self.left_out["unanswered"] += 1
             return
@@ -194,34 +179,36 @@ class Harvest:
         if hidden := next(filter(None, (personal(each, self._exclude) for each in texts)), None):
             self.left_out[hidden] += 1
             return
-        self.sample.add(row)
+        held = self.rows.get(row["id"])
+        self.rows[row["id"]] = merged(held, row) if held else row
 
 
-async def turns(states: AsyncIterator[Snapshot]) -> AsyncIterator[Asked]:
-    """Yield a thread's turns, newest first; of a turn that was forked, the newest fork."""
+async def turns(states: AsyncIterator[Snapshot]) -> AsyncIterator[Snapshot]:
+    """Yield the state after each turn, newest first, `at` its start; of forks, the newest."""
     seen: set[str] = set()
-    newest: Asked | None = None
+    newest: Snapshot | None = None
     for_message = None
     async for state in states:
         message = state.values.get("message_id")
         if newest and message == for_message:
-            newest = newest._replace(asked=state.at)
+            newest = newest._replace(at=state.at)
             continue
         if newest:
             yield newest
         newest, for_message = None, message
         if message and message not in seen:
             seen.add(message)
-            newest = Asked(state.values, state.at)
+            newest = state
     if newest:
         yield newest
 
 
-def make_row(turn: Asked, said: Mapping[str, Feedback]) -> Row:
+def make_row(turn: Snapshot, said: Mapping[str, Feedback]) -> Row:
     """Return the row of a question; see `harvest`.
 
     Raises:
-        ValueError: The question is empty or too long, or the message was not a question.
+        ValueError: The question or its right answer is empty or too long, or the message was not a
+            question.
     """
     if kind_of(turn.values.get("decision")) != "question":
         raise ValueError("the message asks for no facts")
@@ -229,12 +216,12 @@ def make_row(turn: Asked, said: Mapping[str, Feedback]) -> Row:
     if not normalise(question):
         raise ValueError("the question has no words")
     given = said.get(_answer_id(turn.values))
-    answer = _right_answer(given)
+    answer = check_answer(given["answer"]) if given and given["answer"] else None
     return {
         "id": question_id(question),
         "question": question,
         "signals": _signals(turn.values, given, answer),
-        "asked": turn.asked.date().isoformat(),
+        "asked": turn.at.date().isoformat(),
         **({"answers": [answer]} if answer else {}),
     }
 
@@ -244,13 +231,6 @@ def _answer_id(values: Mapping[str, Any]) -> str:
     messages = convert_to_messages(values["messages"])
     later = dropwhile(lambda each: each.id != values["message_id"], messages)
     return str(next((each.id for each in later if each.type == "ai"), ""))
-
-
-def _right_answer(given: Feedback | None) -> str | None:
-    try:
-        return check_answer(given["answer"]) if given and given["answer"] else None
-    except ValueError:  # written by hand
-        return None
 
 
 def _signals(values: Mapping[str, Any], given: Feedback | None, answer: str | None) -> list[str]:
@@ -278,41 +258,13 @@ def nearly_same(first: str, second: str) -> bool:
     return bool(one | other) and len(one & other) / len(one | other) >= SAME_WORDS
 
 
-class Sample:
-    """A weighted sample without replacement, of rows that come one by one, in bounded memory.
-
-    Each row gets the key u^(1/weight), with u even in 0 to 1, and the largest keys stay (Efraimidis
-    and Spirakis, 2006). u comes from the row's id, so the order of the rows has no effect, and a
-    question that comes again with a larger weight gets the key it would have had at once.
-    """
-
-    def __init__(self, size: int) -> None:
-        """Hold at most twice `size` rows."""
-        self._size = size
-        self._rows: dict[str, Row] = {}
-
-    def add(self, row: Row) -> None:
-        """Consider a row; one with a known id adds its signals to the row that is held."""
-        held = self._rows.get(row["id"])
-        self._rows[row["id"]] = _merged(held, row) if held else row
-        if len(self._rows) > 2 * self._size:
-            self._rows = {each["id"]: each for each in self.rows()}
-
-    def rows(self) -> list[Row]:
-        """Return the rows, the largest keys first."""
-        return nlargest(self._size, self._rows.values(), key=_key)
-
-
 def _key(row: Row) -> float:
-    return float(_even(row["id"]) ** (1 / max(WEIGHTS[signal] for signal in row["signals"])))
+    digest = sha256(f"harvest {row['id']}".encode()).digest()[:7]
+    even = (int.from_bytes(digest) + 1) / 2**56
+    return float(even ** (1 / max(WEIGHTS[signal] for signal in row["signals"])))
 
 
-def _even(name: str) -> float:
-    """Return a number above 0 and at most 1 for an id, always the same."""
-    return (int.from_bytes(sha256(f"harvest {name}".encode()).digest()[:7]) + 1) / 2**56
-
-
-def _merged(one: Row, other: Row) -> Row:
+def merged(one: Row, other: Row) -> Row:
     """Return a row of two for the same question: all signals, and the newer one's answer."""
     older, newer = sorted((one, other), key=lambda each: each["asked"])
     signals = [

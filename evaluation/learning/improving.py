@@ -13,7 +13,6 @@ Nothing is promoted here: see `hopgate.evaluation.learning.promoting`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import date
 from functools import partial
 from importlib.metadata import version
@@ -32,11 +31,11 @@ from hopgate.evaluation.learning.outcomes import (
     SHARE_HELD_OUT,
     ReplayRow,
     read_outcomes,
-    replayable,
+    recorded_of,
     split,
 )
 from hopgate.evaluation.learning.promoting import CANDIDATE, FORMAT, VERDICT
-from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, Comparison, compare
+from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, compare
 from hopgate.evaluation.measuring.replay import Routed, route_all
 from hopgate.evaluation.measuring.runner import Job, Progress
 from hopgate.evaluation.measuring.sweep import evenly, tabulated
@@ -75,13 +74,13 @@ class Replayed(NamedTuple):
     """Both routers, replayed on one set of questions.
 
     Attributes:
-        comparison: The figures.
+        comparison: The figures of both; see `verdicts.compare`.
         changed: The questions whose route changed at the α of requests, with the old choice and
             the new one: 0, 1, 2 for A, B, C.
         sweep: See `measuring.sweep.tabulated`; None if multi-step was never correct.
     """
 
-    comparison: Comparison
+    comparison: dict[str, Any]
     changed: Sequence[tuple[ReplayRow, int, int]]
     sweep: dict[str, Any] | None
 
@@ -118,8 +117,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         ValueError: An input is wrong.
         RuntimeError: The model failed, a file of the router was altered, or an extra is missing.
     """
-    profile, before = _checked(rule, out, job)
-    _check_inputs(inputs, out)
+    profile, before = _checked(inputs, rule, out, job)
     more = [row for path in inputs.labels for row in read_outcomes(path)]
     trusted = read_outcomes(inputs.trusted) if inputs.trusted else []
     labelling.label(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
@@ -142,7 +140,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         "floor": rule.floor,
         "questions": {"labelled": len(labelled), "trained on": len(train)}
         | {HELD_OUT: len(held_out), TRUSTED: len(trusted)},
-        "compared": {name: asdict(each.comparison) for name, each in replayed.items()},
+        "compared": {name: each.comparison for name, each in replayed.items()},
         "model": job.model,
         "judge": inputs.judging.judge,
         "command": job.command,
@@ -163,16 +161,18 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
     return verdict
 
 
-def _checked(rule: Rule, out: Path, job: Job) -> tuple[str, str]:
-    """Check the needs of training before any model is asked.
+def _checked(inputs: Inputs, rule: Rule, out: Path, job: Job) -> tuple[str, str]:
+    """Check what training needs, and that no input would be replaced, before any model is asked.
 
     Returns:
         The profile to train, and the one that requests use now.
     """
     require_matplotlib()
     check_folder(out)
-    if rule.floor is not None and not 0 <= rule.floor <= 1:
-        raise ValueError(f"--floor is {rule.floor:g}; use a share from 0 to 1")
+    written = [(out / name).resolve() for name in (LABELLED, TRAIN)]
+    for path in (inputs.questions, *inputs.labels, inputs.trusted):
+        if path and path.resolve() in written:
+            raise ValueError(f"{path} is a file that this command writes; use another --out")
     if router_folder(rule.router).resolve() == (out / CANDIDATE).resolve():
         raise ValueError(f"--router {rule.router} is where --out puts the candidate; use another")
     profiles = profiles_in(rule.router)
@@ -184,26 +184,10 @@ def _checked(rule: Rule, out: Path, job: Job) -> tuple[str, str]:
     return profile, before or profiles[0]
 
 
-def _check_inputs(inputs: Inputs, out: Path) -> None:
-    """Refuse inputs that would be replaced.
-
-    Raises:
-        ValueError: One is a file that the command writes.
-    """
-    written = [(out / name).resolve() for name in (LABELLED, TRAIN)]
-    for path in (inputs.questions, *inputs.labels, inputs.trusted):
-        if path and path.resolve() in written:
-            raise ValueError(f"{path} is a file that this command writes; use another --out")
-
-
 def _trained(
     rule: Rule, profile: str, before: str, train: Sequence[ReplayRow], out: Path
 ) -> tuple[Router, Router]:
     """Train the candidate; return the router in use and the candidate."""
-    if not train:
-        raise ValueError(
-            f"no question of {out / LABELLED} is left to train on: all are held out; label more"
-        )
     write_files(out, {TRAIN: b"".join(json_line(row.as_label()) for row in train)})
     add_profiles(rule.router, {profile: [out / TRAIN]}, out / CANDIDATE, overwrite=True)
     return load_router(rule.router, before), load_router(out / CANDIDATE, profile)
@@ -221,8 +205,7 @@ def _replayed(
     rule: Rule,
     progress: Progress,
 ) -> Replayed:
-    held_out = replayable(rows)
-    recorded = held_out.recorded
+    recorded = recorded_of(rows)
     alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
     advance = partial(progress, f"replaying, {name}")
 
@@ -240,7 +223,7 @@ def _replayed(
     at = alphas.index(rule.alpha)
     both = zip(rows, before[at].tolist(), after[at].tolist(), strict=True)
     return Replayed(
-        comparison=compare(held_out, before, after, alphas, rule.alpha, floor),
+        comparison=compare(recorded, before, after, alphas, rule.alpha, floor),
         changed=[(row, old, new) for row, old, new in both if old != new],
         sweep=tabulated(named, recorded, alphas) if recorded.correct[:, -1].any() else None,
     )
@@ -255,8 +238,8 @@ def _reasons(held_out: int, replayed: Mapping[str, Replayed]) -> list[str]:
             f"so label about {enough:.0f} questions"
         ]
     return [
-        f"{figure.worse} ({each.comparison.questions} questions, {name})"
+        f"{figure['worse']} ({each.comparison['questions']} questions, {name})"
         for name, each in replayed.items()
-        for figure in each.comparison.figures
-        if figure.worse
+        for figure in each.comparison["figures"]
+        if figure["worse"]
     ]

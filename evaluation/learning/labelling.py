@@ -6,25 +6,20 @@ each strategy answered and used.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from hopgate.common.files import json_bytes, json_line
+from hopgate.common.files import json_line, sha256
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
 from hopgate.evaluation.learning import silver
-from hopgate.evaluation.learning.judging import JudgeModel, candidates
-from hopgate.evaluation.learning.silver import MIN_CONFIDENCE
-from hopgate.evaluation.measuring.datasets import Example, data_summary, read_examples
+from hopgate.evaluation.learning.silver import MIN_CONFIDENCE, Answers
+from hopgate.evaluation.measuring.datasets import Example, read_examples
 from hopgate.evaluation.measuring.harness import WholeGraph
 from hopgate.evaluation.measuring.journal import settings_path
-from hopgate.evaluation.measuring.remote import Row
-from hopgate.evaluation.measuring.runner import Job, Run, execute, index_identity, make_run
+from hopgate.evaluation.measuring.runner import Job, Row, execute, index_identity, make_run
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files
@@ -43,12 +38,10 @@ class Judging(NamedTuple):
             (`silver.py`), or contain an accepted one if the question has any.
             "I don't know" is never correct.
         min_confidence: With `silver`, rows of less confidence are left out.
-        model: With `silver`, a judge model that is asked too; None for none.
     """
 
     judge: Judge
     min_confidence: float = MIN_CONFIDENCE
-    model: str | None = None
 
 
 def label(
@@ -63,10 +56,8 @@ def label(
 ) -> dict[str, Any]:
     """Answer each question with every strategy and write a label row for it.
 
-    The rows are written at the end; if the model fails, those of the questions that are finished.
-    Each answer is saved beside `out` at once, in `NAME.answers.jsonl`, and the judge model's
-    replies in `NAME.judged.jsonl`, so that nothing is asked twice; with another judge the same
-    answers are judged again.
+    Each answer is saved beside `out` at once, in `NAME.answers.jsonl`, so that nothing is asked
+    twice; with another judge the same answers are judged again. The rows are written at the end.
 
     Args:
         questions: See `datasets.read_examples`; `silver` needs no answers.
@@ -87,32 +78,21 @@ def label(
         RuntimeError: The model failed; the message says what is saved where.
     """
     _check_out(out, questions, job.overwrite)
-    needed = judging.judge != "silver"
-    examples, bad = read_examples(questions, skip_bad_rows, answers_needed=needed)
+    silvery = judging.judge == "silver"
+    examples, bad = read_examples(questions, skip_bad_rows, answers_needed=not silvery)
     examples = examples[:limit]
-    about = data_summary(questions, len(examples), len(bad))
-    data = {"data": about["sha256"], "passages": index_identity(index)}
+    data = {"data": sha256(questions), "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
-    run = make_run(Variant("answers", {}), _beside(out, "answers"), job, data)
-    items = {answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
-    answers: Mapping[str, Any] | None = None
-
-    def watch(saved: Mapping[str, Any]) -> None:
-        nonlocal answers
-        answers = saved
-
-    try:
-        (given,) = execute([run], items, _EachStrategy(), job, run.path, watch)
-    except (RuntimeError, KeyboardInterrupt):
-        if answers is not None and judging.model is None:
-            _write(out, label_rows(examples, answers, judging), judging)
-        raise
-    answers = dict(zip(items, given, strict=True))
-    right = _ask_judge(judging.model, run, answers, examples, out, job) if judging.model else {}
-    every = label_rows(examples, answers, judging, right)
-    rows = _write(out, every, judging)
-    if judging.judge == "silver":
-        _check_silver(given, examples, len(every), len(rows), judging)
+    run = make_run(Variant("answers", {}), _answers_of(out), job, data)
+    items = {_answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
+    (given,) = execute([run], items, _EachStrategy(), job, run.path)
+    left = iter(given)
+    answers = {each.id: {name: next(left) for name in STRATEGIES} for each in examples}
+    every = [label_row(each, answers[each.id], judging) for each in examples]
+    rows = [row for row in every if row.get("confidence", 1.0) >= judging.min_confidence]
+    write_files(out.parent, {out.name: b"".join(map(json_line, rows))})
+    if silvery:
+        _check_silver(given, examples, len(rows), judging)
     return {
         "out": str(out),
         "model": job.model,
@@ -123,77 +103,10 @@ def label(
     }
 
 
-def label_rows(
-    examples: Sequence[Example],
-    answers: Mapping[str, Any],
-    judging: Judging,
-    called_right: Mapping[str, Sequence[Strategy] | None] = MappingProxyType({}),
-) -> list[dict[str, Any]]:
-    """Return the rows of the first questions that all strategies have answered.
-
-    Args:
-        examples: The questions.
-        answers: The answers, by `answer_id`.
-        judging: Which answers are correct.
-        called_right: The judge model's replies, by question.
-    """
-    found = ((each, _of_question(each, answers)) for each in examples)
-    finished = takewhile(lambda pair: len(pair[1]) == len(STRATEGIES), found)
-    return [
-        label_row(example, own, judging, called_right.get(example.id)) for example, own in finished
-    ]
-
-
-def _write(out: Path, rows: Sequence[dict[str, Any]], judging: Judging) -> list[dict[str, Any]]:
-    """Write the rows that are clear enough, and return them."""
-    clear = [row for row in rows if row.get("confidence", 1.0) >= judging.min_confidence]
-    write_files(out.parent, {out.name: b"".join(map(json_line, clear))})
-    return clear
-
-
-def _ask_judge(
-    model: str,
-    asked: Run,
-    answers: Mapping[str, Any],
-    examples: Sequence[Example],
-    out: Path,
-    job: Job,
-) -> dict[str, Sequence[Strategy] | None]:
-    """Ask the judge model about each question without accepted answers.
-
-    Args:
-        model: The judge model.
-        asked: The run that gave the answers.
-        answers: The answers, by `answer_id`.
-        examples: The questions.
-        out: The file of labels.
-        job: The command's options.
-
-    Returns:
-        By question, the strategies whose answer the judge calls right; None if it did not say.
-    """
-    by_question = {each.id: _of_question(each, answers) for each in examples if not each.golds}
-    found = {key: candidates(key, each) for key, each in by_question.items()}
-    items = {key: each for key, each in found.items() if each["answers"]}
-    job = replace(job, settings={"model": model})
-    data = {"answers": hashlib.sha256(json_bytes(asked.settings)).hexdigest()}
-    run = make_run(Variant("judge", {}), _beside(out, "judged"), job, data)
-    (judged,) = execute([run], items, JudgeModel(), job, run.path)
-    return {each["id"]: each["right"] for each in judged}
-
-
 def _check_silver(
-    answers: Sequence[Answered],
-    examples: Sequence[Example],
-    questions: int,
-    clear: int,
-    judging: Judging,
+    answers: Sequence[Answered], examples: Sequence[Example], clear: int, judging: Judging
 ) -> None:
-    """Refuse labels that rest on nothing.
-
-    Raises:
-        ValueError: One strategy alone gave answers, or no row is clear enough.
-    """
+    """Raise ValueError where labels rest on nothing: one voice alone, or no row is clear enough."""
     saying = {each["id"].partition(":")[0] for each in answers if each["known"]}
     if len(saying) == 1 and not all(each.golds for each in examples):
         raise ValueError(
@@ -202,24 +115,18 @@ def _check_silver(
         )
     if not clear:
         raise ValueError(
-            f"none of {questions} questions has a label of confidence "
+            f"none of {len(examples)} questions has a label of confidence "
             f"{judging.min_confidence:g} or more; lower --min-confidence, or give more questions"
         )
 
 
-def label_row(
-    example: Example,
-    answers: Mapping[Strategy, Answered],
-    judging: Judging,
-    called_right: Sequence[Strategy] | None = None,
-) -> dict[str, Any]:
+def label_row(example: Example, answers: Answers, judging: Judging) -> dict[str, Any]:
     """Return a question's label row.
 
     Args:
         example: The question.
         answers: The answer of each strategy.
         judging: Which answers are correct.
-        called_right: The strategies whose answer the judge model calls right; None without one.
 
     Returns:
         `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
@@ -228,10 +135,13 @@ def label_row(
         (the strategies that did not say "I don't know"), and by the same names: `answers`, `steps`
         (retrievals), `calls` (of the model), `tokens` (`prompt` and `completion`) and `ms`.
     """
-    by_name = {FLARE_NAME_OF[strategy]: answers[strategy] for strategy in STRATEGIES}
+
+    def by_name(part: Callable[[Answered], Any]) -> dict[str, Any]:
+        return {FLARE_NAME_OF[name]: part(answers[name]) for name in STRATEGIES}
+
     known = [name for name in STRATEGIES if answers[name]["known"]]
     if judging.judge == "silver" and not example.golds:
-        correct, sure = silver.judge(example.question, answers, called_right)
+        correct, sure = silver.judge(example.question, answers)
         confidence = {"confidence": round(sure, 3)}
     else:
         rule = "match" if judging.judge == "silver" else judging.judge
@@ -245,14 +155,16 @@ def label_row(
         "label": LABEL_OF[correct[0]] if correct else None,
         **confidence,
         "answered": [FLARE_NAME_OF[name] for name in known],
-        "answers": {name: answer["prediction"] for name, answer in by_name.items()},
-        "steps": {name: answer["retrieval_steps"] for name, answer in by_name.items()},
-        "calls": {name: answer["llm_calls"] for name, answer in by_name.items()},
-        "tokens": {
-            name: {"prompt": answer["prompt_tokens"], "completion": answer["completion_tokens"]}
-            for name, answer in by_name.items()
-        },
-        "ms": {name: answer["ms"] for name, answer in by_name.items()},
+        "answers": by_name(lambda answer: answer["prediction"]),
+        "steps": by_name(lambda answer: answer["retrieval_steps"]),
+        "calls": by_name(lambda answer: answer["llm_calls"]),
+        "tokens": by_name(
+            lambda answer: {
+                "prompt": answer["prompt_tokens"],
+                "completion": answer["completion_tokens"],
+            }
+        ),
+        "ms": by_name(lambda answer: answer["ms"]),
     }
 
 
@@ -265,24 +177,22 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         `calls` and `ms` per question.
     """
     cheapest = Counter(row["label"] for row in rows)
+
+    def means(part: Callable[[Mapping[str, Any], str], float]) -> dict[str, float]:
+        return {name: mean([part(row, FLARE_NAME_OF[name]) for row in rows]) for name in STRATEGIES}
+
     return {
         "questions": len(rows),
         "cheapest": {name: cheapest[LABEL_OF[name]] for name in STRATEGIES}
         | {UNANSWERED: cheapest[None]},
-        "accuracy": {
-            name: mean([FLARE_NAME_OF[name] in row["correct"] for row in rows])
-            for name in STRATEGIES
-        },
-        **{
-            field: {
-                name: mean([row[field][FLARE_NAME_OF[name]] for row in rows]) for name in STRATEGIES
-            }
-            for field in ("steps", "calls", "ms")
-        },
+        "accuracy": means(lambda row, name: name in row["correct"]),
+        "steps": means(lambda row, name: row["steps"][name]),
+        "calls": means(lambda row, name: row["calls"][name]),
+        "ms": means(lambda row, name: row["ms"][name]),
     }
 
 
-def answer_id(example: Example, strategy: Strategy) -> str:
+def _answer_id(example: Example, strategy: Strategy) -> str:
     """Return the id that one strategy's answer has in the journal."""
     return f"{strategy}:{example.id}"
 
@@ -294,7 +204,6 @@ class _EachStrategy:
 
     def __init__(self) -> None:
         self._graph = WholeGraph()
-        self.fields = self._graph.fields
 
     async def check(self, context: Context) -> None:
         # With a strategy, no router is loaded.
@@ -303,17 +212,11 @@ class _EachStrategy:
     async def ask(self, item: tuple[Example, Strategy], context: Context) -> Row:
         example, strategy = item
         row = await self._graph.ask(example, context.model_copy(update={"strategy": strategy}))
-        return {**row, "id": answer_id(example, strategy)}
+        return {**row, "id": _answer_id(example, strategy)}
 
 
-def _of_question(example: Example, answers: Mapping[str, Any]) -> dict[Strategy, Answered]:
-    """Return the answers to one question that are there, by strategy."""
-    ids = {strategy: answer_id(example, strategy) for strategy in STRATEGIES}
-    return {strategy: answers[key] for strategy, key in ids.items() if key in answers}
-
-
-def _beside(out: Path, what: str) -> Path:
-    return out.with_name(f"{out.stem}.{what}.jsonl")
+def _answers_of(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.answers.jsonl")
 
 
 def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
@@ -326,8 +229,8 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     check_folder(out.parent)
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
-    answers = _beside(out, "answers")
-    for file in (out, answers, _beside(out, "judged")):
+    answers = _answers_of(out)
+    for file in (out, answers):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")
     if out.exists() and not overwrite and not settings_path(answers).exists():

@@ -15,7 +15,6 @@ from hopgate.classifiers.labels import LABEL_FILE, LabelRow, label_row
 from hopgate.common.errors import explain
 from hopgate.common.files import read_jsonl
 from hopgate.common.strategies import FLARE_NAMES, FlareName
-from hopgate.evaluation.learning.verdicts import HeldOut
 from hopgate.evaluation.measuring.datasets import question_id
 from hopgate.evaluation.measuring.replay import MEAN_MULTI_STEPS, MULTI_STEPS, Recorded
 from hopgate.nodes.answers.reading import read_answer
@@ -120,15 +119,13 @@ def split(
     return list(every.values()), [row for row in own if row.held_out]
 
 
-def replayable(rows: Sequence[ReplayRow]) -> HeldOut:
+def recorded_of(rows: Sequence[ReplayRow]) -> Recorded:
     """Return outcomes as arrays."""
     known = [row.answered for row in rows if row.answered is not None]
-    return HeldOut(
-        Recorded(
-            questions=tuple(row.question for row in rows),
-            datasets=np.array([row.dataset for row in rows]),
-            correct=np.array([row.right for row in rows], bool),
-            steps=np.array([row.steps for row in rows], np.float64),
-        ),
-        np.array(known, bool) if len(known) == len(rows) else None,
+    return Recorded(
+        questions=tuple(row.question for row in rows),
+        datasets=np.array([row.dataset for row in rows]),
+        correct=np.array([row.right for row in rows], bool),
+        steps=np.array([row.steps for row in rows], np.float64),
+        answered=np.array(known, bool) if len(known) == len(rows) else None,
     )

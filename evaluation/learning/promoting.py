@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hopgate.classifiers import versions
-from hopgate.classifiers.checkpoint import MANIFEST, router_folder, versions_of
+from hopgate.classifiers.checkpoint import MANIFEST, router_folder
 from hopgate.common.files import read_json, sha256
 
 FORMAT = 1
@@ -27,12 +27,7 @@ def promote(folder: Path, router: Path) -> versions.InUse:
     """
     if versions.is_version(folder, router):
         return versions.put(folder, router)
-    if not (folder / VERDICT).is_file():
-        raise ValueError(
-            f"{folder} has no {VERDICT}; give a folder that `hopgate improve` wrote, or a version "
-            f"in {versions_of(router)}"
-        )
-    verdict = read_json(folder / VERDICT, "verdict")
+    verdict = read_json(folder / VERDICT, "`hopgate improve`'s verdict")
     try:
         _check(verdict, folder, versions.replaceable(router))
     except (KeyError, TypeError) as error:

@@ -1,9 +1,9 @@
 """Judges answers without accepted ones: right is the best-supported one, and those that agree.
 
-An answer is supported by every other strategy that agrees with it, by its citations if they hold,
-and by a judge model that calls it right (`judging.py`). Strategies share mistakes:
-the loop starts from the passages of the single retrieval, and all ask one model. So these labels
-are silver, not gold; docs/results/silver.md measures how good they are.
+An answer is supported by every other strategy that agrees with it, and by its citations if they
+hold. Strategies share mistakes: the loop starts from the passages of the single retrieval, and all
+ask one model. So these labels are silver, not gold; docs/results/silver.md measures how good they
+are.
 """
 
 from __future__ import annotations
@@ -40,29 +40,21 @@ class Judgement(NamedTuple):
     confidence: float
 
 
-def judge(question: str, answers: Answers, called_right: Collection[Strategy] | None) -> Judgement:
-    """Judge the answers to one question.
-
-    Args:
-        question: The question.
-        answers: The answer of each strategy.
-        called_right: The strategies whose answer a judge model calls right; None without one.
-            Calling none right counts as support for "none is right".
-    """
+def judge(question: str, answers: Answers) -> Judgement:
+    """Judge the answers to one question, from those of each strategy."""
     given = [name for name in STRATEGIES if _says_something(question, answers[name])]
     if not given:
         return Judgement((), 1.0)
     agreeing = {name: _agreeing(question, answers, name, given) for name in given}
     support = {
-        name: len(agreeing[name]) - 1 + _cites(answers[name]) + (name in (called_right or ()))
+        name: len(agreeing[name])
+        - 1
+        + (answers[name]["cited"] > 0 and answers[name]["doubt"] is None)
         for name in given
     }
     best = max(given, key=support.__getitem__)
     rivals = [support[name] for name in given if name not in agreeing[best]]
-    if called_right is not None and not called_right:
-        rivals.append(1)
-    rival = max(rivals, default=0)
-    confidence = support[best] / (support[best] + rival + 1)
+    confidence = support[best] / (support[best] + max(rivals, default=0) + 1)
     return Judgement(tuple(agreeing[best]), confidence)
 
 
@@ -93,10 +85,6 @@ def _agreeing(
         for other in given
         if other == name or agree(question, own, answers[other]["prediction"])
     ]
-
-
-def _cites(answer: Answered) -> bool:
-    return answer["cited"] > 0 and answer["doubt"] is None
 
 
 def _says_something(question: str, answer: Answered) -> bool:

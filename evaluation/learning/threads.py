@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from json import JSONDecodeError
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
 from hopgate.common.errors import reason, require
 from hopgate.graphs.checkpoints import serializer
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from langgraph_sdk._async.threads import ThreadsClient
 
 TOKEN = "HOPGATE_TOKEN"
-_URI = re.compile(r"[A-Za-z][\w+.-]+:/+")
-_DSN = re.compile(r"\b(host|dbname|user|password)(?=\s*=)")
 SERVER_PAGE = 100
 STATES_PAGE = 20
 
@@ -48,8 +45,7 @@ class Threads(NamedTuple):
     states: Callable[[str], AsyncIterator[Snapshot]]
 
 
-@asynccontextmanager
-async def open_threads(source: str) -> AsyncIterator[Threads]:
+def open_threads(source: str) -> AbstractAsyncContextManager[Threads]:
     """Open stored threads for reading only.
 
     Args:
@@ -63,17 +59,14 @@ async def open_threads(source: str) -> AsyncIterator[Threads]:
     """
     scheme = source.partition("://")[0].lower()
     if scheme in ("http", "https"):
-        opened: Any = _server(source)
-    elif scheme in ("postgresql", "postgres"):
-        opened = _postgres(source)
-    elif other := _URI.match(source) or _DSN.search(source):  # the rest may hold a password
+        return _server(source)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(source)
+    if not os.path.isfile(source):  # it may hold a password, so it is not repeated
         raise ValueError(
-            f"{other[0]} is not a source; give an SQLite file, postgresql://… or http://…"
+            "the source is not a file; give an SQLite file, postgresql://… or http://HOST:PORT"
         )
-    else:
-        opened = _sqlite(Path(source))
-    async with opened as threads:
-        yield threads
+    return _sqlite(source)
 
 
 async def _saved_states(saver: BaseCheckpointSaver[Any], thread: str) -> AsyncIterator[Snapshot]:
@@ -87,11 +80,11 @@ async def _saved_states(saver: BaseCheckpointSaver[Any], thread: str) -> AsyncIt
 
 
 @asynccontextmanager
-async def _sqlite(file: Path) -> AsyncIterator[Threads]:
+async def _sqlite(file: str) -> AsyncIterator[Threads]:
     import aiosqlite
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-    uri = _read_only(file)
+    uri = f"file:{quote(file)}?mode=ro"
     try:
         async with aiosqlite.connect(uri, uri=True) as connection:
             saver = AsyncSqliteSaver(connection, serde=serializer())
@@ -102,15 +95,6 @@ async def _sqlite(file: Path) -> AsyncIterator[Threads]:
         raise ValueError(
             f"{file} cannot be read as LangGraph's SQLite checkpoints: {reason(error)}"
         ) from error
-
-
-def _read_only(file: Path) -> str:
-    if not file.is_file():
-        raise ValueError(
-            f"{file} does not exist or is not a file; give an SQLite file, postgresql://… or "
-            "the address of a server"
-        )
-    return f"{file.resolve().as_uri()}?mode=ro"
 
 
 @asynccontextmanager
@@ -133,12 +117,10 @@ async def _postgres(uri: str) -> AsyncIterator[Threads]:
             yield Threads([row["thread_id"] for row in names], partial(_saved_states, saver))
     except psycopg.OperationalError as error:
         raise RuntimeError(f"PostgreSQL does not answer: {reason(error)}") from error
-    except psycopg.errors.UndefinedTable as error:
-        raise ValueError("the database has no LangGraph checkpoints") from error
-    except psycopg.errors.InsufficientPrivilege:
-        raise RuntimeError(
-            "the PostgreSQL user may not read the checkpoints; grant it SELECT on their tables"
-        ) from None
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
+        raise ValueError(
+            f"the database's LangGraph checkpoints cannot be read: {reason(error)}"
+        ) from error
     except psycopg.ProgrammingError:  # its message may repeat the password
         raise ValueError(
             "the PostgreSQL URI cannot be used; write postgresql://USER@HOST:5432/DATABASE"
@@ -150,12 +132,7 @@ async def _server(url: str) -> AsyncIterator[Threads]:
     import httpx
     from langgraph_sdk import get_client
 
-    try:
-        host = httpx.URL(url).host  # the address may hold a password
-    except httpx.InvalidURL:
-        host = ""
-    if not host:
-        raise ValueError("the source is not the address of a server; write http://HOST:PORT")
+    host = urlsplit(url).hostname  # the rest may hold a password
     token = os.environ.get(TOKEN, "").strip()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -169,7 +146,7 @@ async def _server(url: str) -> AsyncIterator[Threads]:
         raise RuntimeError(
             f"the server at {host} refused to show threads ({status}){hint}"
         ) from error
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise RuntimeError(f"no answer from {host}: {reason(error)}") from error
     except JSONDecodeError as error:
         raise RuntimeError(f"{host} answers, but is not a LangGraph server") from error

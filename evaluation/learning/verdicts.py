@@ -8,8 +8,7 @@ outcomes, and their difference is resampled over the questions. A figure falls b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,142 +29,84 @@ ACCURACY, ANSWERED, STEPS, AREA = "accuracy", "share answered", "steps", "area"
 Floats = NDArray[np.float64]
 
 
-class HeldOut(NamedTuple):
-    """Questions that no router was trained on, with the outcome of each strategy.
-
-    Attributes:
-        recorded: The outcomes.
-        answered: [questions, 3], whether none, single and multi gave an answer other than "I don't
-            know"; None if that is not known for all.
-    """
-
-    recorded: Recorded
-    answered: NDArray[np.bool_] | None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of both routers.
-
-    Attributes:
-        name: `ACCURACY`, `ANSWERED`, `STEPS` or `AREA`.
-        alpha: The request's α; None for the area, which is over all.
-        before: Of the router in use.
-        after: Of the candidate.
-        low: 2.5th percentile of after − before.
-        high: 97.5th percentile of after − before.
-        worse: Why the candidate may not be promoted; empty if this figure allows it.
-    """
-
-    name: str
-    alpha: float | None
-    before: float
-    after: float
-    low: float
-    high: float
-    worse: str = ""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two routers on the same questions.
-
-    Attributes:
-        questions: How many there are.
-        figures: The figures of both.
-        labels: How many questions went from each label to each, at the α in use.
-    """
-
-    questions: int
-    figures: Sequence[Figure]
-    labels: Mapping[str, Mapping[str, int]]
-
-
 def compare(
-    held_out: HeldOut,
+    recorded: Recorded,
     before: Choices,
     after: Choices,
     alphas: Sequence[float],
     in_use: float,
     floor: float | None = None,
-) -> Comparison:
+) -> dict[str, Any]:
     """Compare a candidate with the router in use.
 
     Args:
-        held_out: The questions.
+        recorded: Questions that neither was trained on.
         before: [alphas, questions], the decisions of the router in use.
         after: The same of the candidate.
         alphas: In order, with those of `ALPHAS` and `in_use`.
         in_use: The α of requests.
         floor: Smallest share that the candidate must answer at that α; None: it must not fall
             beyond chance.
+
+    Returns:
+        `questions`, how many; `figures`, each with `name` (`ACCURACY`, `ANSWERED`, `STEPS` or
+        `AREA`), `alpha` (None for the area, which is over all), `before`, `after`, `low` and `high`
+        (2.5th and 97.5th percentile of after − before) and `worse` (why the candidate may not be
+        promoted; empty if this figure allows it); and `labels`, how many questions went from each
+        label to each at the α in use.
     """
-    rows = [_rows(held_out, choices, alphas.index(in_use)) for choices in (before, after)]
-    drawn = np.split(resampled_means(np.concatenate(rows), RESAMPLES), 2, axis=1)
-    were, are = (
-        _figures(np.vstack([row.mean(1), means]), held_out, alphas, in_use)
-        for row, means in zip(rows, drawn, strict=True)
-    )
-    figures: list[Figure] = []
+    were, are = (_measured(recorded, choices, alphas, in_use) for choices in (before, after))
+    figures: list[dict[str, Any]] = []
     rose = set()
     for (name, alpha), was in were.items():
         now = are[name, alpha]
         low, high = percentile_interval((now - was)[1:])
         if name == ACCURACY and low > 0:
             rose.add(alpha)
-        found = Figure(name, alpha, float(was[0]), float(now[0]), low, high)
-        figures.append(replace(found, worse=_worse(found, alpha in rose, floor)))
-    at = alphas.index(in_use)
-    return Comparison(len(held_out.recorded.questions), figures, _moved(before[at], after[at]))
+        figure = {"name": name, "alpha": alpha, "before": float(was[0]), "after": float(now[0])}
+        figure |= {"low": low, "high": high}
+        figures.append({**figure, "worse": _worse(figure, alpha in rose, floor)})
+    old, new = (choices[alphas.index(in_use)] for choices in (before, after))
+    moved = {
+        was: {now: int(((old == at) & (new == to)).sum()) for to, now in enumerate(LABELS)}
+        for at, was in enumerate(LABELS)
+    }
+    return {"questions": len(recorded.questions), "figures": figures, "labels": moved}
 
 
-def _rows(held_out: HeldOut, choices: Choices, in_use: int) -> Floats:
-    """Return each question's share of each mean: [means, questions]."""
-    recorded, answered = held_out
-    parts = [recorded.correct_for(choices), recorded.steps_for(choices)]
-    if answered is not None:
-        chosen = choices[[in_use]]
-        parts.append(answered[np.arange(chosen.shape[1]), chosen])
-    return np.concatenate([np.asarray(part, np.float64) for part in parts])
-
-
-def _figures(
-    means: Floats, held_out: HeldOut, alphas: Sequence[float], in_use: float
+def _measured(
+    recorded: Recorded, choices: Choices, alphas: Sequence[float], in_use: float
 ) -> dict[tuple[str, float | None], Floats]:
-    """Return each figure for each row of means: the measured ones, then the resampled."""
-    count = len(alphas)
-    accuracy, steps = means[:, :count], means[:, count : 2 * count]
+    """Return each figure of a router: measured first, then in each resample of the questions."""
+    own = choices[alphas.index(in_use)]
+    answered = [] if recorded.answered is None else [recorded.answered[np.arange(len(own)), own]]
+    rows = np.vstack([recorded.correct_for(choices), recorded.steps_for(choices), *answered])
+    means = np.vstack([rows.mean(1), resampled_means(rows, RESAMPLES)])
+    accuracy, steps = means[:, : len(alphas)], means[:, len(alphas) : 2 * len(alphas)]
     found: dict[tuple[str, float | None], Floats] = {}
     for alpha in sorted({*ALPHAS, in_use}):
         at = alphas.index(alpha)
         found |= {(ACCURACY, alpha): accuracy[:, at], (STEPS, alpha): steps[:, at]}
-    budget = float(held_out.recorded.steps[:, -1].mean())
+    budget = float(recorded.steps[:, -1].mean())
     found[AREA, None] = np.array(
         [
             area([{"accuracy": a, "steps": s} for a, s in zip(*each, strict=True)], budget)
             for each in zip(accuracy, steps, strict=True)
         ]
     )
-    if held_out.answered is not None:
+    if answered:
         found[ANSWERED, in_use] = means[:, -1]
     return found
 
 
-def _worse(figure: Figure, accuracy_rose: bool, floor: float | None) -> str:
-    name = figure.name if figure.alpha is None else f"{figure.name} at α = {figure.alpha:g}"
-    if figure.name == STEPS:
-        rose = figure.low > 0 and not accuracy_rose
-        change = f"rose from {figure.before:.2f} to {figure.after:.2f}, and accuracy did not rise"
-        return f"{name} {change}" if rose else ""
-    change = f"from {figure.before:.1%} to {figure.after:.1%}"
-    if figure.name == ANSWERED and floor is not None:
-        below = figure.after < floor
-        return f"{name} went {change}, below the floor of {floor:.1%}" if below else ""
-    return f"{name} fell {change}, which is beyond chance" if figure.high < 0 else ""
-
-
-def _moved(before: Choices, after: Choices) -> dict[str, dict[str, int]]:
-    return {
-        old: {new: int(((before == at) & (after == to)).sum()) for to, new in enumerate(LABELS)}
-        for at, old in enumerate(LABELS)
-    }
+def _worse(figure: Mapping[str, Any], accuracy_rose: bool, floor: float | None) -> str:
+    name, before, after = (figure[key] for key in ("name", "before", "after"))
+    where = name if figure["alpha"] is None else f"{name} at α = {figure['alpha']:g}"
+    change = f"from {before:.1%} to {after:.1%}"
+    if name == STEPS:
+        rose = figure["low"] > 0 and not accuracy_rose
+        steps = f"rose from {before:.2f} to {after:.2f}, and accuracy did not rise"
+        return f"{where} {steps}" if rose else ""
+    if name == ANSWERED and floor is not None:
+        return f"{where} went {change}, below the floor of {floor:.1%}" if after < floor else ""
+    return f"{where} fell {change}, which is beyond chance" if figure["high"] < 0 else ""

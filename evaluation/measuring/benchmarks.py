@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hopgate.common.errors import STATISTICS, require
-from hopgate.common.files import read_json
+from hopgate.common.files import read_json, sha256
 from hopgate.evaluation.measuring import scores
-from hopgate.evaluation.measuring.datasets import data_summary, read_examples, read_retrievalqa
+from hopgate.evaluation.measuring.datasets import read_examples, read_retrievalqa
 from hopgate.evaluation.measuring.harness import SingleRetrievalGraph, WholeGraph
 from hopgate.evaluation.measuring.runner import Job, endpoint, execute, index_identity, make_runs
 from hopgate.evaluation.measuring.specs import Variant
@@ -40,7 +40,7 @@ def run(
     prices: Path | None = None,
     baseline: Path | None = None,
     tolerance: float = 0.0,
-) -> tuple[dict[str, Any], list[results.Drop], list[str]]:
+) -> tuple[dict[str, Any], list[str], list[str]]:
     """Run gates on RetrievalQA, or strategies on other questions, and write the report.
 
     Args:
@@ -57,8 +57,8 @@ def run(
         tolerance: How much lower than the baseline a score may be, 0 to 1.
 
     Returns:
-        The content of `results.json`, the scores that are lower than the baseline's, and the names
-        of the runs that the baseline lacks.
+        The content of `results.json`, a line for each score that is lower than the baseline's, and
+        the names of the runs that the baseline lacks.
 
     Raises:
         ValueError: An input is wrong, or earlier answers were made with other settings.
@@ -73,7 +73,7 @@ def run(
     price = scores.read_price(prices, job.model) if prices else None
     examples, bad = read(data, skip_bad_rows)
     used = {example.id: example for example in examples[:limit]}
-    about = data_summary(data, len(used), len(bad))
+    about = {"name": data.name, "sha256": sha256(data), "rows": len(used), "bad_rows": len(bad)}
     names = [each.name for each in variants]
     before = _baseline(benchmark, about, names, out, baseline) if baseline else None
     passages = "given" if index is None else index_identity(index)
@@ -83,16 +83,16 @@ def run(
     subject = WholeGraph() if whole else SingleRetrievalGraph(given=index is None)
     answers = execute(runs, used, subject, job, out / PREDICTIONS)
     found = results.results_document(
-        benchmark,
-        about,
-        job.model,
-        [
+        benchmark=benchmark,
+        data=about,
+        model=job.model,
+        passages=passages,
+        endpoint=endpoint(job.model),
+        command=job.command,
+        runs=[
             {"name": run.name, "settings": run.shown, "scores": summarise(rows, price)}
             for run, rows in zip(runs, answers, strict=True)
         ],
-        endpoint=endpoint(job.model),
-        passages=passages,
-        command=job.command,
     )
     results.write_report(out, found)
     if before is None:

@@ -84,20 +84,18 @@ def router_calibration(
     Returns:
         `ece` and `recall`, each with `cost` and `reliability`; None without any truth.
     """
-    answered = recorded.correct.any(-1)
     multi_hop = np.isin(recorded.datasets, MULTI_HOP)
-    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
     hops = np.where(multi_hop, 2, 1).astype(np.int8)
-    pairs = {
-        "cost": (cost[answered], recorded.oracle()[answered]),
-        "reliability": (reliability[known], hops[known]),
-    }
-    return {
-        "ece": {
-            name: calibration_error(*each) if len(each[1]) else None for name, each in pairs.items()
-        },
-        "recall": {name: recall(*each) if len(each[1]) else None for name, each in pairs.items()},
-    }
+    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
+    found: dict[str, dict[str, Any]] = {"ece": {}, "recall": {}}
+    for name, probabilities, truth, among in (
+        ("cost", cost, recorded.oracle(), recorded.correct.any(-1)),
+        ("reliability", reliability, hops, known),
+    ):
+        some, pair = among.any(), (probabilities[among], truth[among])
+        found["ece"][name] = calibration_error(*pair) if some else None
+        found["recall"][name] = recall(*pair) if some else None
+    return found
 
 
 # Choosing α
@@ -164,8 +162,7 @@ def calibrate(
     """
     require("hopgate calibrate", *STATISTICS)
     if save is not None:
-        saved_alphas.check_name(save)
-        saved_alphas.check_writable(router)
+        saved_alphas.check_savable(router, save)
     recorded, inputs = read_recorded(*outcomes)
     classifier = load_router(router, profile)
     routed = route_all(classifier, recorded.questions, ALPHAS, advance)
@@ -245,15 +242,11 @@ def choose_alpha(
 
 
 def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: Floats) -> str:
-    if goal.name == "min_accuracy":
-        wanted, extreme = f"reaches an accuracy of {goal.bound:g}", "the most accurate"
-        best = int(accuracy.argmax())
-    else:
-        wanted, extreme = f"stays within {goal.bound:g} {goal.cost}", "the cheapest"
-        best = int(steps.argmin())
+    best = int(accuracy.argmax() if goal.name == "min_accuracy" else steps.argmin())
     return (
-        f"no α {wanted} on these labels; {extreme}, α = {alphas[best]:g}, has "
-        f"an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} {goal.cost}"
+        f"no α has a {goal.name.replace('_', ' ')} of {goal.bound:g} on these labels; the nearest, "
+        f"α = {alphas[best]:g}, has an accuracy of {accuracy[best]:.4f} at {steps[best]:.3f} "
+        f"{goal.cost}"
     )
 
 
@@ -261,16 +254,13 @@ def _costs(labels: Path, cost: str, recorded: Recorded) -> Floats:
     """Return the calls or tokens of each strategy, which `hopgate label` writes with its labels."""
     rows, _ = read_jsonl(labels, lambda row, _: row, expected="--labels as of `hopgate label`")
     try:
-        found = [[_total(row[cost][name]) for name in FLARE_NAMES] for row in rows]
+        each = [row[cost][name] for row in rows for name in FLARE_NAMES]
+        found = [sum(part.values()) if isinstance(part, dict) else part for part in each]
     except (KeyError, TypeError):
         found = []
-    if len(found) != len(recorded.questions):
+    if len(found) != recorded.steps.size:
         raise ValueError(
             f"--budget-{cost} needs the {cost} of every question, which `hopgate label` writes; "
             f"{labels} does not have them"
         )
-    return np.array(found, dtype=np.float64)
-
-
-def _total(cost: float | dict[str, float]) -> float:
-    return sum(cost.values()) if isinstance(cost, dict) else cost
+    return np.array(found, dtype=np.float64).reshape(recorded.steps.shape)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.common.files import BadRow, has_surrogate, read_jsonl, required_text, sha256, shown
+from hopgate.common.files import BadRow, has_surrogate, read_jsonl, required_text, shown
 from hopgate.nodes.texts.text import check_question, normalise
 from hopgate.retrievers.base import Hit, make_passage
 
@@ -123,17 +123,6 @@ def read_examples(
 def question_id(question: str) -> str:
     """Return an id that follows from the question, but for case, punctuation and articles."""
     return hashlib.sha256(normalise(question).encode()).hexdigest()[:16]
-
-
-def data_summary(path: Path, rows: int, bad_rows: int) -> dict[str, Any]:
-    """Return how reports identify their data: `name`, `sha256`, `rows` and `bad_rows`.
-
-    Args:
-        path: The file.
-        rows: How many of its questions were used.
-        bad_rows: How many lines were left out.
-    """
-    return {"name": path.name, "sha256": sha256(path), "rows": rows, "bad_rows": bad_rows}
 
 
 def _row_id(fields: dict[str, Any], name: str, source: str, line: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopgate.evaluation.measuring.datasets import Example
@@ -14,8 +13,7 @@ from hopgate.evaluation.measuring.matching import exact_match, f1, match
 from hopgate.evaluation.measuring.scores import Answered, Prediction
 from hopgate.graphs.adaptive import build_graph
 from hopgate.nodes.gate import decide
-from hopgate.nodes.prompts.demonstrations import load_pool
-from hopgate.nodes.run.context import FIXED, Context
+from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.resources import RETRIEVER_FAILED, RetrievalFailed
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.nodes.texts.text import without_marks
@@ -62,15 +60,19 @@ class GivenPassages:
         return [list(PASSAGES.get()[:k]) for _ in queries]
 
 
-class _GraphPart:
-    """A part of the graph with its resources; see `remote.Subject`."""
+class _Graph:
+    """The graph, with an app's retriever and router if they are given; see `runner.Subject`."""
 
     options: Any = ()
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
-        self._loaded = set[Context]()
-        self._lock = asyncio.Lock()
+    def __init__(
+        self, retriever: Retriever | None = None, router: OneRetrieval | None = None
+    ) -> None:
+        self._resources = Resources(retriever=retriever, router=router)
+        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
+            retriever=retriever, router=router
+        )
+        self._loading: dict[Context, asyncio.Task[None]] = {}
 
     async def check(self, context: Context) -> None:
         """Raise ValueError where a run could not use something later."""
@@ -78,10 +80,9 @@ class _GraphPart:
 
     async def _warm_up(self, context: Context) -> None:
         """Load the resources of a context once, so that no question's time includes loading."""
-        async with self._lock:
-            if context not in self._loaded:
-                await self._load(context)
-                self._loaded.add(context)
+        if context not in self._loading:
+            self._loading[context] = asyncio.create_task(self._load(context))
+        await self._loading[context]
 
     async def _load(self, context: Context) -> None:
         runtime = NodeRuntime(context, self._resources)
@@ -91,21 +92,6 @@ class _GraphPart:
                 await runtime.search("warm up", 1)
         if context.strategy == "auto":
             await runtime.route("warm up")
-        if context.demos != FIXED:
-            pool = await asyncio.to_thread(load_pool, Path(context.demos))
-            await asyncio.to_thread(pool.pick, "warm up", 2)
-
-
-class _CompiledGraph(_GraphPart):
-    """The graph, with an app's retriever and router if they are given."""
-
-    def __init__(
-        self, retriever: Retriever | None = None, router: OneRetrieval | None = None
-    ) -> None:
-        super().__init__(Resources(retriever=retriever, router=router))
-        self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
-            retriever=retriever, router=router
-        )
 
     async def _run(self, example: Example, context: Context) -> dict[str, Any]:
         """Return the final state, by default with the papers' short answers.
@@ -126,10 +112,10 @@ class _CompiledGraph(_GraphPart):
         return result
 
 
-class WholeGraph(_CompiledGraph):
+class WholeGraph(_Graph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
 
-    fields, item = Answered.__required_keys__, Example
+    item = Example
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -150,14 +136,14 @@ class WholeGraph(_CompiledGraph):
         )
 
 
-class SingleRetrievalGraph(_CompiledGraph):
+class SingleRetrievalGraph(_Graph):
     """The graph as RetrievalQA runs it: gate, at most one retrieval, answer.
 
     Args:
         given: Retrieve each example's own passages instead of searching the context's index.
     """
 
-    fields, item = Prediction.__required_keys__, Example
+    item = Example
 
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
@@ -170,15 +156,14 @@ class SingleRetrievalGraph(_CompiledGraph):
         return _scored(item, await self._run(item, context))
 
 
-class GateAlone(_GraphPart):
+class GateAlone(_Graph):
     """The gate as the graph runs it, with nothing after it."""
 
     item = Question
-    fields = frozenset(("id", "question", "retrieve", "verdict", "value", "threshold", *COUNTS))
 
     def __init__(self) -> None:
         """Replace the steps after the gate with stand-ins."""
-        super().__init__(Resources(retriever=GivenPassages(), router=OneRetrieval()))
+        super().__init__(GivenPassages(), OneRetrieval())
 
     async def ask(self, item: Question, context: Context) -> dict[str, Any]:
         """Ask the gate about one question.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Mapping, Set
-from contextlib import ExitStack
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hopgate.common.files import json_bytes, json_line, parse_object, shown, write_atomic
-from hopgate.evaluation.reports.output import append_lines
+from hopgate.common.files import json_bytes, json_line, parse_object, read_json, shown, write_atomic
 
 
 class Journal(ExitStack):
@@ -29,7 +30,6 @@ class Journal(ExitStack):
         path: The file of rows; its folder is created.
         settings: The settings that the rows depend on, as JSON values.
         overwrite: Discard earlier rows.
-        fields: Names that each row must have.
 
     Raises:
         ValueError: The file was written with other settings, or is not a journal.
@@ -37,13 +37,7 @@ class Journal(ExitStack):
         OSError: It cannot be written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        settings: Mapping[str, Any],
-        overwrite: bool = False,
-        fields: Set[str] = frozenset(("id",)),
-    ) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         """Take the lock, compare the settings and read the rows."""
         super().__init__()
         self.path = path
@@ -55,8 +49,8 @@ class Journal(ExitStack):
                 path.unlink(missing_ok=True)
                 settings_path(path).unlink(missing_ok=True)
             self._check_settings(json.loads(json.dumps(settings)))
-            self._read(fields)
-            self._file = self.enter_context(path.open("ab", buffering=0))
+            self._file = self.enter_context(path.open("a+b", buffering=0))
+            self._read()
         except Timeout as error:
             raise RuntimeError(
                 f"{path} is in use by another process; wait for it, or use another --out"
@@ -69,45 +63,47 @@ class Journal(ExitStack):
         """Save a row; it is on the disk when this returns.
 
         Raises:
-            RuntimeError: It cannot be written.
+            RuntimeError: It cannot be written; no part of it is left in the file.
         """
-        append_lines(self._file, json_line(row))
+        end = os.fstat(self._file.fileno()).st_size
+        line = json_line(row)
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):  # else the next row would follow a fragment of this one
+                self._file.truncate(end)
+            raise RuntimeError(f"{self.path} cannot be written to: {error.strerror}") from error
         self.done[str(row["id"])] = dict(row)
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
+        rows = self.path.exists() and self.path.stat().st_size > 0
         before = stored_settings(self.path)
-        if before is None:
-            if self.path.exists() and self.path.stat().st_size:
-                raise ValueError(
-                    f"{self.path} has rows, but {settings_path(self.path).name} is missing; use "
-                    "--overwrite to start again, or another --out"
-                )
+        if before is None and not rows:
             write_atomic(settings_path(self.path), json_bytes(settings))
         elif before != settings:
             raise ValueError(
-                f"{self.path} was written with other settings ({_difference(before, settings)}); "
-                "use --overwrite to start again, or another --out"
+                f"{self.path} was written with other settings "
+                f"({_difference(before or {}, settings)}); use --overwrite to start again, or "
+                "another --out"
             )
 
-    def _read(self, fields: Set[str]) -> None:
+    def _read(self) -> None:
         """Read the rows, and cut off a last line that has no end."""
-        if not self.path.exists():
-            return
-        with self.path.open("r+b") as file:
-            content = file.read()
-            whole = content[: content.rfind(b"\n") + 1]
-            file.truncate(len(whole))
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._file.truncate(len(whole))
         for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
             try:
                 row = parse_object(line)
-                if missing := sorted(fields - row.keys()):
-                    raise ValueError(f"it lacks {', '.join(map(repr, missing))}")
-            except ValueError as error:
+                self.done[str(row["id"])] = row
+            except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"{self.path}:{number}: not a row of this journal ({error}); remove the line, "
                     "use --overwrite to start again, or another --out"
                 ) from error
-            self.done[str(row["id"])] = row
 
 
 def settings_path(path: Path) -> Path:
@@ -122,22 +118,15 @@ def stored_settings(path: Path) -> dict[str, Any] | None:
         ValueError: They are damaged.
     """
     file = settings_path(path)
-    try:
-        return parse_object(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ValueError(
-            f"{file} does not hold settings ({error}); use --overwrite, or another --out"
-        ) from error
+    return read_json(file, "the settings") if file.exists() else None
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    pairs = {
-        name: (before.get(name, "unset"), now.get(name, "unset")) for name in {**before, **now}
-    }
+    def of(settings: Mapping[str, Any], name: str) -> str:
+        return shown(settings.get(name, "unset"))
+
     return ", ".join(
-        f"{name}: {shown(was)} in the file, {shown(given)} now"
-        for name, (was, given) in pairs.items()
-        if was != given
+        f"{name}: {of(before, name)} in the file, {of(now, name)} now"
+        for name in {**before, **now}
+        if before.get(name, "unset") != now.get(name, "unset")
     )

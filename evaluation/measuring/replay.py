@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_
 from hopgate.common.errors import explain
 from hopgate.common.files import read_json
 from hopgate.common.strategies import FLARE_NAMES, LABELS, STRATEGIES
+
+if TYPE_CHECKING:
+    from hopgate.classifiers.router import Router
 
 MULTI_STEPS = {
     "squad": 4.52,
@@ -40,15 +43,6 @@ Choices: TypeAlias = NDArray[np.int8]
 Probabilities: TypeAlias = NDArray[np.float64]
 
 
-class Routes(Protocol):
-    """The part of a router that a replay uses."""
-
-    def route_alphas(
-        self, questions: Sequence[str], alphas: Sequence[float]
-    ) -> list[list[dict[str, float]]]:
-        """Return the probabilities of A, B and C for each question, one list for each α."""
-
-
 @dataclass(frozen=True)
 class Recorded:
     """Questions, with the outcome and the steps of each strategy.
@@ -58,12 +52,15 @@ class Recorded:
         datasets: The dataset of each; empty if unknown.
         correct: [questions, 3], whether none, single and multi were correct.
         steps: [questions, 3], the steps they take: 0, 1, and those of multi-step.
+        answered: [questions, 3], whether each gave an answer other than "I don't know"; None if
+            that is not known for all.
     """
 
     questions: tuple[str, ...]
     datasets: NDArray[np.str_]
     correct: NDArray[np.bool_]
     steps: NDArray[np.float64]
+    answered: NDArray[np.bool_] | None = None
 
     def correct_for(self, choices: Choices) -> NDArray[np.bool_]:
         """Return whether the chosen strategies were correct; `choices` is [..., questions]."""
@@ -79,19 +76,19 @@ class Recorded:
 
     def score(self, choices: Choices) -> dict[str, Any]:
         """Return `accuracy`, mean `steps`, `shares` of A, B and C, and these by `datasets`."""
-        named = [str(name) for name in np.unique(self.datasets) if name]
-        return {
-            **self._score(choices, np.ones(len(choices), bool)),
-            "datasets": {name: self._score(choices, self.datasets == name) for name in named},
-        }
+        right, steps = self.correct_for(choices), self.steps_for(choices)
 
-    def _score(self, choices: Choices, among: NDArray[np.bool_]) -> dict[str, Any]:
-        shares = np.bincount(choices[among], minlength=len(LABELS)) / among.sum()
-        return {
-            "accuracy": float(self.correct_for(choices)[among].mean()),
-            "steps": float(self.steps_for(choices)[among].mean()),
-            "shares": dict(zip(LABELS, shares.tolist(), strict=True)),
-        }
+        def among(rows: NDArray[np.bool_]) -> dict[str, Any]:
+            shares = np.bincount(choices[rows], minlength=len(LABELS)) / rows.sum()
+            return {
+                "accuracy": float(right[rows].mean()),
+                "steps": float(steps[rows].mean()),
+                "shares": dict(zip(LABELS, shares.tolist(), strict=True)),
+            }
+
+        named = [str(name) for name in np.unique(self.datasets) if name]
+        datasets = {name: among(self.datasets == name) for name in named}
+        return {**among(np.ones(len(choices), bool)), "datasets": datasets}
 
 
 class Routed(NamedTuple):
@@ -208,7 +205,7 @@ def multi_steps(given: str | None, datasets: Iterable[str]) -> dict[str, float]:
 
 
 def route_all(
-    router: Routes,
+    router: Router,
     questions: Sequence[str],
     alphas: Sequence[float],
     advance: Callable[[int, int], None] = lambda done, total: None,
@@ -216,17 +213,15 @@ def route_all(
     """Route every question at every α; the most probable label wins, ties go to the cheaper.
 
     Args:
-        router: Gives the probabilities. Its weights are blended once for each α, if it has
-            `one_pass` and that is False.
+        router: Gives the probabilities.
         questions: At least one.
         alphas: At least one, each from 0 to 1.
         advance: Called with how many questions are done, and the total.
     """
-    count = len(questions)
-    if one_pass := getattr(router, "one_pass", True):
-        batches = [questions[start : start + BATCH] for start in range(0, count, BATCH)]
-        parts = [(batch, alphas) for batch in batches]
-    else:
+    count, one_pass = len(questions), router.one_pass
+    if one_pass:
+        parts = [(questions[at : at + BATCH], alphas) for at in range(0, count, BATCH)]
+    else:  # its weights are blended anew for each α
         parts = [(questions, [alpha]) for alpha in alphas]
     found = []
     for done, (some, at) in enumerate(parts, 1):

@@ -1,4 +1,4 @@
-"""The resumable runner behind every command that asks a model many questions.
+"""The resumable runner behind every command that asks a model many questions, here or in workers.
 
 A run is one way to answer the questions: a context and a journal. Every finished answer is saved
 to the journal at once, so the same command resumes where an interrupted one stopped.
@@ -12,22 +12,43 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hopgate.common.files import json_bytes, sha256
-from hopgate.common.workers import Workers
+from hopgate.common.threads import wait_for
+from hopgate.common.workers import Piece, Workers
 from hopgate.evaluation.measuring.journal import Journal, stored_settings
-from hopgate.evaluation.measuring.remote import Row, Subject, asker
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.nodes.run.context import FIXED, Context
 
+Row = Mapping[str, Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many of its questions are done, and how many there are."""
+
+
+class Subject(Protocol):
+    """The graph, or a part of it; a worker makes its own, from its class and `options`.
+
+    Attributes:
+        item: The type of its questions.
+        options: The arguments that its class was called with.
+    """
+
+    item: Any
+    options: Any
+
+    async def check(self, context: Context) -> None:
+        """Raise ValueError if a run would fail later for something that the context names."""
+
+    async def ask(self, item: Any, context: Context) -> Row:
+        """Ask about one item; the row has the item's `id`."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +154,6 @@ def execute(
     subject: Subject,
     job: Job,
     saved_in: Path | None,
-    on_rows: Callable[[Mapping[str, Row]], None] = lambda _: None,
 ) -> list[list[Any]]:
     """Ask the questions that the journals lack, one run after the other.
 
@@ -143,7 +163,6 @@ def execute(
         subject: Answers the questions.
         job: The command's options.
         saved_in: Where the journals stay, for the error message; None if they do not.
-        on_rows: Called with all rows of a run, by id, when it starts and after each new row.
 
     Returns:
         For each run, its rows in the order of `items`.
@@ -160,13 +179,12 @@ def execute(
 
     async def ask() -> None:
         for run, journal in zip(runs, journals, strict=True):
-            await _ask_one(run, journal, items, subject, job, on_rows)
+            await _ask_one(run, journal, items, subject, job)
 
     asyncio.run(check())
     with ExitStack() as stack:
         journals = [
-            stack.enter_context(Journal(run.path, run.settings, job.overwrite, subject.fields))
-            for run in runs
+            stack.enter_context(Journal(run.path, run.settings, job.overwrite)) for run in runs
         ]
         try:
             asyncio.run(ask())
@@ -183,12 +201,7 @@ def execute(
 
 
 async def _ask_one(
-    run: Run,
-    journal: Journal,
-    items: Mapping[str, Any],
-    subject: Subject,
-    job: Job,
-    on_rows: Callable[[Mapping[str, Row]], None],
+    run: Run, journal: Journal, items: Mapping[str, Any], subject: Subject, job: Job
 ) -> None:
     waiting = [item for each, item in items.items() if each not in journal.done]
     done = len(items) - len(waiting)
@@ -196,14 +209,12 @@ async def _ask_one(
     def save(row: Row) -> None:
         nonlocal done
         journal.append(row)
-        on_rows(journal.done)
         done += 1
         job.progress(run.name, done, len(items))
 
-    on_rows(journal.done)
     job.progress(run.name, done, len(items))
     if job.workers:
-        ask = asker(job.workers, subject, run.context)
+        ask = _asker(job.workers, subject, run.context)
         await for_each(waiting, ask, job.workers.count, save)
     else:
         await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
@@ -246,6 +257,40 @@ async def for_each(
             group.create_task(work())
     if errors:
         raise errors[0]
+
+
+def _asker(workers: Workers, subject: Subject, context: Context) -> Callable[[Any], Awaitable[Row]]:
+    """Return a function that lets a worker ask about one item."""
+    kind = type(subject)
+    about = {
+        "subject": [kind.__module__, kind.__qualname__, subject.options],
+        "context": context.model_dump(mode="json"),
+    }
+
+    async def ask(item: Any) -> Row:
+        piece = Piece("a question", {**about, "item": item}, None)
+        row: Row = await asyncio.wrap_future(workers.submit(f"{__name__}:ask_piece", piece))
+        return row
+
+    return ask
+
+
+def ask_piece(message: dict[str, Any]) -> Row:
+    """Ask about one item, in a worker; see `Subject.ask`."""
+    import msgspec
+
+    module, name, options = message["subject"]
+    subject = _subject(module, name, tuple(options))
+    item = msgspec.convert(message["item"], subject.item)
+    context = Context.model_validate(message["context"])
+    row: Row = wait_for(subject.ask(item, context))
+    return row
+
+
+@lru_cache(maxsize=1)
+def _subject(module: str, name: str, options: tuple[bool, ...]) -> Any:
+    """Make the subject, once per process."""
+    return getattr(import_module(module), name)(*options)
 
 
 def endpoint(model: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
@@ -27,8 +27,6 @@ KEYS = {
 }
 """The keys of a gate: the field of `Context` that each sets, and the gates that use it."""
 ADAPTIVE = "adaptive"
-ALPHAS = "0,0.7,1"
-"""Default α values of the adaptive strategy."""
 DECIDING = (
     "gate", "gate_threshold", "gate_invalid", "gate_demos", "gate_date", "demos", "router",
     "profile",
@@ -68,12 +66,16 @@ def parse_specs(texts: Sequence[str]) -> list[Variant]:
     Raises:
         ValueError: One is invalid, or two mean the same.
     """
-    specs: list[Variant] = []
-    for spec in map(parse_spec, texts):
-        if same := next((each for each in specs if each.settings == spec.settings), None):
-            raise ValueError(f"--gate {spec.name!r} means the same as {same.name!r}; give one")
-        specs.append(spec)
-    return specs
+    return _different(map(parse_spec, texts))
+
+
+def _different(variants: Iterable[Variant]) -> list[Variant]:
+    found: list[Variant] = []
+    for variant in variants:
+        if same := next((each for each in found if each.settings == variant.settings), None):
+            raise ValueError(f"{variant.name!r} means the same as {same.name!r}; give one")
+        found.append(variant)
+    return found
 
 
 def parse_spec(text: str) -> Variant:
@@ -105,7 +107,7 @@ def parse_spec(text: str) -> Variant:
 
 
 def systems(
-    strategies: str, alphas: str | None, escalate: int, settings: Mapping[str, Any]
+    strategies: str, alphas: str, escalate: int, settings: Mapping[str, Any]
 ) -> list[Variant]:
     """Return the runs: each static strategy once, the adaptive one for each α.
 
@@ -113,39 +115,28 @@ def systems(
 
     Args:
         strategies: Names of strategies, or `adaptive`, separated by commas.
-        alphas: Numbers from 0 to 1, separated by commas; None: `ALPHAS`.
+        alphas: Numbers from 0 to 1, separated by commas.
         escalate: Maximum number of retrievals up to which answers in doubt are escalated.
         settings: Fields of `Context` for the adaptive strategy, those of `DECIDING`.
 
     Raises:
-        ValueError: A name or number is invalid or given twice, or `alphas` or `escalate` is given
-            without the adaptive strategy.
+        ValueError: A name or number is invalid or given twice.
     """
-    names, known = [name.strip() for name in strategies.split(",")], (*STRATEGIES, ADAPTIVE)
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"--strategies: unknown strategy {unknown[0]!r}; use {', '.join(known)}")
-    for option, given in (("--alphas", alphas is not None), ("--escalate", escalate)):
-        if given and ADAPTIVE not in names:
-            raise ValueError(
-                f"{option} is for the strategy {ADAPTIVE}; add it, or leave {option} out"
-            )
-    found: dict[str, Variant] = {}
-
-    def add(name: str, own: dict[str, Any]) -> None:
-        if name in found:
-            raise ValueError(f"{name} is given twice; leave one out")
-        found[name] = Variant(name, own)
-
-    for name in names:
-        if name != ADAPTIVE:
-            add(name, {"strategy": name})
-            continue
-        for alpha in map(_alpha, (ALPHAS if alphas is None else alphas).split(",")):
-            plain, own = f"{ADAPTIVE}:alpha={alpha:.10g}", {"alpha": alpha, **settings}
-            add(plain, own)
-            if escalate:
-                add(f"{plain},escalate={escalate}", {**own, "escalate": escalate})
-    return list(found.values())
+    found: list[Variant] = []
+    for name in map(str.strip, strategies.split(",")):
+        if name in STRATEGIES:
+            found.append(Variant(name, {"strategy": name}))
+        elif name != ADAPTIVE:
+            known = ", ".join((*STRATEGIES, ADAPTIVE))
+            raise ValueError(f"--strategies: unknown strategy {name!r}; use {known}")
+        else:
+            for alpha in map(_alpha, alphas.split(",")):
+                plain, own = f"{ADAPTIVE}:alpha={alpha:.10g}", {"alpha": alpha, **settings}
+                found.append(Variant(plain, own))
+                if escalate:
+                    more = {**own, "escalate": escalate}
+                    found.append(Variant(f"{plain},escalate={escalate}", more))
+    return _different(found)
 
 
 def _alpha(text: str) -> float:

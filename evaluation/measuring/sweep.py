@@ -152,20 +152,16 @@ def summary(rows: Sequence[Mapping[str, Any]], multi: Mapping[str, Any]) -> dict
         steps that reaches its accuracy. `area`: see `area`. None where no point qualifies.
     """
     enough = [row["steps"] for row in rows if row["accuracy"] >= multi["accuracy"] - _EPSILON]
+    best: dict[str, float | None] = {}
+    for percent in (38, 50):
+        budget = percent / 100 * multi["steps"] + _EPSILON
+        within = [float(row["accuracy"]) for row in rows if row["steps"] <= budget]
+        best[f"share_at_{percent}"] = max(within) / multi["accuracy"] if within else None
     return {
-        "share_at_38": _share_at(0.38, rows, multi),
-        "share_at_50": _share_at(0.50, rows, multi),
+        **best,
         "steps_for_100": min(enough) / multi["steps"] if enough else None,
         "area": area(rows, multi["steps"]),
     }
-
-
-def _share_at(
-    share: float, rows: Sequence[Mapping[str, Any]], multi: Mapping[str, Any]
-) -> float | None:
-    budget = share * multi["steps"] + _EPSILON
-    within = [float(row["accuracy"]) for row in rows if row["steps"] <= budget]
-    return max(within) / multi["accuracy"] if within else None
 
 
 def area(rows: Sequence[Mapping[str, Any]], budget: float) -> float:

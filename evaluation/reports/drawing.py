@@ -58,21 +58,28 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_plot(series: Iterable[Series], x: str, y: str, title: str) -> tuple[Figure, Axes]:
-    """Return a figure with one plot of points and lines; `title` is not read as a formula."""
+    """Return a figure with one plot of points and lines."""
     figure = new_figure(9, 5.8)
     axes = figure.subplots()
     plot_series(axes, series, x, y)
-    axes.set_title(escape_math(title), loc="left", fontsize=12)
+    axes.set_title(title, loc="left", fontsize=12)
     return figure, axes
 
 
 def to_png(figure: Figure) -> bytes:
-    """Return a figure as a PNG of `DPI` dots per inch, with the legend of its first plot below."""
+    """Return a figure as a PNG of `DPI` dots per inch, with the legend of its first plot below.
+
+    No text is read as a formula.
+    """
+    from matplotlib.text import Text
+
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if labels and not figure.legends:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=3, fontsize=11, frameon=False
         )
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
@@ -104,6 +111,8 @@ def name_points(axes: Axes, series: Iterable[Series]) -> None:
     taken: list[tuple[float, float]] = []
     for each in series:
         for name, point in zip(each.names, each.points, strict=False):
+            if not name:
+                continue
             right, up = axes.transLimits.transform(point)
             place = right + each.offset[0] / 400, up + each.offset[1] / 400
             if any(abs(place[0] - a) < _NEAR[0] and abs(place[1] - b) < _NEAR[1] for a, b in taken):
@@ -121,8 +130,3 @@ def name_points(axes: Axes, series: Iterable[Series]) -> None:
                 zorder=8,
                 path_effects=[withStroke(linewidth=3, foreground="white")],
             )
-
-
-def escape_math(text: str) -> str:
-    """Return a text that matplotlib does not read as a formula."""
-    return text.replace("$", r"\$")

@@ -1,10 +1,7 @@
-"""Writing results: folders, whole files, and lines appended to a file."""
+"""Writing results: folders and whole files."""
 
-import errno
 import os
 from collections.abc import Mapping
-from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 
 from hopgate.common.files import write_atomic
@@ -37,20 +34,3 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomic(folder / name, content)
-
-
-def append_lines(file: FileIO, lines: bytes) -> None:
-    """Append whole lines to an unbuffered file and flush them to the disk.
-
-    Raises:
-        RuntimeError: They cannot be written; the file is left without any part of them.
-    """
-    end = os.fstat(file.fileno()).st_size
-    try:
-        if file.write(lines) < len(lines):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(file.fileno())
-    except OSError as error:
-        with suppress(OSError):  # else the next line would follow a fragment of these
-            file.truncate(end)
-        raise RuntimeError(f"{file.name} cannot be written to: {error.strerror}") from error

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-STABILITY = {
-    "flips": "groups with a flip",
-    "pairs": "pairs that differ",
-    "retrieve": "Yes",
-    "spread": "spread",
-}
-"""The measures of `hopgate eval gate`, and their headings."""
 
 
 def render(template: str, **values: Any) -> str:
@@ -48,29 +40,8 @@ def _environment() -> Environment:
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "percent": percent,
         "share": lambda scores, name: percent(scores[name], scores["interval"].get(name)),
-        "stability": stability_cells,
     }
-    environment.globals["STABILITY"] = STABILITY
     return environment
-
-
-def stability_cells(scores: Mapping[str, Any]) -> list[str]:
-    """Return each measure of `STABILITY` with its interval, as it is shown."""
-    cells = []
-    for name in STABILITY:
-        form = ".3f" if name == "spread" else ".0%"
-        if score := scores[name]:
-            low, high = (format(each, form) for each in score["interval"])
-            cells.append(f"{score['value']:{form}} ({low} to {high})")
-        else:
-            cells.append("–")
-    return cells
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with a first column of names and others of numbers."""
-    align = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, align, *rows))
 
 
 def percent(value: float | None, interval: Sequence[float] | None = None) -> str:

@@ -11,34 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopgate.common.strategies import STRATEGIES
-from hopgate.evaluation.reports.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PINK,
-    RED,
-    SKY,
-    Series,
-    escape_math,
-    name_points,
-    new_figure,
-    new_plot,
-    plot_series,
-    style_axes,
-)
+from hopgate.evaluation.reports import drawing
+from hopgate.evaluation.reports.drawing import Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Run = Mapping[str, Any]
-COLOURS = (BLUE, RED, GREEN, PINK, SKY, ORANGE)
-MARKED = (0.0, 1.0, 0.25, 0.75, 0.5)
-"""The α values marked on a sweep's curves, or the nearest ones, the most important first."""
+COLOURS = (drawing.BLUE, drawing.RED, drawing.GREEN, drawing.PINK, drawing.SKY, drawing.ORANGE)
+MARKED = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The α values marked on a sweep's curves, or the nearest ones."""
 FLOW = {
-    ("yes", "right"): ("retrieved: right", GREEN),
-    ("yes", "wrong"): ("retrieved: wrong", RED),
-    ("yes", "unknown"): ("retrieved: “I don't know”", SKY),
+    ("yes", "right"): ("retrieved: right", drawing.GREEN),
+    ("yes", "wrong"): ("retrieved: wrong", drawing.RED),
+    ("yes", "unknown"): ("retrieved: “I don't know”", drawing.SKY),
     ("no", "right"): ("not retrieved: right", "#7fceb9"),
     ("no", "wrong"): ("not retrieved: wrong", "#eaae7f"),
     ("no", "unknown"): ("not retrieved: “I don't know”", "#aad9f4"),
@@ -65,18 +51,16 @@ def draw_gates(results: Mapping[str, Any], others: Sequence[Series] = ()) -> Fig
     ]
     count = scores[0]["n"] if scores else 0
     title = f"{results['model']}, {count:,} questions that must retrieve; whiskers: 95% intervals"
-    figure, axes = new_plot([*others, *series], "retrieval accuracy, %", "match, %", title)
+    figure, axes = drawing.new_plot([*others, *series], "retrieval accuracy, %", "match, %", title)
     axes.set_ylim(bottom=0)
     return figure
 
 
 def draw_flow(results: Mapping[str, Any]) -> Figure:
     """Draw where each gate's questions went, as in RetrievalQA's figure 1."""
-    names, flows = [], []
-    for run in results["runs"]:
-        names.append(run_label(run["name"]))
-        flows.append(run["scores"]["flow"])
-    figure = new_figure(11, 2 + 0.55 * len(names))
+    names = [run_label(run["name"]) for run in results["runs"]]
+    flows = [run["scores"]["flow"] for run in results["runs"]]
+    figure = drawing.new_figure(11, 2 + 0.55 * len(names))
     axes = figure.subplots()
     total = max(sum(flow[way][outcome] for way, outcome in FLOW) for flow in flows)
     ends = np.zeros(len(flows))
@@ -87,62 +71,58 @@ def draw_flow(results: Mapping[str, Any]) -> Figure:
         axes.bar_label(bars, shown, label_type="center", fontsize=10)
         ends = ends + sizes
     axes.invert_yaxis()
-    style_axes(axes, hidden=("top", "right", "left"))
+    drawing.style_axes(axes, hidden=("top", "right", "left"))
     axes.set_xlabel("questions", fontsize=12)
     return figure
 
 
 def draw_qa(results: Mapping[str, Any]) -> Figure:
     """Draw match against retrieval steps of every strategy and α."""
-    static = [run for name in STRATEGIES for run in results["runs"] if run["name"] == name]
-    adaptive = sorted(
-        (run for run in results["runs"] if run["name"] not in STRATEGIES),
-        key=lambda run: float(run["settings"]["alpha"]),
-    )
-    plain = [run for run in adaptive if not run["settings"].get("escalate")]
-    escalating = [run for run in adaptive if run["settings"].get("escalate")]
-    black = {"color": "black", "marker": "X", "ls": ":", "zorder": 6}
-    blue, red = {"color": BLUE, "marker": "o"}, {"color": RED, "marker": "s"}
+    looks = {
+        "static strategies": ({"color": "black", "marker": "X", "ls": ":", "zorder": 6}, (-9, -14)),
+        "adaptive": ({"color": drawing.BLUE, "marker": "o", "zorder": 5}, (-9, 17)),
+        "adaptive, escalating": ({"color": drawing.RED, "marker": "s", "zorder": 5}, (6, -14)),
+    }
+    groups: dict[str, dict[str, Any]] = {label: {} for label in looks}
+    for run in sorted(results["runs"], key=_order):
+        if run["name"] in STRATEGIES:
+            groups["static strategies"][run["name"]] = run["scores"]
+        else:
+            label = "adaptive" + ", escalating" * bool(run["settings"].get("escalate"))
+            groups[label][f"α = {run['settings']['alpha']:g}"] = run["scores"]
     series = [
-        *_answers("static strategies", static, black, (-9, -14)),
-        *_answers("adaptive", plain, blue, (-9, 17)),
-        *_answers("adaptive, escalating", escalating, red, (6, -14)),
+        Series(
+            label,
+            [(each["retrieval_steps"], 100 * each["match"]) for each in groups[label].values()],
+            {"lw": 2, "ms": 9, "mec": "white", **look},
+            [*groups[label]],
+            offset,
+            [_percent(each["interval"]["match"]) for each in groups[label].values()],
+        )
+        for label, (look, offset) in looks.items()
+        if groups[label]
     ]
     count = results["data"]["rows"]
     title = f"{results['model']}, {count:,} questions; whiskers: 95% intervals"
-    figure, axes = new_plot(series, "retrieval steps per question", "match, %", title)
+    figure, axes = drawing.new_plot(series, "retrieval steps per question", "match, %", title)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.14, y=0.12)
-    name_points(axes, series)
+    drawing.name_points(axes, series)
     return figure
 
 
-def _answers(
-    label: str, runs: Sequence[Run], look: Mapping[str, Any], offset: tuple[int, int]
-) -> list[Series]:
-    """Return the points of some runs as one series; none without runs."""
-    scores = [run["scores"] for run in runs]
-    series = Series(
-        label,
-        [(each["retrieval_steps"], 100 * each["match"]) for each in scores],
-        {"lw": 2, "ms": 9, "mec": "white", "zorder": 5, **look},
-        [
-            f"α = {run['settings']['alpha']:g}" if "alpha" in run["settings"] else run["name"]
-            for run in runs
-        ],
-        offset,
-        [_percent(each["interval"]["match"]) for each in scores],
-    )
-    return [series] if runs else []
+def _order(run: Mapping[str, Any]) -> float:
+    name = run["name"]
+    return STRATEGIES.index(name) if name in STRATEGIES else float(run["settings"]["alpha"])
 
 
 def draw_threshold(found: Mapping[str, Any]) -> Figure:
     """Draw the effect of each threshold of a gate, from the content of `calibration.json`."""
     lines = {
-        "needed": ("retrieves: need it", RED, "-"),
-        "known": ("retrieves: do without", BLUE, "-"),
+        "needed": ("retrieves: need it", drawing.RED, "-"),
+        "known": ("retrieves: do without", drawing.BLUE, "-"),
         "balanced_accuracy": ("balanced accuracy", "black", "--"),
-        "accuracy": ("accuracy", GREEN, ":"),
+        "accuracy": ("accuracy", drawing.GREEN, ":"),
     }
     series = [
         Series(
@@ -153,10 +133,10 @@ def draw_threshold(found: Mapping[str, Any]) -> Figure:
         for name, (label, colour, dash) in lines.items()
     ]
     title = f"{found['model']}, {found['questions']:,} questions: AUC {found['auc']:.3f}"
-    figure, axes = new_plot(series, f"threshold of {found['gate']}", "share, %", title)
-    axes.axvspan(*found["interval"]["threshold"], color=GREY, alpha=0.12, lw=0)
+    figure, axes = drawing.new_plot(series, f"threshold of {found['gate']}", "share, %", title)
+    axes.axvspan(*found["interval"]["threshold"], color=drawing.GREY, alpha=0.12, lw=0)
     chosen = f"threshold {found['threshold']:g}, with its 95% interval"
-    axes.axvline(found["threshold"], color=GREY, ls="--", label=chosen)
+    axes.axvline(found["threshold"], color=drawing.GREY, ls="--", label=chosen)
     return figure
 
 
@@ -170,26 +150,20 @@ def draw_sweep(sweep: Mapping[str, Any], others: Sequence[Series] = ()) -> Figur
     def place(row: Mapping[str, Any]) -> tuple[float, float]:
         return 100 * row["steps"] / multi["steps"], 100 * row["accuracy"] / multi["accuracy"]
 
-    curves, marks = [], []
+    curves = []
     names = dict.fromkeys(row["router"] for row in sweep["rows"])
     for name, colour, dash in zip(
         names, itertools.cycle(COLOURS), itertools.cycle(("-", "--", "-.", ":")), strict=False
     ):
         rows = [row for row in sweep["rows"] if row["router"] == name]
-        shown = [min(rows, key=lambda row: abs(row["alpha"] - near)) for near in MARKED]
-        look = {"color": colour, "zorder": 5}
-        label = textwrap.shorten(name, 30) if " " in name else name[-30:]
-        curves.append(Series(label, [*map(place, rows)], {"ls": dash, "lw": 2.4, **look}))
-        marks.append(
-            Series(
-                "",
-                [*map(place, shown)],
-                {"marker": "o", "ls": "none", "ms": 7, "mec": "white", **look, "zorder": 6},
-                [f"α = {row['alpha']:g}" for row in shown],
-            )
-        )
+        away = [[abs(row["alpha"] - alpha) for row in rows] for alpha in MARKED]
+        marked = sorted({each.index(min(each)) for each in away})
+        look = {"color": colour, "ls": dash, "lw": 2.4, "zorder": 5}
+        look |= {"marker": "o", "ms": 7, "mec": "white", "markevery": marked}
+        texts = [f"α = {row['alpha']:g}" if at in marked else "" for at, row in enumerate(rows)]
+        curves.append(Series(name[-30:], [*map(place, rows)], look, texts))
     black = {"color": "black", "marker": "X", "ls": ":", "ms": 10}
-    grey = {"color": GREY, "marker": "*", "ls": "none", "ms": 15}
+    grey = {"color": drawing.GREY, "marker": "*", "ls": "none", "ms": 15}
     fixed = [
         Series(
             ", ".join(rows),
@@ -200,24 +174,26 @@ def draw_sweep(sweep: Mapping[str, Any], others: Sequence[Series] = ()) -> Figur
         for rows, look in ((sweep["static"], black), ({"oracle": sweep["oracle"]}, grey))
     ]
     best = [place({"steps": steps, "accuracy": right}) for steps, right in sweep["oracle_curve"]]
-    limit = Series("", [*best, (100.0, best[-1][1])], {"color": GREY, "lw": 1, "alpha": 0.6})
-    figure = new_figure(12, 6.6)
+    limit = Series(
+        "", [*best, (100.0, best[-1][1])], {"color": drawing.GREY, "lw": 1, "alpha": 0.6}
+    )
+    figure = drawing.new_figure(12, 6.6)
     whole, near = figure.subplots(1, 2)
     for axes in (whole, near):
-        plot_series(
+        drawing.plot_series(
             axes,
-            [*curves, *marks, *fixed, limit, *others],
+            [*curves, *fixed, limit, *others],
             "retrieval steps, % of multi-step's",
             "accuracy, % of multi-step's",
         )
-        axes.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)), zorder=0)
+        axes.axhline(100, color=drawing.GREY, lw=0.8, ls=(0, (4, 3)), zorder=0)
     whole.margins(x=0.14, y=0.14)
-    name_points(whole, fixed)
+    drawing.name_points(whole, fixed)
     shown = [point for each in (*curves, *others) for point in each.points]
     across, up = zip(*shown, (min(x for x, _ in curves[0].points), 100.0), strict=True)
     near.set_xlim(*_padded(across))
     near.set_ylim(*_padded(up))
-    name_points(near, marks[:1])
+    drawing.name_points(near, curves[:1])
     whole.set_title("All strategies", loc="left", fontsize=13)
     near.set_title("Where the routers are", loc="left", fontsize=13)
     title = f"100% = multi-step: {multi['accuracy']:.1%} right at {multi['steps']:.2f} steps"
@@ -230,7 +206,7 @@ def draw_sweep(sweep: Mapping[str, Any], others: Sequence[Series] = ()) -> Figur
 def run_label(name: str) -> str:
     """Return a run's name for a picture: without folders, on at most two lines of 30 characters."""
     short = re.sub(r"=[^,]*/", "=", name)
-    spaced = escape_math(short).replace(":", ": ", 1).replace(",", ", ")
+    spaced = short.replace(":", ": ", 1).replace(",", ", ")
     return textwrap.fill(spaced, 30, max_lines=2, placeholder="…", break_on_hyphens=False)
 
 

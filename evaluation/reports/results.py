@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hopgate.common.files import json_bytes
+from hopgate.common.files import json_bytes, shown
 from hopgate.evaluation.reports import pictures
 from hopgate.evaluation.reports.drawing import to_png
 from hopgate.evaluation.reports.output import write_files
@@ -16,7 +16,7 @@ from hopgate.evaluation.reports.pages import render
 
 FORMAT = 1
 DOCUMENT, PAGE = "results.json", "report.md"
-RETRIEVALQA, QA, GATE = "retrievalqa", "qa", "gate"
+RETRIEVALQA, QA = "retrievalqa", "qa"
 """The evaluations, named after the commands that run them."""
 COMPARED = {RETRIEVALQA: ("retrieval_accuracy", "match", "em", "f1"), QA: ("match", "em", "f1")}
 DECISION_F1 = "decision_f1"
@@ -27,49 +27,17 @@ PICTURES = {
 _EPSILON = 1e-9
 
 
-class Drop(NamedTuple):
-    """A score that is lower than the baseline's.
-
-    Attributes:
-        run: The name of the run.
-        metric: One of `COMPARED`, or `DECISION_F1`.
-        before: The baseline's score, 0 to 1.
-        after: The new score.
-    """
-
-    run: str
-    metric: str
-    before: float
-    after: float
-
-
-def results_document(
-    evaluation: str,
-    data: Mapping[str, Any],
-    model: str,
-    runs: Sequence[Mapping[str, Any]],
-    **about: str | None,
-) -> dict[str, Any]:
+def results_document(**fields: Any) -> dict[str, Any]:
     """Return the content of a results file: plain JSON, without questions or passages.
 
     Args:
-        evaluation: `RETRIEVALQA`, `QA` or `GATE`.
-        data: Name, hash and size of the file of questions.
-        model: The full name of the model.
-        runs: Each with a unique `name`, its `settings` and its `scores`.
-        about: For `RETRIEVALQA` and `QA`: `passages` (`given`, or the index), `endpoint` (host and
-            port of the model's server; None: the embedded one) and `command` (the command line).
+        fields: `benchmark` (`RETRIEVALQA` or `QA`), `data` (name, hash and size of the file of
+            questions), `model` (its full name), `passages` (`given`, or the index), `endpoint`
+            (host and port of the model's server; None: the embedded one), `command` (the command
+            line) and `runs`, each with a unique `name`, its `settings` and its `scores`.
     """
-    return {
-        "format": FORMAT,
-        "benchmark": evaluation,
-        "data": dict(data),
-        "model": model,
-        **about,
-        "date": date.today().isoformat(),
-        "version": version("hopgate"),
-        "runs": list(runs),
-    }
+    about = {"date": date.today().isoformat(), "version": version("hopgate")}
+    return {"format": FORMAT, **about, **fields}
 
 
 def write_report(out: Path, results: Mapping[str, Any]) -> None:
@@ -102,43 +70,35 @@ def check_baseline(
         ValueError: It has another format or is incomplete, is from another command or other
             questions, or has a run that is missing now.
     """
-    if baseline.get("format") != FORMAT:
-        raise ValueError(
-            f"the baseline is not a results.json of format {FORMAT} (its format is "
-            f"{baseline.get('format')!r:.40}); create it again with `hopgate eval`"
-        )
-    if (was := baseline.get("benchmark", RETRIEVALQA)) != evaluation:
-        raise ValueError(
-            f"the baseline is from `hopgate eval {was}`; give one from `hopgate eval {evaluation}`"
-        )
     try:
-        old = {field: baseline["data"][field] for field in ("name", "sha256", "rows")}
-        runs = _compared(baseline)
-    except (KeyError, TypeError, AttributeError) as error:
+        was = {"format": baseline["format"], "benchmark": baseline.get("benchmark", RETRIEVALQA)}
+        was |= {"sha256": baseline["data"]["sha256"], "rows": baseline["data"]["rows"]}
+        missing = _compared(baseline).keys() - set(names)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"the baseline is incomplete: {type(error).__name__} at {error}; create it again with "
-            "`hopgate eval`"
+            f"the baseline is not a whole results.json ({type(error).__name__}: {error}); create "
+            "it again with `hopgate eval`"
         ) from error
-    for field in ("sha256", "rows"):
-        if old[field] != data[field]:
+    now = {"format": FORMAT, "benchmark": evaluation}
+    now |= {name: data[name] for name in ("sha256", "rows")}
+    for name in now:
+        if was[name] != now[name]:
             raise ValueError(
-                f"the baseline has other questions: {field} of its data {old['name']} is "
-                f"{old[field]}, but {data[field]} of {data['name']}; compare runs on the same "
-                "questions"
+                f"the baseline's {name} is {shown(was[name])}, not {shown(now[name])}; give one "
+                f"from `hopgate eval {evaluation}` on the same questions"
             )
-    if missing := runs.keys() - set(names):
+    if missing:
         raise ValueError(
             f"the baseline has runs that are missing now: {', '.join(sorted(missing))}; run these "
             "too, or use a baseline without them"
         )
 
 
-def compare(
-    baseline: Mapping[str, Any], results: Mapping[str, Any], tolerance: float
-) -> list[Drop]:
-    """Return the scores that dropped by more than a tolerance, for every run of the baseline.
+def compare(baseline: Mapping[str, Any], results: Mapping[str, Any], tolerance: float) -> list[str]:
+    """Return a line for each score that dropped by more than a tolerance.
 
-    Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it.
+    Metrics are those of `COMPARED`, and `DECISION_F1` where both sides have it, for every run of
+    the baseline.
 
     Args:
         baseline: The content of an earlier `results.json`; see `check_baseline`.
@@ -147,7 +107,7 @@ def compare(
     """
     after = _compared(results)
     return [
-        Drop(run, metric, was, after[run][metric])
+        f"{run}: {metric} fell from {was:.4f} to {after[run][metric]:.4f}"
         for run, scores in _compared(baseline).items()
         for metric, was in scores.items()
         if metric in after[run] and was - after[run][metric] > tolerance + _EPSILON
@@ -164,8 +124,5 @@ def _compared(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
             scores[DECISION_F1] = decision["f1"]
         if scores.get("retrieval_accuracy", 0) is None:  # no question must retrieve
             del scores["retrieval_accuracy"]
-        for metric, value in scores.items():
-            if not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise TypeError(f"{metric}, which is {value!r:.40}")
-        found[str(run["name"])] = scores
+        found[str(run["name"])] = {name: float(value) for name, value in scores.items()}
     return found

@@ -31,7 +31,6 @@ async def reply(
     runtime: NodeRuntime,
     *,
     may_search: bool = False,
-    **options: Any,
 ) -> tuple[Completion, list[str]]:
     """Ask the model to reply to the message, over passages if there are any.
 
@@ -42,10 +41,9 @@ async def reply(
         shown: The passages.
         runtime: The request's settings and model.
         may_search: Whether the model may ask for a search instead (`prompts.SEARCH`).
-        options: More of `hopgate.models.chat.complete`.
 
     Returns:
-        The reply, and warnings about parts that the model could not read.
+        The reply, and warnings: parts that the model could not read, and those of `notes_of`.
 
     Raises:
         ModelError: No answer from the model.
@@ -55,16 +53,16 @@ async def reply(
     more = prompts.MAY_SEARCH if may_search else ""
     messages, dropped = _prompt(state, shown, runtime, model, text_only, more)
     brings = not text_only and any(map(attachments, messages))
-    limit = await runtime.answer_tokens(messages)
+    options = {"max_tokens": await runtime.answer_tokens(messages), **wanted(runtime.context)}
     try:
-        completion = await runtime.complete(messages, max_tokens=limit, **options)
+        completion = await runtime.complete(messages, **options)
     except ModelError:
         if not brings:
             raise
         messages, dropped = _prompt(state, shown, runtime, model, True, more)
-        completion = await runtime.complete(messages, max_tokens=limit, **options)
+        completion = await runtime.complete(messages, **options)
         model.learned.text_only = True
-    return completion, dropped
+    return completion, [*dropped, *notes_of(completion, "a higher max_answer_tokens")]
 
 
 def _prompt(

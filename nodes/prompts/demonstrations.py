@@ -179,12 +179,12 @@ def _embedded(questions: Sequence[str]) -> "Vectors":
     encoder = load_encoder()
     content = json.dumps([encoder.fingerprint, *questions]).encode()
     file = cache_dir() / "demonstrations" / f"{hashlib.sha256(content).hexdigest()}.npy"
-    with suppress(OSError, ValueError), file.open("rb") as handle:
-        saved: Vectors = np.lib.format.read_array(handle, allow_pickle=False)
+    with suppress(OSError, ValueError, EOFError):
+        saved: Vectors = np.load(file, allow_pickle=False)
         if saved.shape == (len(questions), encoder.dimension) and saved.dtype == np.float32:
             return saved
     vectors, buffer = encoder.encode_queries(questions), io.BytesIO()
-    np.lib.format.write_array(buffer, vectors, allow_pickle=False)
+    np.save(buffer, vectors, allow_pickle=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, buffer.getvalue())

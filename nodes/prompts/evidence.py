@@ -1,21 +1,9 @@
-"""Evidence: which passages join what the loop has found, and how much of it fits a prompt.
-
-The tokenizer behind an OpenAI-compatible endpoint is not available offline, so tokens are
-estimated from UTF-8 bytes, at the rate that the endpoint's own count of the last prompt showed.
-"""
+"""Evidence: which passages join what the loop has found, and how much of it fits the budget."""
 
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hopgate.models.chat import Completion
-from hopgate.nodes.prompts.templates import MAX_TITLE_CHARS
 from hopgate.retrievers.base import Hit
-
-# A byte-level tokenizer writes no token shorter than a byte. English prose has about 4.5 bytes a
-# token, so the estimate counts it slightly too high.
-MIN_BYTES_PER_TOKEN = 1.0
-MAX_BYTES_PER_TOKEN = 4.0
-FIRST_BYTES_PER_TOKEN = 3.0  # before the loop's first call
 
 
 def plain_hit(hit: Hit) -> Hit:
@@ -49,11 +37,6 @@ def unseen(evidence: Sequence[Hit], hits: Sequence[Hit]) -> list[Hit]:
     return new
 
 
-def shorten(hit: Hit, chars: int) -> Hit:
-    """Return a passage with at most `chars` characters of text and a title that fits a prompt."""
-    return Hit(**{**hit, "title": hit["title"][:MAX_TITLE_CHARS], "text": hit["text"][:chars]})
-
-
 def fit_budget(
     new: Sequence[Hit], evidence: Sequence[Hit], max_passages: int, max_bytes: float
 ) -> list[Hit]:
@@ -83,14 +66,6 @@ def fit_budget(
 def byte_size(hits: Sequence[Hit]) -> int:
     """Return the size of all titles and texts in UTF-8 bytes."""
     return sum(len(f"{hit['title']}{hit['text']}".encode()) for hit in hits)
-
-
-def bytes_per_token(call: Completion | None, before: float) -> float:
-    """Return the bytes per token that a call showed, or `before` if the endpoint counts none."""
-    if call is None or not call.prompt_tokens or not call.prompt_bytes:
-        return before
-    rate = call.prompt_bytes / call.prompt_tokens
-    return min(max(rate, MIN_BYTES_PER_TOKEN), MAX_BYTES_PER_TOKEN)
 
 
 def _cut(hit: Hit, max_bytes: int) -> Hit:

@@ -139,14 +139,14 @@ def render(
 
     Args:
         layout: `inline` or `turns`.
-        instruction: What the model should do.
+        instruction: The model's task.
         request: The question with everything that belongs to it.
         demos: Demonstrations, oldest first.
         cue: The last line of an `inline` prompt, which the model continues.
         examples_in_inline: Whether `inline` shows the demonstrations too. TA-ARE's figure 6 does;
             the other prompts show them only to small models.
-        system: What the conversation's system messages say; it follows the instruction in `turns`
-            and is a message of its own in `inline`.
+        system: The text of the conversation's system messages; it follows the instruction in
+            `turns` and is a message of its own in `inline`.
     """
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
@@ -178,6 +178,11 @@ def full(name: AnswerPrompt) -> "ChatPromptTemplate":
     )
 
 
+def shorten(hit: Hit, chars: int) -> Hit:
+    """Return a passage with at most `chars` characters of text and a title that fits a prompt."""
+    return Hit(**{**hit, "title": hit["title"][:MAX_TITLE_CHARS], "text": hit["text"][:chars]})
+
+
 def fit(evidence: Sequence[Hit], max_chars: int) -> list[Hit]:
     """Return the first passages whose texts fit into `max_chars` characters.
 
@@ -187,8 +192,7 @@ def fit(evidence: Sequence[Hit], max_chars: int) -> list[Hit]:
     for hit in evidence:
         if fitting and len(hit["text"]) > max_chars:
             break
-        title, text = hit["title"][:MAX_TITLE_CHARS], hit["text"][:max_chars]
-        fitting.append(Hit(**{**hit, "title": title, "text": text}))
+        fitting.append(shorten(hit, max_chars))
         max_chars -= len(hit["text"])
     return fitting
 

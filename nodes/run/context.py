@@ -1,4 +1,4 @@
-"""What a request can set: one validated model, shown in Studio."""
+"""The settings of a request: one validated model, shown in Studio."""
 
 from datetime import date
 from difflib import get_close_matches
@@ -41,10 +41,8 @@ def _time_zone(name: str) -> str:
 
 def _day(value: object) -> object:
     """Read a date as YYYY-MM-DD; an empty text means none."""
-    if not isinstance(value, str):
-        return value
     try:
-        return date.fromisoformat(value) if value else None
+        return date.fromisoformat(value) if value and isinstance(value, str) else value or None
     except ValueError as error:
         raise ValueError("use a date such as 2024-02-01") from error
 
@@ -170,8 +168,8 @@ class Context(BaseModel):
     passage_chars: int = Field(default=2_000, ge=100, le=50_000)
     """Maximum characters of a passage in the loop; longer ones are cut."""
     max_evidence_tokens: int | None = Field(default=None, ge=200, le=1_000_000)
-    """Evidence budget in the model's tokens, estimated from its own counts (IRCoT: a prompt of
-    6,000). Default: as much as fits in one prompt of the model."""
+    """Evidence budget in tokens of four bytes, as English prose has (IRCoT: a prompt of 6,000).
+    Default: as much as fits in one prompt of the model."""
     multihop: LoopMode = "ircot"
     """How the loop works. ircot: one sentence of reasoning per hop becomes the next query;
     decompose: one sub-question per hop."""

@@ -49,7 +49,7 @@ def earlier(messages: Sequence[AnyMessage], current_id: str) -> list[BaseMessage
         if each.id == current_id:
             break
         if isinstance(each, HumanMessage):
-            found.append(HumanMessage(content(each)))
+            found.append(HumanMessage(inert_content(each)))
         elif isinstance(each, AIMessage) and each.text and not each.tool_calls:
             cited = each.additional_kwargs.get("citations") or []
             found.append(AIMessage(without_marks(each.text, cited)))
@@ -75,7 +75,7 @@ def message_tokens(message: BaseMessage) -> int:
     return estimated_tokens([message.text]) + IMAGE_TOKENS * len(attachments(message))
 
 
-def content(message: BaseMessage) -> Any:
+def inert_content(message: BaseMessage) -> Any:
     """Return a message's content, with its texts made inert."""
     if isinstance(message.content, str):
         return inert(message.content)

@@ -25,8 +25,8 @@ def check_edit(values: object, limits: Limits = NO_LIMITS) -> None:
     Args:
         values: By key of the state, as a mapping or pairs; or `Command`s; or a list of such edits
             with their nodes, as LangGraph's `__copy__` takes it.
-        limits: The operator's, which hold for the values too. If they limit anything, what the turn
-            has cost cannot be replaced, and no node can be started through LangGraph's channels.
+        limits: The operator's, which hold for the values too. If they limit anything, the turn's
+            cost cannot be replaced, and no node can be started through LangGraph's channels.
 
     Raises:
         ValueError: A value has the wrong type, exceeds a limit or may not be edited; names the key.
@@ -66,7 +66,7 @@ def check_command(given: object, limits: Limits) -> None:
     if len(places) > 1 or any(isinstance(each, Send) for each in places):
         raise ValueError(
             "command.goto may name one node here, without a state of its own (Send): this server "
-            "limits what a run may cost; edit the state first, then continue"
+            "limits the cost of a run; edit the state first, then continue"
         )
 
 
@@ -75,7 +75,7 @@ def _check_value(key: str, value: Any, limits: Limits) -> None:
     if limits is not NO_LIMITS:
         if key == "usage" and whole:
             raise ValueError(
-                "usage cannot be replaced: this server limits what a turn may cost; leave it out"
+                "usage cannot be replaced: this server limits the cost of a turn; leave it out"
             )
         if ":" in key or key.startswith("__"):
             raise ValueError(f"{shown(key)} is not a key of the state; leave it out")

@@ -1,10 +1,11 @@
 """The places where hopgate leans on features of LangGraph that may change.
 
 Tests fail when a version changes one: `tests/test_internals.py`, and `tests/test_server.py` for
-what the server does.
+the server's part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import reduce
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -19,7 +20,7 @@ a kill can repeat a model call that had finished."""
 
 
 def delta_channel(
-    apply: Callable[[list[Item], Sequence[list[Item]]], list[Item]],
+    reducer: Callable[[list[Item], list[Item]], list[Item]],
 ) -> DeltaChannel[list[Item]]:
     """Return a channel that checkpoints each write instead of the whole list at every step.
 
@@ -27,9 +28,9 @@ def delta_channel(
     in beta.
 
     Args:
-        apply: Returns the list after a sequence of writes.
+        reducer: Returns the list after a write.
     """
-    return DeltaChannel(apply, list)
+    return DeltaChannel(lambda old, writes: reduce(reducer, writes, old), list)
 
 
 class AllSettings(dict[str, Any]):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import ValidationError
 
@@ -22,6 +22,8 @@ VARIABLE = "HOPGATE_LIMITS"
 SIZES = ("question_chars", "message_chars", "prompt_chars", "body_bytes")
 CAPPED = ("max_answer_tokens",)
 """Fields of a context that are lowered to their maximum, not refused."""
+DECIDED = {"multihop": "multihop", "strategy": "strategy", "escalate_to": "strategy"}
+"""Parts of the decision, and the setting that limits each."""
 WHERE = "where"
 USER = "{user}"
 """Stands for the authenticated user in the values of `where`."""
@@ -135,25 +137,25 @@ class Limits:
             for name, value in values.items()
         )
 
-    def check_question(self, name: str, text: str) -> None:
-        """Check the length of a question.
+    def check_length(
+        self, size: Literal["question_chars", "message_chars"], name: str, text: str
+    ) -> None:
+        """Check the length of a question or a message.
 
         Args:
-            name: Its key in the input or the state.
-            text: The question.
+            size: The limit.
+            name: The text's name in the message of the error.
+            text: The text.
 
         Raises:
-            ValueError: It is longer than `question_chars`.
+            ValueError: It is longer than the limit.
         """
-        _check_length(name, text, self.question_chars)
-
-    def check_message(self, text: str) -> None:
-        """Check the length of a user's message.
-
-        Raises:
-            ValueError: It is longer than `message_chars`.
-        """
-        _check_length("the message", text, self.message_chars)
+        maximum: int | None = getattr(self, size)
+        if maximum is not None and len(text) > maximum:
+            raise ValueError(
+                f"{name} has {len(text)} characters: this server allows at most {maximum}; "
+                "shorten it"
+            )
 
     def allows_length(self, question: str) -> bool:
         """Return whether a question is short enough."""
@@ -166,30 +168,20 @@ class Limits:
             ValueError: A question is too long, or the strategy or the loop's mode is not allowed;
                 names the key.
         """
-        for name in ("standalone", "next_query"):
-            self.check_question(name, state.get(name) or "")
-        for sub_question in state.get("sub_questions") or ():
-            self.check_question("sub_questions", sub_question)
+        for name in ("standalone", "next_query", "sub_questions"):
+            value = state.get(name) or ""
+            for text in [value] if isinstance(value, str) else value:
+                self.check_length("question_chars", name, text)
         decision = state.get("decision", {})
-        self._check_choice("multihop", decision.get("multihop"), "multihop")
-        self._check_choice("strategy", decision.get("strategy"), "strategy")
-        self._check_choice("escalate_to", decision.get("escalate_to"), "strategy")
-
-    def _check_choice(self, key: str, value: str | None, setting: str) -> None:
-        if value and not any(self.allows(**{setting: each}) for each in ("auto", value)):
-            raise ValueError(
-                f"decision.{key} is {value!r}: this server allows {self.context[setting]}"
-            )
+        for key, setting in DECIDED.items():
+            value = decision.get(key)
+            if value and not any(self.allows(**{setting: each}) for each in ("auto", value)):
+                raise ValueError(
+                    f"decision.{key} is {value!r}: this server allows {self.context[setting]}"
+                )
 
 
 NO_LIMITS = Limits()
-
-
-def _check_length(name: str, text: str, maximum: int | None) -> None:
-    if maximum is not None and len(text) > maximum:
-        raise ValueError(
-            f"{name} has {len(text)} characters: this server allows at most {maximum}; shorten it"
-        )
 
 
 def _bound(where: Filter, user: str | None) -> Filter:
@@ -210,8 +202,8 @@ def _named(field: str, value: str, user: str | None) -> str:
         return value.replace(USER, user)
     if "/" in user or user in (".", ".."):
         raise ValueError(
-            f"this server limits where.{field} to {value!r}, and the user's name {user!r} is no "
-            "name of a folder: use names without /"
+            f"this server limits where.{field} to {value!r}, and the user's name {user!r} cannot "
+            "name a folder: use names without /"
         )
     return value.replace(USER, escaped(user))
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hopgate.classifiers.decision import Routed, routed
+from hopgate.classifiers.decision import RouterReply, routed
 from hopgate.classifiers.profiles import chosen_profile
 from hopgate.classifiers.profiles import default_alpha as profile_alpha
 from hopgate.classifiers.router import Router, load_router
@@ -181,13 +181,13 @@ def search_with(
         raise RetrievalFailed(f"{RETRIEVER_FAILED}: {reason(error, 200)}") from error
 
 
-async def route(context: Context, model: str, question: str, alpha: float) -> Routed:
+async def route(context: Context, model: str, question: str, alpha: float) -> RouterReply:
     """Ask the request's router; raises the errors of `check_router`."""
     key = context.router, context.profile, model, alpha
     return await asyncio.wrap_future(_routings.submit(key, question))
 
 
-def _route_all(key: tuple[str, str, str, float], questions: Sequence[str]) -> list[Routed]:
+def _route_all(key: tuple[str, str, str, float], questions: Sequence[str]) -> list[RouterReply]:
     *named, alpha = key
     return routed(_router(*named), questions, alpha)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
-from hopgate.classifiers.decision import DEFAULT_ALPHA, Routed, RouterLike, routed
+from hopgate.classifiers.decision import DEFAULT_ALPHA, RouterLike, RouterReply, routed
 from hopgate.common.threads import in_thread
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
@@ -28,6 +28,7 @@ from hopgate.nodes.run.spending import (
     estimated_tokens,
 )
 from hopgate.nodes.run.state import Coverage, Looked, Usage
+from hopgate.nodes.texts.text import first_line
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.coverage import Look
 from hopgate.retrievers.filters import filtered
@@ -40,6 +41,12 @@ ANSWER_SHARE = 0.25
 """Share of the turn's time and tokens that the loop leaves for the answer."""
 USUAL_ANSWER = 1_000
 """Tokens that an answer without a limit is counted with until the endpoint has counted them."""
+COUNTED: dict[str, tuple[Count, ...]] = {
+    "max_calls": ("llm_calls",),
+    "max_retrievals": ("retrieval_steps",),
+    "max_total_tokens": ("prompt_tokens", "completion_tokens"),
+}
+"""The counts that a setting bounds."""
 WEB = "web:"
 MAX_COUNT = 100_000_000
 """Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
@@ -137,7 +144,6 @@ class NodeRuntime:
         misplaced: Names of settings in the config's `configurable`, where they have no effect.
         spending: The run's cost so far; its nodes share it.
         leaves_room: Whether the node leaves time, tokens and a call for the answer.
-        last_call: The newest call to the model, if there was one.
         notes: Warnings for the turn, which the node adds when it ends.
     """
 
@@ -147,7 +153,6 @@ class NodeRuntime:
     misplaced: tuple[str, ...] = ()
     spending: Spending = field(default_factory=Spending)
     leaves_room: bool = False
-    last_call: Completion | None = None
     notes: list[str] = field(default_factory=list)
     _model: ChatModel | None = None
 
@@ -170,7 +175,7 @@ class NodeRuntime:
         name = self.resources.model_name(context)
         return await in_thread("alpha", named.default_alpha, context, name)
 
-    async def route(self, question: str) -> Routed:
+    async def route(self, question: str) -> RouterReply:
         """Ask the request's router, once a run: the gate and `route` ask the same."""
         own, alpha, asked = self.resources.router, await self.alpha(), self.spending.routed
         if (found := asked.get((question, alpha))) is not None:
@@ -198,6 +203,11 @@ class NodeRuntime:
         except chat.OnlyThoughts:
             return await self._complete(messages, max_tokens, options)
 
+    async def complete_line(self, messages: Sequence["BaseMessage"], *, max_tokens: int) -> str:
+        """Ask the model for one line; see `complete`."""
+        stop = ["\n"] if (await self.model()).layout == "turns" else ()
+        return first_line((await self.complete(messages, max_tokens=max_tokens, stop=stop)).text)
+
     async def _complete(
         self, messages: Sequence["BaseMessage"], max_tokens: int | None, options: dict[str, Any]
     ) -> Completion:
@@ -210,10 +220,9 @@ class NodeRuntime:
         spent = estimate.copy()  # a call that fails midway may have been billed in full
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
-            completion = _plausible(completion)
-            spent["prompt_tokens"] = completion.prompt_tokens or prompt
-            written = completion.completion_tokens or estimated_tokens([completion.text])
-            spent["completion_tokens"] = written
+            written = estimated_tokens([completion.text])
+            spent["prompt_tokens"] = _believed(completion.prompt_tokens, prompt)
+            spent["completion_tokens"] = _believed(completion.completion_tokens, written)
         except ValueError:  # nothing was sent
             spent = dict.fromkeys(estimate, 0)
             raise
@@ -223,7 +232,6 @@ class NodeRuntime:
             raise
         finally:
             self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
-        self.last_call = completion
         return completion
 
     async def answer_tokens(self, messages: Sequence["BaseMessage"]) -> int | None:
@@ -235,11 +243,9 @@ class NodeRuntime:
         limit, budget = self.context.max_answer_tokens, self.context.max_total_tokens
         if budget is None:
             return limit
-        of_thread = "max_total_tokens" in self.resources.limits.context
-        used = self.spending.used("prompt_tokens", "completion_tokens", of_thread=of_thread)
         prompt = estimated_tokens(each.text for each in messages)
         thoughts = (await self.model()).room(0)
-        left = max(1, budget - used - prompt - thoughts)
+        left = max(1, budget - self._used("max_total_tokens") - prompt - thoughts)
         return left if limit is None else min(limit, left)
 
     async def look(self, query: str) -> Looked | None:
@@ -322,24 +328,24 @@ class NodeRuntime:
         Raises:
             BudgetSpent: It may not; names the amount used and the setting.
         """
-        room, all_tokens = self.leaves_room, self.context.max_total_tokens or 0
-        answer = int(all_tokens * ANSWER_SHARE * room)
-        tokens_of: list[Count] = ["prompt_tokens", "completion_tokens"]
-        self._check("max_calls", ["llm_calls"], calls, 1 * room)
-        self._check("max_retrievals", ["retrieval_steps"], retrievals, 0)
-        self._check("max_total_tokens", tokens_of, tokens, answer)
+        answer = int((self.context.max_total_tokens or 0) * ANSWER_SHARE)
+        for setting, more, for_answer in (
+            ("max_calls", calls, 1),
+            ("max_retrievals", retrievals, 0),
+            ("max_total_tokens", tokens, answer),
+        ):
+            maximum = getattr(self.context, setting)
+            used, kept = self._used(setting), for_answer * self.leaves_room
+            if more and maximum is not None and used + more + kept > maximum:
+                keeps = f" and keeps {kept} for the answer" if kept else ""
+                raise BudgetSpent(
+                    f"the turn has used {used} of {maximum} ({setting}){keeps}, and needs {more} "
+                    f"more; raise {setting}, or ask a new question"
+                )
 
-    def _check(self, setting: str, counts: Sequence[Count], more: int, kept: int) -> None:
-        maximum: int | None = getattr(self.context, setting)
-        if not more or maximum is None:
-            return
-        used = self.spending.used(*counts, of_thread=setting in self.resources.limits.context)
-        if used + more + kept > maximum:
-            for_answer = f" and keeps {kept} for the answer" if kept else ""
-            raise BudgetSpent(
-                f"the turn has used {used} of {maximum} ({setting}){for_answer}, and needs {more} "
-                f"more; raise {setting}, or ask a new question"
-            )
+    def _used(self, setting: str) -> int:
+        of_thread = setting in self.resources.limits.context
+        return self.spending.used(*COUNTED[setting], of_thread=of_thread)
 
     def affords_another(self) -> bool:
         """Return whether time and budget are left for a deeper strategy and its answer."""
@@ -398,14 +404,6 @@ class NodeRuntime:
             ) from error
 
 
-def _plausible(completion: Completion) -> Completion:
-    """Return a reply whose counts are 0 where those of the endpoint cannot be true."""
-
-    def counted(tokens: object) -> int:
-        return tokens if type(tokens) is int and 0 <= tokens <= MAX_COUNT else 0
-
-    return replace(
-        completion,
-        prompt_tokens=counted(completion.prompt_tokens),
-        completion_tokens=counted(completion.completion_tokens),
-    )
+def _believed(tokens: object, estimate: int) -> int:
+    """Return the endpoint's count, or the estimate if there is none or it cannot be true."""
+    return tokens if type(tokens) is int and 0 < tokens <= MAX_COUNT else estimate

@@ -4,14 +4,13 @@ A run's nodes share one `Spending`, so nodes that run side by side are counted t
 graph share its `Accounts`, so a resumed or forked run cannot start from zero.
 """
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
-from hopgate.classifiers.decision import Routed
+from hopgate.classifiers.decision import RouterReply
 from hopgate.nodes.run.state import NO_USAGE, Usage, merge_usage
 
 Count = Literal["retrieval_steps", "llm_calls", "prompt_tokens", "completion_tokens"]
@@ -54,32 +53,24 @@ class Accounts:
 
     def __init__(self) -> None:
         """Start without threads."""
-        self._accounts = OrderedDict[str, Account]()
-        self._lock = threading.Lock()
+        self._cell = lru_cache(KEPT_THREADS)(lambda thread: list[Account]())
 
     def of(self, thread: str | None, state: Mapping[str, Any]) -> Account:
         """Return the account of a thread's turn, or a new one for a run without a thread.
 
         Args:
             thread: The thread's id.
-            state: Its state; a new account starts from what that shows.
+            state: Its state; a new account starts from its usage.
         """
-        with self._lock:
-            account = None if thread is None else self._accounts.get(thread)
-        if account is None:
-            account = Account(spent={**NO_USAGE, **(state.get("usage") or {})})
-            self.open(thread, account)
-        return account
+        cell = [] if thread is None else self._cell(thread)
+        if not cell:
+            cell.append(Account(spent={**NO_USAGE, **(state.get("usage") or {})}))
+        return cell[0]
 
     def open(self, thread: str | None, account: Account) -> None:
         """Make an account that of a thread; the thread's last turn is closed."""
-        if thread is None:
-            return
-        with self._lock:
-            self._accounts[thread] = account
-            self._accounts.move_to_end(thread)
-            if len(self._accounts) > KEPT_THREADS:
-                self._accounts.popitem(last=False)
+        if thread is not None:
+            self._cell(thread)[:] = [account]
 
 
 class Spending:
@@ -106,7 +97,7 @@ class Spending:
         self.usage: Usage = {**NO_USAGE, "ms": {}}
         self.account = Account()
         self.began: float | None = None
-        self.routed: dict[tuple[str, float], Routed] = {}
+        self.routed: dict[tuple[str, float], RouterReply] = {}
         self._started = 0.0
         self._before = NO_USAGE
 

@@ -3,13 +3,11 @@
 Hand edits are checked before they reach the reducers: `hopgate.nodes.run.edits`.
 """
 
-from functools import reduce
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.messages import AnyMessage
 from langgraph.channels import EphemeralValue
 from langgraph.graph import add_messages
-from langgraph.types import Overwrite
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hopgate.common.strategies import Label, Strategy
@@ -280,50 +278,16 @@ class State(TypedDict, total=False):
 
 
 class MultihopState(TypedDict, total=False):
-    """The loop's state; every key but `bytes_per_token` is the main graph's."""
+    """The loop's state, of keys of the main graph's."""
 
     standalone: str
     decision: Annotated[Decision, merge_decision]
-    evidence: Annotated[
-        list[Hit], delta_channel(lambda old, writes: reduce(add_evidence, writes, old))
-    ]
+    evidence: Annotated[list[Hit], delta_channel(add_evidence)]
     sub_questions: list[str]
-    hops: Annotated[list[Hop], delta_channel(lambda old, writes: reduce(add_hops, writes, old))]
+    hops: Annotated[list[Hop], delta_channel(add_hops)]
     next_query: str
     looked: Looked | None
     usage: Annotated[Usage, merge_usage]
-    bytes_per_token: float
-    """The model's token size in bytes, measured on its last call in the loop."""
-
-
-def new_turn(
-    alpha: float, multihop: LoopMode, message: MessageDecision, warnings: list[str]
-) -> Update:
-    """Return what `start` resets, since channels keep their values from turn to turn.
-
-    Nothing in it is shared: a caller may change the lists it gets.
-    """
-    decision = Decision(
-        route=None,
-        stop_reason=None,
-        escalate_to=None,
-        escalated=[],
-        warnings=warnings,
-        alpha=alpha,
-        multihop=multihop,
-        message=message,
-    )
-    return {
-        "decision": Overwrite(decision),
-        "draft": None,
-        "looked": None,
-        "evidence": Overwrite([]),
-        "sub_questions": [],
-        "hops": Overwrite([]),
-        "next_query": "",
-        "answer": "",
-        "citations": [],
-    }
 
 
 def with_warning(state: Any, *warnings: str) -> Decision:

@@ -33,7 +33,7 @@ class MessageDecision(TypedDict):
 
     kind: Kind
     """question: perhaps facts, so gate and router decide. The others need no search. conversation:
-    it is about what was said; small_talk: a greeting, thanks or an introduction; task: writing,
+    it is about earlier messages; small_talk: a greeting, thanks or an introduction; task: writing,
     code, or work on a text that the message brings; client_task: a chat client's own, such as a
     title."""
     source: Literal["rules", "model"]
@@ -56,7 +56,7 @@ _WORDS = {name: frozenset(words.split()) for name, words in _VOCABULARY["words"]
 def _any(*names: str) -> str:
     """Return a pattern for any of the choices of the vocabulary's lists."""
     lists = [re.split(r";\s+", _VOCABULARY["choices"][name].strip()) for name in names]
-    return f"(?:{'|'.join(chain(*lists))})"
+    return re.sub(r"\{([a-z_]+)\}", lambda named: _any(named[1]), f"(?:{'|'.join(chain(*lists))})")
 
 
 def _search(pattern: str, flags: int = 0) -> re.Pattern[str]:
@@ -68,30 +68,14 @@ _DO = _any("do", "work")
 _WORK = _search(rf"{_POLITE}{_any('work')}\b")
 _CHANGE = _search(_POLITE + _DO)
 _REPEAT = _search(_POLITE + r"(?:repeat|wiederhole?|répète|repite)\b")
-_SAID = _search(
-    r"\b(?:your|the|that|this) (?:(?:last|previous|first|earlier|second|above) )?"
-    rf"{_any('reply')}s?\b|\byou (?:just )?{_any('you_said')}\b"
-    rf"|\b(?:we|i) (?:have )?{_any('we_said')}\b"
-    r"|\bso far\b|\b(?:our|this|the) (?:conversation|chat|discussion)\b|\babove\b"
-    r"|\b(?:dein|ihr)e? (?:letzte\w* )?antwort|\b(?:ta|votre) (?:dernière )?réponse"
-    r"|\btu (?:última )?respuesta|上面|刚才|你的回答"
-)
+_SAID = _search(_any("what_was_said"))
 # "translate that to German", "make it shorter", "explain this again"
 _AGAIN = _search(rf"{_DO}\s+(?:me\s+)?{_any('it')}(?=\s*(?:$|[.!?]|{_any('differently')}))")
 _SHORT_CHANGE = _search(
     rf"^\W*(?:{_any('short_start')}\W+)*{_any('short_change')}"
     r"\W*(?:please|bitte|pls|merci|por favor)?\W*$"
 )
-_ABOUT_SAID = _search(
-    r"\b(?:did|have|had)(?:n't)? (?:i|you|we) (?:just |first |already |originally )?"
-    rf"{_any('said')}\b"
-    r"|\bmy (?:first|last|previous|earlier|original|second) (?:question|message|request)"
-    r"|\bwhat(?:'s| is| was) my name\b|\bwho am i\b|\bwhat were we\b"
-    r"|\bdo you (?:still )?(?:remember|know) (?:my|what i|who i|where i|which)\b"
-    r"|\byou (?:just )?(?:said|told me|mentioned)\b.*\?|\bwie hei(?:ß|ss)e ich\b"
-    r"|\bhabe ich (?:dich |dir |zuerst )*ge(?:fragt|sagt)|\bcomment je m'appelle\b"
-    r"|\bai-je (?:demandé|dit)|\bcómo me llamo\b|我叫什么|我(?:刚才|最先|第一)"
-)
+_ABOUT_SAID = _search(_any("about_what_was_said"))
 _INTRODUCTION = _search(
     rf"^\W*(?:(?:hi|hello|hey|hallo|bonjour|hola)\b\W*)?{_any('introduction')}"
     r"(?!.*(?:\?|\b(?:need|want|looking|how|can|can't|could|help|brauche|voudrais)\b))",

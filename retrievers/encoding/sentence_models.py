@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import numpy as np
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers.utils import logging
@@ -20,12 +19,11 @@ from transformers.utils import logging
 from hopgate.common.errors import reason
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 CONTRIEVER_MAX_TOKENS = 512
 _BATCH = 32
-_GROUP = 128
-"""Texts between two reports of progress; each such group is sorted by length."""
 
 
 class SentenceModel:
@@ -60,16 +58,12 @@ class SentenceModel:
     ) -> NDArray[np.float32]:
         """Return vectors, [texts, dimension]."""
         encode = self.model.encode_query if queries else self.model.encode_document
-        found = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for start in range(0, len(texts), _GROUP):
-            group = list(texts[start : start + _GROUP])
-            end = start + len(group)
-            with self._lock:
-                found[start:end] = encode(
-                    group, prompt=prefix, batch_size=_BATCH, show_progress_bar=False
-                )
-            if progress:
-                progress(end)
+        with self._lock:
+            found: NDArray[np.float32] = encode(
+                list(texts), prompt=prefix, batch_size=_BATCH, show_progress_bar=False
+            )
+        if progress:
+            progress(len(texts))
         return found
 
 

@@ -1,5 +1,7 @@
 """One change of an index: which passages come, stay and go, and the files to write.
 
+`BaseChange` is the part that a change of an outside store has too.
+
 Every change goes the same way. Tantivy gets the passages that are new or moved and drops those that
 are gone; passages without a vector are encoded; the new vectors become a segment, merged with small
 ones; then the new manifest is published. If nothing changed, nothing is written.
@@ -15,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from msgspec import structs
@@ -65,7 +68,7 @@ if TYPE_CHECKING:
 
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
-_SAMPLE = 500
+SAMPLE = 500
 """Passages from which the language is detected and the default mode is chosen."""
 _REPEATS_REPORTED = 10
 _NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
@@ -141,16 +144,16 @@ class BuildReport:
     ignored: list[IgnoredFiles] = field(default_factory=list)
 
 
-class Change:
-    """One change of an index whose lock is held; `run` makes it.
+class BaseChange:
+    """A change that puts the incoming passages into an index, and may remove others.
 
     Args:
-        writer: Where to write.
-        current: The index as it is; None for a new one.
-        described: The manifest's entry for the encoder.
+        index: The name of the index.
+        incoming: The file for the passages that come.
+        roots: Folders that were indexed so far.
+        described: The description of the encoder.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
-        announce: Called with a line about the FAISS index that is built.
 
     Attributes:
         incoming: The passages to put into the index.
@@ -166,34 +169,23 @@ class Change:
 
     def __init__(
         self,
-        writer: Writer,
-        current: Parts | None,
+        index: object,
+        incoming: Path,
+        roots: Sequence[str],
         described: EncoderInfo,
         encoder: Callable[[], Encoder],
         progress: BuildProgress | None,
-        announce: Announce | None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
-        self._writer, self._current = writer, current
-        self._described, self._encoder = described, encoder
-        self._progress, self._announce = progress, announce or (lambda _: None)
-        self._held = current.vectors.keys() if current else _NO_KEYS
-        self._manifest = manifest = current.manifest if current else None
-        self.incoming = Incoming(writer.work / "incoming.jsonl")
+        self._described, self._encoder, self._progress = described, encoder, progress
+        self.incoming = Incoming(incoming)
         self.reading = ReadReport()
-        self.factory = manifest["factory"] if manifest and not manifest["auto"] else ""
-        self.language = ""
-        self.roots = manifest["roots"] if manifest else []
+        self.factory, self.language, self.roots = "", "", list(roots)
         self.rewrite, self.unchanged = False, 0
         self.workers: Workers | None = None
         self.mode: tuple[Mode, str] | None = None
         self._rebuild, self._may_shrink = False, True
-        self._leaving = _NO_KEYS  # passages that may lose documents
-        self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
-        self._forgotten: Set[int] = frozenset()  # passages that go, whatever documents have them
-        self._report = BuildReport(str(writer.folder))
-        self._added, self._removed = array("Q"), array("Q")
-        self._moved = False
+        self._report = BuildReport(str(index))
         self._repeats: Counter[tuple[str, str]] = Counter()
 
     def close(self) -> None:
@@ -204,6 +196,94 @@ class Change:
     def encoder(self) -> Encoder:
         """The encoder, loaded."""
         return self._encoder()
+
+    def stage(self, name: str) -> Callable[[int, int], None]:
+        """Return the callback of one stage."""
+        progress = self._progress
+        return partial(progress, name) if progress else lambda done, total: None
+
+    def has(self, source: str) -> bool:
+        """Return whether the index has a document."""
+        raise NotImplementedError
+
+    def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
+        """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
+        self._report.updated = updated = sum(map(self.has, sources))
+        self._report.new, self._report.gone = len(sources) - updated, len(gone)
+        self.delete(sources | gone)
+
+    def delete(self, sources: Set[str], ids: Sequence[str] = ()) -> None:
+        """Remove documents, and passages from whatever document."""
+        raise NotImplementedError
+
+    def _check_removed(self, removed: int, held: int) -> None:
+        """Raise ValueError if most passages would go and the build may not shrink the index."""
+        if not self._may_shrink and removed > held / 2:
+            raise ValueError(
+                f"this build would remove {removed:,} of the {held:,} passages of "
+                f"{self._report.path}: add --replace if that is meant, or use `hopgate index add`"
+            )
+
+    def _encoded(
+        self, batches: Iterable[list[Passage]], progress: EncodeProgress | None = None
+    ) -> Iterable[tuple[list[Passage], Vectors]]:
+        if self.workers:
+            return encode_with(self.workers, self.encoder, batches)
+        encode = self.encoder.encode_passages
+        return ((passages, encode(passages, progress)) for passages in batches)
+
+    def _reported(self, built: Any, **counts: Any) -> BuildReport:
+        """Return the report, given the index's description and what only one kind of index has."""
+        repeats = self._repeats.most_common(_REPEATS_REPORTED)
+        return replace(
+            self._report,
+            encoder=built["encoder"]["name"],
+            language=built["language"],
+            mode=built["mode"],
+            mode_reason=built["mode_reason"],
+            files=self.reading.files,
+            unchanged=self.unchanged,
+            repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
+            skipped=self.reading.skipped,
+            ignored=self.reading.ignored,
+            **counts,
+        )
+
+
+class Change(BaseChange):
+    """One change of an index whose lock is held; `run` makes it.
+
+    Args:
+        writer: Where to write.
+        current: The index as it is; None for a new one.
+        described: The manifest's entry for the encoder.
+        encoder: Loads the encoder; called when passages must be encoded.
+        progress: Called as the work goes on.
+        announce: Called with a line about the FAISS index that is built.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        current: Parts | None,
+        described: EncoderInfo,
+        encoder: Callable[[], Encoder],
+        progress: BuildProgress | None,
+        announce: Announce | None,
+    ) -> None:
+        """Prepare a change that puts the incoming passages and removes none."""
+        self._manifest = manifest = current.manifest if current else None
+        roots, file = manifest["roots"] if manifest else [], writer.work / "incoming.jsonl"
+        super().__init__(writer.folder, file, roots, described, encoder, progress)
+        self._writer, self._current = writer, current
+        self._announce = announce or (lambda _: None)
+        self._held = current.vectors.keys() if current else _NO_KEYS
+        self.factory = manifest["factory"] if manifest and not manifest["auto"] else ""
+        self._leaving = _NO_KEYS  # passages that may lose documents
+        self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
+        self._forgotten: Set[int] = frozenset()  # passages that go, whatever documents have them
+        self._added, self._removed = array("Q"), array("Q")
+        self._moved = False
 
     @property
     def words(self) -> Words:
@@ -227,25 +307,13 @@ class Change:
         """Return the stamp of a document's file; empty if there is none."""
         return self.words.stamp(source)
 
-    def stage(self, name: str) -> Callable[[int, int], None]:
-        """Return the callback of one stage."""
-        progress = self._progress
-        return partial(progress, name) if progress else lambda done, total: None
-
     # Changes
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
         self._rebuild, self._leaving, self._may_shrink = True, self._held, may_shrink
 
-    def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
-        """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
-        self._report.updated = updated = sum(map(self.words.has, sources))
-        self._report.new, self._report.gone = len(sources) - updated, len(gone)
-        self._replaced = sources | gone
-        self._leaving = self.words.of("source", sorted(self._replaced))
-
-    def delete(self, sources: Set[str], ids: Sequence[str]) -> None:
+    def delete(self, sources: Set[str], ids: Sequence[str] = ()) -> None:
         """Remove documents, and passages from whatever document."""
         forgotten = self.words.of("id", ids)
         self._leaving = np.union1d(self.words.of("source", sorted(sources)), forgotten)
@@ -291,13 +359,9 @@ class Change:
         self._choose_language()
         self._compare()
         report.added, report.removed = len(self._added), len(self._removed)
-        if not self._may_shrink and report.removed > len(self._held) / 2:
-            raise ValueError(
-                f"this build would remove {report.removed:,} of the {len(self._held):,} passages "
-                f"of {report.path}: add --replace if that is meant, or use `hopgate index add`"
-            )
+        self._check_removed(report.removed, len(self._held))
         if before and not self._differs(before):
-            return self._reported(before)
+            return self._finished(before)
         words, removed = self._words_writer.commit(), np.sort(self._removed)
         keys = merged_keys(without(self._held, removed), np.array(self._added))
         if not len(keys):
@@ -332,7 +396,7 @@ class Change:
         names += [f"{VECTORS}/{name}" for each in segments for name in file_names(each)]
         self._writer.publish(manifest, [*names, dead] if dead else names)
         report.changed = True
-        return self._reported(manifest)
+        return self._finished(manifest)
 
     def _choose_language(self) -> None:
         """Detect the language of a new index, and of one that grows by half at once."""
@@ -340,7 +404,7 @@ class Change:
             return
         self.language = self._manifest["language"] if self._manifest else OTHER
         if self.language == OTHER and len(self.incoming) > len(self._held) / 2:
-            sample = self.incoming.sample(_SAMPLE)
+            sample = self.incoming.sample(SAMPLE)
             self.language = detect(f"{stored.title} {stored.text}" for stored in sample)
 
     def _differs(self, before: Manifest) -> bool:
@@ -380,27 +444,13 @@ class Change:
             return self.mode
         if self._manifest and not self._is_another(keys):
             return self._manifest["mode"], self._manifest["mode_reason"]
-        sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
+        sample = keys[:: max(1, len(keys) // SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
         return default_mode(passages, self.encoder, self.language)
 
-    def _reported(self, manifest: Manifest) -> BuildReport:
-        repeats = self._repeats.most_common(_REPEATS_REPORTED)
-        return replace(
-            self._report,
-            version=manifest["version"],
-            encoder=manifest["encoder"]["name"],
-            factory=manifest["factory"],
-            language=manifest["language"],
-            mode=manifest["mode"],
-            mode_reason=manifest["mode_reason"],
-            files=self.reading.files,
-            unchanged=self.unchanged,
-            passages=manifest["passages"],
-            repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
-            skipped=self.reading.skipped,
-            ignored=self.reading.ignored,
-        )
+    def _finished(self, manifest: Manifest) -> BuildReport:
+        version, factory, passages = (manifest[n] for n in ("version", "factory", "passages"))
+        return self._reported(manifest, version=version, factory=factory, passages=passages)
 
     # Words
 
@@ -566,11 +616,3 @@ class Change:
             done += len(passages)
             further()
         return saved.ordered(fresh)
-
-    def _encoded(
-        self, batches: Iterable[list[Passage]], progress: EncodeProgress
-    ) -> Iterable[tuple[list[Passage], Vectors]]:
-        if self.workers:
-            return encode_with(self.workers, self.encoder, batches)
-        encode = self.encoder.encode_passages
-        return ((passages, encode(passages, progress)) for passages in batches)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
 from hopgate.common.cache import Cache, file_stamp
-from hopgate.retrievers.base import Hit, Passage, check_k, encodable
+from hopgate.retrievers.base import Hit, check_k, encodable, with_score
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import (
     AnyEncoder,
@@ -178,16 +178,9 @@ class Index:
     def _hits(self, ranking: Ranking, wanted: Filter) -> list[Hit]:
         stored = self._words.read([key for key, _ in ranking])
         return [
-            _hit(each.passage(key, wanted), score)
+            with_score(each.passage(key, wanted), score)
             for each, (key, score) in zip(stored, ranking, strict=True)
         ]
-
-
-def _hit(passage: Passage, score: float) -> Hit:
-    hit: Hit = {**passage, "score": score}
-    if not passage["source"]:
-        del hit["source"]
-    return hit
 
 
 _Opened = TypeVar("_Opened")

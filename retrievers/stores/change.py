@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -20,16 +20,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import default_mode
-from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
-from hopgate.retrievers.documents.parallel import encode_with
-from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.hybrid import Mode, length_norm
-from hopgate.retrievers.index.change import BuildProgress, BuildReport, Repeat
-from hopgate.retrievers.index.incoming import Incoming, chunks
+from hopgate.retrievers.index.change import SAMPLE, BaseChange, BuildProgress, BuildReport
+from hopgate.retrievers.index.incoming import chunks
 from hopgate.retrievers.index.manifest import EncoderInfo
 from hopgate.retrievers.language import detect, terms
 from hopgate.retrievers.stores.collection import (
@@ -45,13 +41,9 @@ from hopgate.retrievers.stores.collection import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SAMPLE = 500
-"""Passages from which the language is detected and the default mode is chosen."""
-_REPEATS_REPORTED = 10
 
-
-class StoreChange:
-    """One change of a collection; the counterpart of `change.Change`, with the same attributes.
+class StoreChange(BaseChange):
+    """One change of a collection; the counterpart of `change.Change`.
 
     Args:
         collection: The collection.
@@ -62,7 +54,6 @@ class StoreChange:
 
     Attributes:
         renew: Delete the collection that is there first.
-        workers: Who reads and encodes; None for this process.
     """
 
     def __init__(
@@ -74,34 +65,23 @@ class StoreChange:
         progress: BuildProgress | None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
-        self._collection, self._engine, self._info = collection, collection.engine, current
-        self._described, self._encoder, self._progress = described, encoder, progress
         self._folder = tempfile.TemporaryDirectory(prefix="hopgate-")
-        self.incoming = Incoming(Path(self._folder.name) / "incoming.jsonl")
-        self.reading = ReadReport()
-        self.factory, self.language, self.rewrite = "", "", False
-        self.mode: tuple[Mode, str] | None = None
-        self.workers: Workers | None = None
-        self.roots = list(current["roots"]) if current else []
-        self.unchanged = 0
-        self.renew = self._rebuild = False
-        self._may_shrink = True
+        file, roots = (
+            Path(self._folder.name) / "incoming.jsonl",
+            current["roots"] if current else [],
+        )
+        super().__init__(collection.name, file, roots, described, encoder, progress)
+        self._collection, self._engine, self._info = collection, collection.engine, current
+        self.renew = False
         self._leaving: Set[str] = set()  # keys of rows that go if they do not come again
         self._coming: dict[str, str] = {}  # key → id
         self._sizes: Counter[str] = Counter()  # rows of each document that comes
-        self._report = BuildReport(str(collection.name))
-        self._repeats: Counter[tuple[str, str]] = Counter()
         self._put = 0
 
     def close(self) -> None:
         """Delete the incoming passages."""
-        self.incoming.close()
+        super().close()
         self._folder.cleanup()
-
-    def stage(self, name: str) -> Callable[[int, int], None]:
-        """Return the callback of one stage."""
-        progress = self._progress
-        return partial(progress, name) if progress else lambda done, total: None
 
     # The store's rows
 
@@ -139,15 +119,8 @@ class StoreChange:
 
     def replace_all(self, *, may_shrink: bool) -> None:
         """Let the incoming passages replace all others; most of them only if it `may_shrink`."""
-        self._rebuild = True
+        self._rebuild, self._leaving = True, self._held.keys()
         self._may_shrink = may_shrink or not (self._info and self._info["complete"])
-        self._leaving = self._held.keys()
-
-    def replace_documents(self, sources: Set[str], gone: Set[str] = frozenset()) -> None:
-        """Let the incoming passages replace those of `sources`, and remove those of `gone`."""
-        self._report.updated = updated = sum(map(self.has, sources))
-        self._report.new, self._report.gone = len(sources) - updated, len(gone)
-        self.delete(sources | gone)
 
     def delete(self, sources: Set[str], ids: Sequence[str] = ()) -> None:
         """Remove documents, and passages from whatever document."""
@@ -162,7 +135,7 @@ class StoreChange:
                 the engine does not take a passage.
             RuntimeError: The engine failed.
         """
-        staying = self._check()
+        self._check()
         before, info = self._info, self._prepared()
         if self.renew:
             self._engine.drop()
@@ -176,8 +149,8 @@ class StoreChange:
             self._engine.remove(keys)
         info["roots"] = self.roots
         if not info["complete"] or self.mode:
-            info["mode"], info["mode_reason"] = self._chosen_mode(info)
-            info["background"] = measure(self._best, self._encoder().encode_queries)
+            info["mode"], info["mode_reason"] = self.mode or self._measured_mode(info["language"])
+            info["background"] = measure(self._best, self.encoder.encode_queries)
             info["complete"] = True
         self._report.changed = bool(self._put or leaving or before != info)
         if self._report.changed:
@@ -187,31 +160,19 @@ class StoreChange:
             if not self._rebuild:  # other writers may have added folders meanwhile
                 info["roots"] = sorted({*info["roots"], *now["roots"]})
             self._engine.describe(json.dumps(info))
-        return self._reported(info, {row.id for row in self._held.values()}, staying)
-
-    def _reported(self, info: StoreInfo, held: set[str], staying: set[str]) -> BuildReport:
-        report, reading = self._report, self.reading
-        report.encoder, report.language = info["encoder"]["name"], info["language"]
-        report.mode, report.mode_reason = info["mode"], info["mode_reason"]
-        report.files, report.unchanged = reading.files, self.unchanged
-        report.skipped, report.ignored = reading.skipped, reading.ignored
-        report.passages = len(staying)
-        report.added, report.removed = len(staying - held), len(held - staying)
-        repeats = self._repeats.most_common(_REPEATS_REPORTED)
-        report.repeats = [Repeat(*sources, count) for sources, count in repeats]
-        return report
+        held = {row.id for row in self._held.values()}
+        staying = {row.id for key, row in self._held.items() if key not in self._leaving}
+        staying.update(self._coming.values())
+        added, removed = len(staying - held), len(held - staying)
+        return self._reported(info, passages=len(staying), added=added, removed=removed)
 
     def _rows(self) -> Iterator[Row]:
         """Read the rows that come; each stamp is that of the file alone."""
         for key, stored in self.incoming:
             yield Row.of(stored.passage(key), stored.places[0].stamp)
 
-    def _check(self) -> set[str]:
-        """Check the change before anything is written.
-
-        Returns:
-            The ids of the passages that the collection has afterwards.
-        """
+    def _check(self) -> None:
+        """Check the change before anything is written, and count what comes."""
         name, most, first = self._collection.name, self._engine.max_text_bytes, dict[str, str]()
         for row in self._rows():
             longest = max(len(text.encode()) for text in (row.text, row.title, row.section))
@@ -227,18 +188,12 @@ class StoreChange:
             if row.source != (had := first.setdefault(row.id, row.source)):
                 self._repeats[row.source, had] += 1
         gone, held = len(self._leaving - self._coming.keys()), len(self._held)
-        if not self._may_shrink and gone > held / 2:
-            raise ValueError(
-                f"this build would remove {gone:,} of the {held:,} passages of {name}: add "
-                "--replace if that is meant, or use `hopgate index add`"
-            )
+        self._check_removed(gone, held)
         if gone == held and not self._coming:
             raise ValueError(
                 f"this would delete every passage of {name}: delete the collection in "
                 f"{name.engine} instead"
             )
-        staying = self._held.keys() - self._leaving
-        return {*self._coming.values(), *(self._held[key].id for key in staying)}
 
     def _prepared(self) -> StoreInfo:
         """Return the collection's description; a new one is made from a sample of passages."""
@@ -249,7 +204,7 @@ class StoreChange:
                     "out --language, or add --replace to make it anew"
                 )
             return StoreInfo(**self._info)
-        texts = [f"{each.title} {each.text}" for each in self.incoming.sample(_SAMPLE)]
+        texts = [f"{each.title} {each.text}" for each in self.incoming.sample(SAMPLE)]
         language = self.language or detect(texts)
         counts = [len(terms(language, text)) for text in texts]
         return StoreInfo(
@@ -264,12 +219,10 @@ class StoreChange:
             complete=False,
         )
 
-    def _chosen_mode(self, info: StoreInfo) -> tuple[Mode, str]:
-        if self.mode:
-            return self.mode
-        step = max(1, len(self.incoming) // _SAMPLE)
+    def _measured_mode(self, language: str) -> tuple[Mode, str]:
+        step = max(1, len(self.incoming) // SAMPLE)
         passages = [each.passage(key) for key, each in islice(self.incoming, 0, None, step)]
-        return default_mode(passages, self._encoder(), info["language"])
+        return default_mode(passages, self.encoder, language)
 
     def _best(self, queries: NDArray[np.float32]) -> Sequence[float]:
         return [self._engine.dense(query, 1, ())[0][1] for query in queries.tolist()]
@@ -278,21 +231,21 @@ class StoreChange:
         """Write the rows that the store does not have, a batch at a time."""
         stage, done, total = self.stage("filling the store"), 0, len(self.incoming)
         for batch in chunks(self._rows(), BATCH):
-            self._write(info, {row.key: row for row in map(self._stamped, batch)}.values())
+            self._write(info, batch)
             done += len(batch)
             stage(done, total)
 
-    def _stamped(self, row: Row) -> Row:
-        return row._replace(stamp=row.stamp and f"{row.stamp}/{self._sizes[row.source]}")
-
-    def _write(self, info: StoreInfo, rows: Iterable[Row]) -> None:
+    def _write(self, info: StoreInfo, batch: Sequence[Row]) -> None:
         self._current()
-        held = self._held
-        put = [row for row in rows if row.key not in held or held[row.key].stamp != row.stamp]
+        held, put = self._held, dict[str, Row]()
+        for row in batch:
+            stamp = row.stamp and f"{row.stamp}/{self._sizes[row.source]}"
+            if row.key not in held or held[row.key].stamp != stamp:
+                put[row.key] = row._replace(stamp=stamp)
         if not put:
             return
-        vectors, entries = self._vectors(put), []
-        for row in put:
+        vectors, entries = self._vectors(put.values()), []
+        for row in put.values():
             words = terms(info["language"], f"{row.title} {row.text}")
             norm = length_norm(len(words), info["average_terms"])
             entries.append(Entry(row, vectors[row.id], words, norm))
@@ -314,31 +267,25 @@ class StoreChange:
         return now
 
     @cached_property
-    def _encoded(self) -> dict[str, str]:
+    def _stored(self) -> dict[str, str]:
         """The key of a row with each passage that the store has a vector of, by its id."""
         return {row.id: row.key for row in self._held.values()}
 
-    def _vectors(self, rows: Sequence[Row]) -> dict[str, list[float]]:
+    def _vectors(self, rows: Iterable[Row]) -> dict[str, list[float]]:
         """Return the vectors of passages: read where the store has them, else encoded."""
-        known = {self._encoded[row.id] for row in rows if row.id in self._encoded}
-        read = self._engine.read(sorted(known)) if known else []
-        found = {row.id: vector for row, vector in read}
-        fresh = {row.id: row.passage() for row in rows if row.id not in found}
-        if fresh:
-            encoded = self._encode(list(fresh.values()))
+        passages = {row.id: row.passage() for row in rows}
+        known = sorted(self._stored[each] for each in passages if each in self._stored)
+        found = {row.id: vector for row, vector in (self._engine.read(known) if known else ())}
+        if fresh := [passage for each, passage in passages.items() if each not in found]:
+            share = ceil(len(fresh) / self.workers.count) if self.workers else len(fresh)
+            parts = [vectors for _, vectors in self._encoded(chunks(fresh, share))]
+            encoded = np.concatenate(parts)
             if not np.isfinite(encoded).all():
                 raise RuntimeError("the encoder returned NaN or infinite values: nothing is lost")
-            found |= dict(zip(fresh, encoded.tolist(), strict=True))
-            self._encoded.update((row.id, row.key) for row in rows)
+            found |= zip((each["id"] for each in fresh), encoded.tolist(), strict=True)
             self._report.encoded += len(fresh)
+        self._stored.update((row.id, row.key) for row in rows)
         return found
-
-    def _encode(self, passages: list[Passage]) -> NDArray[np.float32]:
-        encoder = self._encoder()
-        if not self.workers:
-            return encoder.encode_passages(passages)
-        shares = chunks(passages, ceil(len(passages) / self.workers.count))
-        return np.concatenate([each for _, each in encode_with(self.workers, encoder, shares)])
 
 
 def _whole(stamps: Counter[str]) -> str:

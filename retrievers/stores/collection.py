@@ -6,17 +6,20 @@ import hashlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NotRequired, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from hopgate.common.cache import Cache
-from hopgate.retrievers.base import Hit, Passage
-from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
+from hopgate.retrievers.base import Passage
+from hopgate.retrievers.filters import Filter, literal, pieces
 from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.manifest import EncoderInfo
 from hopgate.retrievers.stores.names import ForeignError, StoreName, address, check_store, explained
+
+if TYPE_CHECKING:
+    from langchain_core.documents import Document
 
 STORE_VERSION: Literal[1] = 1
 """Version of a collection's layout; another is refused."""
@@ -140,8 +143,8 @@ class StoreReport(StoreInfo):
 
 Scored = list[tuple[Row, float]]
 """Rows with their scores, best first."""
-Foreign = tuple[int, Callable[[list[float], int, Filter], list[Hit]]]
-"""The dimension of a collection's vectors, and what `Engine.dense` does with them."""
+Foreign = tuple[int, Callable[[list[float], int, Filter], list[tuple["Document", float]]]]
+"""The dimension of LangChain's vectors, and their search; arguments are those of `Engine.dense`."""
 
 
 class Engine(Protocol):
@@ -211,7 +214,7 @@ class Collection:
             RuntimeError: The extra is missing, or the engine cannot be reached.
         """
         self.name = store = check_store(name)
-        with explained(store):
+        with explained(store, connecting=True):
             module = import_module(f"hopgate.retrievers.stores.{store.engine}")
             client = _clients.get((store.engine, address(store.engine)), module.connect)
             found = getattr(module, store.engine.capitalize())(client, store.name)
@@ -261,12 +264,6 @@ class Collection:
         passages = len({row.id for row in rows})
         return StoreReport(**info, store=str(self.name), passages=passages, sources=len(sources))
 
-    def identity(self) -> str:
-        """Return the collection's name with a hash of its content."""
-        self.info()
-        keys = sorted(row.key for row in self.engine.listed())
-        return f"{self.name}, SHA-256 {hashlib.sha256(''.join(keys).encode()).hexdigest()}"
-
 
 _INFO: TypeAdapter[StoreInfo] = TypeAdapter(StoreInfo)
 _clients: Cache[Any] = Cache()
@@ -285,24 +282,13 @@ class _Explained:
 
 def store_identity(name: Path | str) -> str:
     """Return a collection's name with a hash of its content, if hopgate made it."""
+    collection = Collection(str(name))
     try:
-        return Collection(str(name)).identity()
+        collection.info()
     except ForeignError:
         return str(name)
-
-
-def foreign_filter(wanted: Filter) -> Filter:
-    """Return the part of a filter that engines apply to LangChain's documents.
-
-    Whatever they return is compared with the whole filter afterwards.
-    """
-    return tuple(each for each in wanted if each[0] in ("source", "section"))
-
-
-def split_patterns(name: str, values: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the values of a condition that are exact, and those that are patterns."""
-    patterns = {each for each in values if name == "source" and is_pattern(each)}
-    return [each for each in values if each not in patterns], sorted(patterns)
+    keys = "".join(sorted(row.key for row in collection.engine.listed()))
+    return f"{collection.name}, SHA-256 {hashlib.sha256(keys.encode()).hexdigest()}"
 
 
 def like(pattern: str) -> str:

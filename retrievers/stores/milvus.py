@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
 
-from hopgate.retrievers.base import Hit
-from hopgate.retrievers.filters import MAX_CANDIDATES, Filter
+from hopgate.retrievers.filters import MAX_CANDIDATES, Condition, Filter, has_patterns
 from hopgate.retrievers.hybrid import K1, B
-from hopgate.retrievers.langchain import hit_of
 from hopgate.retrievers.stores.collection import (
     TIMEOUT_S,
     Entry,
@@ -26,9 +24,7 @@ from hopgate.retrievers.stores.collection import (
     Listed,
     Row,
     Scored,
-    foreign_filter,
     like,
-    split_patterns,
 )
 from hopgate.retrievers.stores.names import address, is_local
 
@@ -54,16 +50,7 @@ def connect() -> MilvusClient:
     os.environ["MILVUS_URI"] = uri
     for name in ("pymilvus", "milvus_lite"):  # they log tracebacks of errors that they also raise
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    token = os.environ.get("MILVUS_TOKEN", "").strip()
-    try:
-        return MilvusClient(uri, token=token, timeout=TIMEOUT_S)
-    except Exception as error:
-        if not is_local("milvus"):
-            raise
-        raise RuntimeError(
-            "the file in MILVUS_URI cannot be opened: its name must end in .db, its folder "
-            "must exist, and only one process at a time can open it (several need a server)"
-        ) from error
+    return MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", "").strip(), timeout=TIMEOUT_S)
 
 
 class Milvus:
@@ -145,13 +132,11 @@ class Milvus:
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
-        self._client.upsert(
-            self._name,
-            [
-                {**each.row._asdict(), "vector": each.vector, "words": _text(each.words)}
-                for each in entries
-            ],
-        )
+        rows = [
+            {**row._asdict(), "vector": vector, "words": _text(words)}
+            for row, vector, words, _ in entries
+        ]
+        self._client.upsert(self._name, rows)
 
     def remove(self, keys: Sequence[str]) -> None:
         """Delete rows."""
@@ -159,21 +144,24 @@ class Milvus:
 
     def dense(self, vector: list[float], k: int, wanted: Filter) -> Scored:
         """Find the rows with the highest inner product."""
-        found = self._best("vector", vector, k, native(wanted), list(Row._fields))
-        return [(_row(each["entity"] | each), each["distance"]) for each in found]
+        return self._best("vector", vector, k, wanted)
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
         """Find the best rows for some words; milvus-lite gives their scores as negative numbers."""
-        found = self._best("sparse", _text(words), k, native(wanted), list(Row._fields))
-        return [(_row(each["entity"] | each), abs(each["distance"])) for each in found]
+        found = self._best("sparse", _text(words), k, wanted)
+        return [(row, abs(score)) for row, score in found]
 
-    def _best(self, field: str, query: Any, k: int, only: str, fields: list[str]) -> Any:
+    def _best(self, field: str, query: Any, k: int, wanted: Filter) -> Scored:
+        found = self._search(field, query, k, wanted, list(Row._fields))
+        return [(_row(each["entity"] | each), each["distance"]) for each in found]
+
+    def _search(self, field: str, query: Any, k: int, wanted: Filter, fields: list[str]) -> Any:
         # With more candidates, milvus-lite's graph, if there is one, loses few passages.
-        graph = self._lite and only and field != "sparse"
+        graph = self._lite and wanted and field != "sparse"
         (found,) = self._client.search(
             self._name,
             [query],
-            only,
+            native(wanted),
             limit=k,
             output_fields=fields,
             search_params={"params": {"ef": MAX_CANDIDATES}} if graph else {},
@@ -193,18 +181,20 @@ class Milvus:
             return None
         key = next(each["name"] for each in described if each.get("is_primary"))
         (index,) = self._client.list_indexes(self._name, dense)
-        distance = self._client.describe_index(self._name, index)["metric_type"] == "L2"
+        metric = self._client.describe_index(self._name, index)["metric_type"]
+        sign = -1 if metric == "L2" else 1
 
-        def search(vector: list[float], k: int, wanted: Filter) -> list[Hit]:
-            known = tuple(each for each in foreign_filter(wanted) if each[0] in fields)
-            found = self._best(dense, vector, k, native(known), ["*"])
-            return [hit(each["entity"], each) for each in found]
+        def search(vector: list[float], k: int, wanted: Filter) -> list[tuple[Document, float]]:
+            known = tuple(each for each in wanted if each[0] in fields)
+            found = self._search(dense, vector, k, known, ["*"])
+            return [
+                (document(each["entity"], each[key]), sign * each["distance"]) for each in found
+            ]
 
-        def hit(entity: dict[str, Any], found: Any) -> Hit:
+        def document(entity: dict[str, Any], identity: object) -> Document:
             metadata = {name: entity[name] for name in entity.keys() - {key, dense, "text"}}
             metadata |= metadata.pop("metadata", None) or {}
-            document = Document(entity["text"], id=str(found[key]), metadata=metadata)
-            return hit_of(document, -found["distance"] if distance else found["distance"])
+            return Document(entity["text"], id=str(identity), metadata=metadata)
 
         return int(fields[dense]["params"]["dim"]), search
 
@@ -227,12 +217,12 @@ def _text(words: Sequence[str]) -> str:
 
 def native(wanted: Filter) -> str:
     """Return a filter that leaves out no row that `wanted` matches, but may let others through."""
-    return " and ".join(f"({_condition(name, values)})" for name, values in wanted)
+    return " and ".join(f"({_either(condition)})" for condition in wanted)
 
 
-def _condition(name: str, values: Sequence[str]) -> str:
-    exact, patterns = split_patterns(name, values)
-    either = [f"{name} like {json.dumps(like(each), ensure_ascii=False)}" for each in patterns]
-    if exact:
-        either.append(f"{name} in {json.dumps(exact, ensure_ascii=False)}")
-    return " or ".join(either)
+def _either(condition: Condition) -> str:
+    name, values = condition
+    if not has_patterns(condition):
+        return f"{name} in {json.dumps(values, ensure_ascii=False)}"
+    patterns = (json.dumps(like(each), ensure_ascii=False) for each in values)
+    return " or ".join(f"{name} like {each}" for each in patterns)

@@ -109,44 +109,31 @@ def is_local(engine: str) -> bool:
 
 
 @contextmanager
-def explained(store: StoreName) -> Iterator[None]:
+def explained(store: StoreName, *, connecting: bool = False) -> Iterator[None]:
     """Name the store in errors of its client, and take out the addresses that these contain.
 
     An engine in this process fails when threads call it at once, so they take turns.
     """
+    local, needs = is_local(store.engine), ENGINES[store.engine]
     try:
-        with _taking_turns if is_local(store.engine) else nullcontext():
+        with _taking_turns if local else nullcontext():
             yield
     except Exception as error:  # the clients' errors have no common base class
-        needs = ENGINES[store.engine]
-        variable = " or ".join(filter(_value, needs.addresses))
-        said = _scrubbed(reason(error), needs)
-        raise RuntimeError(f"{store} failed: {said}{_remedy(error, variable)}") from None
+        remedy = _LOCAL if local else _REMOTE if connecting else _ANSWERED
+        remedy = remedy.format(next(filter(_value, needs.addresses), ""))
+        raise RuntimeError(f"{store} failed: {_scrubbed(reason(error), needs)}; {remedy}") from None
 
 
 _taking_turns = Lock()
-
-_REMEDIES = {
-    "must be owner": "an account that changes a table must own it: ALTER TABLE … OWNER TO …",
-    r"pooltimeout|statement timeout|too many (clients|connections)|connection slots": (
-        "the table is locked or the server is busy: try again later"
-    ),
-    r"permission denied|forbidden|unauthori[sz]ed|unauthenticated|40[13]\b": (
-        "the account needs the right to do this"
-    ),
-    "valueerror|percent-encoded|parse|conn|refused|timed? ?out|timeout|unavailable|resolve": (
-        "check that it runs, and that {variable} is its address, with every character of the "
-        "password except letters, digits, - and _ percent-encoded (/ is %2F)"
-    ),
-}
-"""Advice for the errors of clients, by a pattern of their type and text."""
-
-
-def _remedy(error: Exception, variable: str) -> str:
-    """Return the remedy for an error of a client; empty if there is none."""
-    text = f"{type(error).__name__} {error}".lower()
-    found = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text))
-    return f"; {remedy.format(variable=variable)}" if (remedy := next(found, "")) else ""
+_LOCAL = (
+    "check that {} is in a folder that exists (a file of Milvus ends in .db), and that only this "
+    "process has it open: several need a server"
+)
+_REMOTE = (
+    "check that it runs, and that {} is its address, with every character of the password except "
+    "letters, digits, - and _ percent-encoded (/ is %2F)"
+)
+_ANSWERED = "if the account has the right to do this, try again when the server is less busy"
 
 
 def _scrubbed(text: str, needs: Needs) -> str:

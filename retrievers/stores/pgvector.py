@@ -12,10 +12,8 @@ from langchain_core.documents import Document
 from psycopg import sql
 from psycopg_pool import ConnectionPool
 
-from hopgate.retrievers.base import Hit
-from hopgate.retrievers.filters import Filter
+from hopgate.retrievers.filters import Filter, has_patterns
 from hopgate.retrievers.hybrid import CANDIDATES
-from hopgate.retrievers.langchain import hit_of
 from hopgate.retrievers.stores.collection import (
     TIMEOUT_S,
     Entry,
@@ -23,9 +21,7 @@ from hopgate.retrievers.stores.collection import (
     Listed,
     Row,
     Scored,
-    foreign_filter,
     like,
-    split_patterns,
 )
 from hopgate.retrievers.stores.names import address
 
@@ -68,10 +64,10 @@ JOIN pg_am a ON a.oid = c.relam WHERE indrelid = attrelid AND amname = 'hnsw')
 FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'vector'
 """
 """The dimension of a table's vectors, and whether there is a graph of them."""
-_SET: LiteralString = """
-SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) AS s (name, value)
+_NEAR: LiteralString = """
+SET LOCAL hnsw.ef_search = {seen}; SET LOCAL hnsw.iterative_scan = strict_order
 """
-"""Changes settings until the transaction ends."""
+_EXACT: LiteralString = "SET LOCAL enable_indexscan = off"
 _DENSE: LiteralString = """
 SELECT {columns}, -(vector {distance} %(vector)s::vector) FROM {table} WHERE {where}
 ORDER BY vector {distance} %(vector)s::vector LIMIT %(k)s
@@ -90,7 +86,7 @@ rare AS (
 ranked AS (
   SELECT key, sum(idf * times * 2.2 / (times + norm)) AS score
   FROM found JOIN rare USING (term) GROUP BY key)
-SELECT {columns}, score FROM ranked JOIN {table} USING (key) WHERE {where}
+SELECT {columns}, score::float8 FROM ranked JOIN {table} USING (key) WHERE {where}
 ORDER BY score DESC, key LIMIT %(k)s
 """
 """BM25 as Tantivy computes it; PostgreSQL's own ranking knows no IDF.
@@ -162,11 +158,11 @@ class Pgvector:
 
     def create(self, info: str, dimension: int) -> None:
         """Create the table, and the extension if it is missing."""
-        self._run(_CREATE, info=_comment(info), dimension=sql.Literal(dimension))
+        self._run(_CREATE, info=sql.Literal(_MARK + info), dimension=sql.Literal(dimension))
 
     def describe(self, info: str) -> None:
         """Store other JSON with it."""
-        self._run("COMMENT ON TABLE {table} IS {info}", info=_comment(info))
+        self._run("COMMENT ON TABLE {table} IS {info}", info=sql.Literal(_MARK + info))
 
     def drop(self) -> None:
         """Delete the table."""
@@ -190,11 +186,10 @@ class Pgvector:
 
     def read(self, keys: Sequence[str]) -> list[tuple[Row, list[float]]]:
         """Read rows with their vectors."""
-        found = self._run(
-            "SELECT {columns}, vector::real[] FROM {table} WHERE key = ANY (%(keys)s)",
-            {"keys": list(keys)},
+        query: LiteralString = (
+            "SELECT {columns}, vector::real[] FROM {table} WHERE key = ANY (%(keys)s)"
         )
-        return [(Row(*row[:-1]), row[-1]) for row in found]
+        return [(Row(*row), vector) for *row, vector in self._run(query, {"keys": list(keys)})]
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
@@ -211,7 +206,7 @@ class Pgvector:
         """Find the rows with the highest inner product."""
         where, values = native(wanted)
         found = self._near(vector, k, values, where=where, distance=sql.SQL("<#>"))
-        return [(Row(*row[:-1]), row[-1]) for row in found]
+        return [(Row(*row), score) for *row, score in found]
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
         """Find the best rows for some words."""
@@ -223,42 +218,50 @@ class Pgvector:
             "query": " | ".join(map(_quote, counts)),
             "table": self._quoted,
         }
-        found = self._run(_BM25, given | values, {}, where=where)
-        return [(Row(*row[:-1]), float(row[-1])) for row in found]
+        found = self._search(_BM25, given | values, where=where)
+        return [(Row(*row), score) for *row, score in found]
 
     def _near(
         self, vector: list[float], k: int, values: dict[str, Any], **parts: sql.Composable
     ) -> list[tuple[Any, ...]]:
         """Search the graph; where its scan ends early, as with a rare filter, compare every row."""
         seen = min(max(2 * k, CANDIDATES), _MAX_SEEN)
-        graph = {"hnsw.ef_search": str(seen), "hnsw.iterative_scan": "strict_order"}
         given = {"k": k, "vector": str(vector), **values}
-        found = self._run(_DENSE, given, graph, **parts)
-        exact = {"enable_indexscan": "off"}
-        return found if len(found) == k else self._run(_DENSE, given, exact, **parts)
+        found = self._search(_DENSE, given, _NEAR, seen=sql.Literal(seen), **parts)
+        return found if len(found) == k else self._search(_DENSE, given, _EXACT, **parts)
+
+    def _search(
+        self,
+        query: LiteralString,
+        given: dict[str, Any],
+        settings: LiteralString = "",
+        **parts: sql.Composable,
+    ) -> list[tuple[Any, ...]]:
+        """Run a search with a time limit, and with other settings of the server."""
+        limited: LiteralString = "SET LOCAL statement_timeout = {limit};" + settings
+        return self._run(query, given, limited, limit=sql.Literal(f"{_SEARCH_S}s"), **parts)
 
     def _run(
         self,
         query: LiteralString,
         given: dict[str, Any] | None = None,
-        search: dict[str, str] | None = None,
+        first: LiteralString = "",
         **parts: sql.Composable,
     ) -> list[tuple[Any, ...]]:
-        """Run a statement.
+        """Run a statement, in a transaction of its own.
 
         Args:
             query: The statement, with fields for its parts.
             given: Its parameters.
-            search: If it is a search, the server's settings that are changed for it.
+            first: Statements to run before it.
             parts: Values of the fields.
         """
         columns = sql.SQL(", ").join(map(sql.Identifier, Row._fields))
-        known = {"table": self._table, "columns": columns}
+        known = {"table": self._table, "columns": columns} | parts
         with self._pool.connection() as connection:
-            if search is not None:
-                settings = {"statement_timeout": f"{_SEARCH_S}s", **search}
-                connection.execute(_SET, [list(settings), list(settings.values())])
-            done = connection.execute(sql.SQL(query).format(**(known | parts)), given)
+            if first:
+                connection.execute(sql.SQL(first).format(**known))
+            done = connection.execute(sql.SQL(query).format(**known), given)
             return done.fetchall() if done.description else []
 
     def _langchain(self) -> sql.Composable | None:
@@ -275,23 +278,18 @@ class Pgvector:
         """Search what LangChain stored by cosine distance, its default."""
         if (documents := self._langchain()) is None:
             return None
-        columns = sql.SQL("id, text, metadata")
+        found = self._run("SELECT vector_dims(vector) FROM {table} LIMIT 1", table=documents)
 
-        def search(vector: list[float], k: int, wanted: Filter) -> list[Hit]:
-            where, values = native(foreign_filter(wanted), "metadata ->> {}")
-            near = sql.SQL("<=>")
-            parts = {"table": documents, "columns": columns, "where": where, "distance": near}
+        def search(vector: list[float], k: int, wanted: Filter) -> list[tuple[Document, float]]:
+            where, values = native(wanted, "metadata ->> {}")
+            parts = {"table": documents, "columns": sql.SQL("id, text, metadata"), "where": where}
+            near = self._near(vector, k, values, **parts, distance=sql.SQL("<=>"))
             return [
-                hit_of(Document(text or "", id=key, metadata=metadata), 1 + score)
-                for key, text, metadata, score in self._near(vector, k, values, **parts)
+                (Document(text or "", id=key, metadata=metadata), 1 + score)
+                for key, text, metadata, score in near
             ]
 
-        found = self._run("SELECT vector_dims(vector) FROM {table} LIMIT 1", table=documents)
         return (int(found[0][0]), search) if found else None
-
-
-def _comment(info: str) -> sql.Literal:
-    return sql.Literal(f"{_MARK}{info}")
 
 
 def _quote(term: str) -> str:
@@ -320,7 +318,7 @@ def native(
     conditions: list[sql.Composable] = [sql.SQL("true")]
     values: dict[str, list[str]] = {}
     for number, (name, allowed) in enumerate(wanted):
-        patterned = any(split_patterns(name, allowed)[1])
+        patterned = has_patterns((name, allowed))
         values[f"w{number}"] = list(map(like, allowed)) if patterned else list(allowed)
         key = sql.Literal(name) if "->>" in column else sql.Identifier(name)
         condition = sql.SQL(column + (" LIKE" if patterned else " =") + " ANY ({})")

@@ -89,30 +89,29 @@ class Carried(Encoder):
 def _of_folder(folder: Path) -> Held:
     """Return an index's description, its passages with their stamps, and a reader of vectors."""
     manifest, words, vectors = Parts.open(folder, checked_info(folder))
-
-    def passages() -> Iterator[tuple[Passage, str]]:
-        keys = words.keys().tolist()
-        for key, stored in zip(keys, words.read(keys, checked=True), strict=True):
-            for place in stored.places:
-                yield structs.replace(stored, places=(place,)).passage(key), place.stamp
-
-    return manifest, passages(), lambda ids: vectors.vectors([key_of(each) for each in ids])
+    keys = words.keys().tolist()
+    passages = (
+        (structs.replace(stored, places=(place,)).passage(key), place.stamp)
+        for key, stored in zip(keys, words.read(keys, checked=True), strict=True)
+        for place in stored.places
+    )
+    return manifest, passages, lambda ids: vectors.vectors(list(map(key_of, ids)))
 
 
 def _of_store(name: str) -> Held:
     """Return the same of a collection."""
     collection = Collection(name)
     info, read = collection.info(), collection.engine.read
-    keys = {row.key: row.id for row in collection.engine.listed()}
-    first = {identity: key for key, identity in keys.items()}
-
-    def passages() -> Iterator[tuple[Passage, str]]:
-        for some in chunks(keys, BATCH):
-            for row, _ in read(some):
-                yield row.passage(), row.stamp.rpartition("/")[0]  # without the count of rows
+    listed = collection.engine.listed()
+    first = {row.id: row.key for row in listed}
+    passages = (
+        (row.passage(), row.stamp.rpartition("/")[0])  # without the count of rows
+        for some in chunks([row.key for row in listed], BATCH)
+        for row, _ in read(some)
+    )
 
     def vectors(ids: Sequence[str]) -> NDArray[np.float32]:
-        found = {row.id: each for row, each in read([first[one] for one in ids])}
+        found = {row.id: vector for row, vector in read([first[each] for each in ids])}
         return np.array([found[each] for each in ids], dtype=np.float32)
 
-    return info, passages(), vectors
+    return info, passages, vectors

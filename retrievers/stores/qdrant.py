@@ -14,20 +14,9 @@ from typing import Any
 from langchain_core.documents import Document
 from qdrant_client import QdrantClient, models
 
-from hopgate.retrievers.base import Hit
-from hopgate.retrievers.filters import Filter, literal, pieces
+from hopgate.retrievers.filters import Condition, Filter, has_patterns, literal, pieces
 from hopgate.retrievers.hybrid import K1
-from hopgate.retrievers.langchain import hit_of
-from hopgate.retrievers.stores.collection import (
-    TIMEOUT_S,
-    Entry,
-    Foreign,
-    Listed,
-    Row,
-    Scored,
-    foreign_filter,
-    split_patterns,
-)
+from hopgate.retrievers.stores.collection import TIMEOUT_S, Entry, Foreign, Listed, Row, Scored
 from hopgate.retrievers.stores.names import address, is_local
 
 _DENSE, _WORDS, _INFO = "dense", "words", "hopgate"
@@ -42,8 +31,11 @@ def connect() -> QdrantClient:
         atexit.register(local.close)
         return local
     key = os.environ.get("QDRANT_API_KEY") or None
-    url = address("qdrant")
-    return QdrantClient(url, api_key=key, timeout=TIMEOUT_S, check_compatibility=False)
+    server = QdrantClient(
+        address("qdrant"), api_key=key, timeout=TIMEOUT_S, check_compatibility=False
+    )
+    server.info()  # it connects only now
+    return server
 
 
 class Qdrant:
@@ -138,16 +130,16 @@ class Qdrant:
         named = found if isinstance(found, dict) else {None: found}
         using, vectors = next(iter(named.items()), (None, None))
 
-        def search(vector: list[float], k: int, wanted: Filter) -> list[Hit]:
-            only = native(foreign_filter(wanted), "metadata.")
-            return [_hit(each) for each in self._best(vector, using, k, only)]
+        def search(vector: list[float], k: int, wanted: Filter) -> list[tuple[Document, float]]:
+            points = self._best(vector, using, k, native(wanted, "metadata."))
+            return [(_document(each), each.score) for each in points]
 
         return (vectors.size, search) if vectors else None
 
 
-def _hit(point: Any) -> Hit:
+def _document(point: Any) -> Document:
     text, metadata = point.payload["page_content"], point.payload.get("metadata") or {}
-    return hit_of(Document(text, id=str(point.id), metadata=metadata), point.score)
+    return Document(text, id=str(point.id), metadata=metadata)
 
 
 def _key(point: Any) -> str:
@@ -182,22 +174,19 @@ def native(wanted: Filter, prefix: str = "") -> models.Filter:
         prefix: Put before the name of a field.
     """
 
-    def either(name: str, values: Sequence[str]) -> models.Filter:
-        exact, patterns = split_patterns(name, values)
-        words = [models.Filter(must=_words(prefix + name, each)) for each in patterns]
-        return models.Filter(should=[*words, *([_equals(prefix + name, exact)] if exact else [])])
+    def either(condition: Condition) -> Any:
+        key, values = prefix + condition[0], condition[1]
+        if not has_patterns(condition):
+            return models.FieldCondition(key=key, match=models.MatchAny(any=[*values]))
+        return models.Filter(should=[models.Filter(must=_words(key, each)) for each in values])
 
-    return models.Filter(must=[either(name, values) for name, values in wanted])
+    return models.Filter(must=list(map(either, wanted)))
 
 
 def _words(key: str, pattern: str) -> list[Any]:
     text = "".join(literal(piece) or "*" for piece in pieces(pattern))
     found = (models.MatchText(text=word) for word in _WORD.findall(text))
     return [models.FieldCondition(key=key, match=each) for each in found]
-
-
-def _equals(name: str, values: Sequence[str]) -> models.FieldCondition:
-    return models.FieldCondition(key=name, match=models.MatchAny(any=[*values]))
 
 
 _BETWEEN = r"[\x00-)+-/:-@\[-`{-\x7f]"  # ASCII without letters, digits and `*`

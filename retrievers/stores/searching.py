@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
-from hopgate.retrievers.base import Hit, check_k, encodable
+from hopgate.retrievers.base import Hit, check_k, encodable, with_score
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import Encoder, load_encoder
 from hopgate.retrievers.filters import Filter, Where, parse_where, search_until
 from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
 from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
-from hopgate.retrievers.language import OTHER, terms
-from hopgate.retrievers.stores.collection import Collection, Row, StoreInfo
+from hopgate.retrievers.langchain import hit_of
+from hopgate.retrievers.language import terms
+from hopgate.retrievers.stores.collection import Collection, StoreInfo
 from hopgate.retrievers.stores.names import ForeignError, explained
+
+Search = Callable[[str, list[float], Filter, int], list[Hit]]
+"""Called with a query, its vector, a filter, and the number of hits."""
 
 
 def load_store(name: str) -> StoreIndex:
@@ -44,18 +47,18 @@ class StoreIndex:
     def __init__(self, collection: Collection) -> None:
         """Check the collection and load its encoder, see `load_store`."""
         self._collection = collection
-        self._foreign: tuple[Encoder, Callable[..., list[Hit]]] | None = None
+        self._foreign: tuple[Encoder, Search] | None = None
         try:
-            self._check()
+            self._opened()
         except ForeignError:
             self._foreign = self._made_by_langchain()
 
-    def _check(self) -> tuple[StoreInfo, Encoder]:
+    def _opened(self) -> tuple[StoreInfo, Encoder]:
         """Read the collection's description, and load its encoder."""
         info, name = self._collection.info(), self._collection.name
         return info, matching_encoder(Path(str(name)), info, name.encoder or None)
 
-    def _made_by_langchain(self) -> tuple[Encoder, Callable[..., list[Hit]]]:
+    def _made_by_langchain(self) -> tuple[Encoder, Search]:
         """Return the encoder that the user names for LangChain's vectors, and their search."""
         name = self._collection.name
         if (found := self._collection.engine.foreign()) is None:
@@ -65,18 +68,25 @@ class StoreIndex:
                 f"{name} was made by LangChain: name the encoder of its vectors, as in "
                 f"{name}@minilm"
             )
-        (dimension, search), encoder = found, load_encoder(name.encoder)
+        (dimension, near), encoder = found, load_encoder(name.encoder)
         if encoder.dimension != dimension:
             raise ValueError(
                 f"the vectors of {name} have {dimension} dimensions, and those of encoder "
                 f"{name.encoder} have {encoder.dimension}: name the encoder they come from"
             )
-        return encoder, explained(name)(search)
+
+        def search(query: str, vector: list[float], wanted: Filter, k: int) -> list[Hit]:
+            # The engine knows where LangChain put these two; the caller checks the whole filter.
+            own = tuple(each for each in wanted if each[0] in ("source", "section"))
+            with explained(name):
+                return [hit_of(*each) for each in near(vector, k, own)]
+
+        return encoder, search
 
     @property
     def background(self) -> Sequence[float]:
         """Scores of unrelated questions, as `Index.background`."""
-        return [] if self._foreign else background_of(self._check()[0])
+        return [] if self._foreign else background_of(self._opened()[0])
 
     def search(
         self,
@@ -92,51 +102,32 @@ class StoreIndex:
             RuntimeError: The engine failed.
         """
         check_k(k)
-        # No store takes a NUL character, so a value with one matches nothing.
-        wanted = tuple(
-            (n, tuple(v for v in values if "\0" not in v)) for n, values in parse_where(where)
-        )
-        mode, encoder, language = self._settings(mode)
-        if not all(values for _, values in wanted):
-            return [[] for _ in queries]
-        queries = [encodable(query) for query in queries]
-        dense = queries if mode != "bm25" else []
-        vectors = encoder.encode_queries(dense).tolist() or [[] for _ in queries]
+        wanted, queries = parse_where(where), [encodable(query) for query in queries]
+        if self._foreign:
+            (encoder, search), mode = self._foreign, mode or "dense"
+            if mode != "dense":
+                raise ValueError(
+                    f"mode {mode!r} is not available with {self._collection.name}, which LangChain "
+                    "made without hopgate's words: use dense"
+                )
+        else:
+            info, encoder = self._opened()
+            mode = mode or info["mode"]
+            search = partial(self._search, mode, info["language"])
+        dense = mode != "bm25"
+        vectors = encoder.encode_queries(queries).tolist() if dense else [[]] * len(queries)
         return [
-            search_until(partial(self._found, mode, vector, language, query, wanted), k, wanted)
+            search_until(partial(search, query, vector, wanted), k, wanted)
             for query, vector in zip(queries, vectors, strict=True)
         ]
 
-    def _settings(self, mode: Mode | None) -> tuple[Mode, Encoder, str]:
-        """Return the mode of a search, and the encoder and the language of the collection."""
-        if self._foreign:
-            if mode in (None, "dense"):
-                return "dense", self._foreign[0], OTHER
-            raise ValueError(
-                f"mode {mode!r} is not available with {self._collection.name}, which LangChain "
-                "made without hopgate's words: use dense"
-            )
-        info, encoder = self._check()
-        if (mode or info["mode"]) not in get_args(Mode):
-            raise ValueError(f"unknown mode {mode!r}: use {', '.join(get_args(Mode))}")
-        return mode or info["mode"], encoder, info["language"]
-
-    def _found(
-        self, mode: Mode, vector: list[float], language: str, query: str, wanted: Filter, k: int
+    def _search(
+        self, mode: Mode, language: str, query: str, vector: list[float], wanted: Filter, k: int
     ) -> list[Hit]:
-        if self._foreign:
-            return self._foreign[1](vector, k, wanted)
         engine, depth = self._collection.engine, max(k, CANDIDATES) if mode == "hybrid" else k
         words = terms(language, query)[:MAX_QUERY_TERMS] if mode != "dense" else []
         near = engine.dense(vector, depth, wanted) if mode != "bm25" else []
         found = engine.bm25(words, depth, wanted) if words else []
         if mode == "hybrid":
             found = fuse([[row for row, _ in ranking] for ranking in (near, found)], k)
-        return [_hit(row, score) for row, score in found or near]
-
-
-def _hit(row: Row, score: float) -> Hit:
-    hit: Hit = {**row.passage(), "score": score}
-    if not row.source:
-        del hit["source"]
-    return hit
+        return [with_score(row.passage(), score) for row, score in found or near]

@@ -49,25 +49,17 @@ class TurnWatcher(BaseCallbackHandler):
         # is part of.
         self._running: dict[UUID, tuple[Turn, Step | None]] = {}
 
-    def on_chain_start(
-        self,
-        serialized: dict[str, Any] | None,
-        inputs: Any,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Record the start of a run or node."""
-        name, data = str(kwargs.get("name") or ""), metadata or {}
-        if parent_run_id not in self._running:
+        name, data = str(kwargs.get("name") or ""), kwargs.get("metadata") or {}
+        around = self._running.get(kwargs["parent_run_id"])
+        if around is None:
             thread = data.get("thread_id")
             turn = Turn(run_id, str(thread) if thread else None, time.time_ns())
             turn.is_edit = name.endswith(EDIT)
             self._running[run_id] = turn, None
             return
-        turn, step = self._running[parent_run_id]
+        turn, step = around
         is_node = name == data.get("langgraph_node") and not name.startswith("__")
         if is_node and not (step and step.name == name):  # a subgraph has the name of its node
             _read_inputs(turn, name, inputs)
@@ -84,7 +76,7 @@ class TurnWatcher(BaseCallbackHandler):
             step.ended_at = time.time_ns()
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Record the error of a node; at the end of the run, call the observers."""
+        """Record the error of a node or a call; at the end of the run, call the observers."""
         turn, step = self._running.pop(run_id, (None, None))
         if turn is None:
             return
@@ -97,20 +89,13 @@ class TurnWatcher(BaseCallbackHandler):
                 turn.failed_in = turn.failed_in or step.name
 
     def on_chat_model_start(
-        self,
-        serialized: dict[str, Any] | None,
-        messages: list[list[BaseMessage]],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, serialized: Any, messages: list[list[BaseMessage]], *, run_id: UUID, **kwargs: Any
     ) -> None:
         """Record the start of a model call."""
-        if parent_run_id not in self._running:
+        if (found := self._running.get(kwargs["parent_run_id"])) is None:
             return
-        turn, around = self._running[parent_run_id]
-        name = str((metadata or {}).get("ls_model_name") or "model")
+        turn, around = found
+        name = str((kwargs.get("metadata") or {}).get("ls_model_name") or "model")
         step = _begin(turn, run_id, around, "model", name)
         step.prompt = "\n".join(message.text for each in messages for message in each)
         self._running[run_id] = turn, step
@@ -127,9 +112,7 @@ class TurnWatcher(BaseCallbackHandler):
             step.prompt_tokens = usage["input_tokens"]
             step.completion_tokens = usage["output_tokens"]
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Record the error of a model call."""
-        self.on_chain_error(error, run_id=run_id)
+    on_llm_error = on_chain_error
 
     def _end(self, turn: Turn, error: BaseException | None) -> None:
         for each in [each for each, (owner, _) in list(self._running.items()) if owner is turn]:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.models.chat import SAMPLING
@@ -43,6 +43,12 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
+class TextFormat(BaseModel):
+    """The only form of answers."""
+
+    type: Literal["text"]
+
+
 class ChatRequest(BaseModel):
     """The body of a request; other fields have no effect, and a warning says so.
 
@@ -63,6 +69,9 @@ class ChatRequest(BaseModel):
     stop: str | list[str] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n: Literal[1] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    response_format: TextFormat | None = None
 
     @property
     def sampling(self) -> Json:
@@ -72,19 +81,6 @@ class ChatRequest(BaseModel):
         given = {name: getattr(self, name) for name in SAMPLING}
         given |= {"stop": tuple(stop or ()) or None, "max_answer_tokens": most}
         return {name: value for name, value in given.items() if value is not None}
-
-    @model_validator(mode="after")
-    def _check_contract(self) -> "ChatRequest":
-        """Refuse settings whose effect the client would miss in the reply."""
-        given = self.model_extra or {}
-        if given.get("n") not in (None, 1):
-            raise ValueError("n must be 1: hopgate gives one answer")
-        if given.get("tool_choice") not in (None, "none", "auto"):
-            raise ValueError("tool_choice must be auto or none: hopgate calls no tools")
-        form = given.get("response_format")
-        if isinstance(form, dict) and form.get("type") != "text":
-            raise ValueError("response_format must be text: hopgate answers in text")
-        return self
 
     @property
     def without_effect(self) -> list[str]:
@@ -129,7 +125,7 @@ async def run(
     Raises:
         Exception: The graph's error.
     """
-    parts: asyncio.Queue[Part | Exception | None] = asyncio.Queue()
+    parts: asyncio.Queue[Part | None] = asyncio.Queue()
     asked: Any = {"messages": list(messages)}
     config: Any = {"configurable": {"langgraph_auth_user": user} if user else {}}
     more: Any = {}
@@ -155,16 +151,14 @@ async def run(
                     parts.put_nowait(("answering", event))
                 elif mode == "values" and not space:
                     parts.put_nowait(("state", part))
+        finally:
             parts.put_nowait(None)
-        except Exception as error:
-            parts.put_nowait(error)
 
     task = asyncio.create_task(fill())
     try:
-        while (part := await parts.get()) is not None:
-            if isinstance(part, Exception):
-                raise part
+        while part := await parts.get():
             yield part
+        await task
     finally:
         task.cancel()
 
@@ -197,8 +191,10 @@ class ChatCompletion:
             "hopgate": _shown(final),
         }
 
-    async def chunks(self, parts: AsyncGenerator[Part, None], live: bool) -> AsyncIterator[Json]:
-        """Yield the chunks of the stream, without the final `[DONE]`.
+    async def chunks(
+        self, parts: AsyncGenerator[Part, None], live: bool
+    ) -> AsyncGenerator[Json, None]:
+        """Yield the chunks of the stream, without the final `[DONE]`; the first when it answers.
 
         Put together, their texts are the final answer: a token that the check of the answer may
         still change is held back, and so is everything after it.
@@ -208,12 +204,13 @@ class ChatCompletion:
             live: Whether to send tokens before the answer is final; not if it may be withdrawn.
         """
         reply, sent, read, state, start = "", "", 0, Json(), Json()
-        yield self._chunk({"role": "assistant", "content": ""})
         async with aclosing(parts):
             async for kind, part in parts:
                 if kind == "state":
                     state = part
                 elif kind == "answering":
+                    if not start:
+                        yield self._chunk({"role": "assistant", "content": ""})
                     reply, read, start = "", 0, part
                 elif live:
                     reply += part

@@ -5,13 +5,12 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,32 +18,25 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from hopgate.common.errors import explain, one_line
 from hopgate.common.files import shown
 from hopgate.graphs.checkpoints import sqlite_saver
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.graphs.feedback import give_feedback
-from hopgate.models.chat import ModelError
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.nodes.run.runtime import NodeRuntime
-from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.nodes.run.spending import spent_by
 from hopgate.server.access.bodies import BodyLimit, body_bytes, read_body
-from hopgate.server.access.refusals import INTERNAL, error, refusal
+from hopgate.server.access.refusals import error, refused, status_and_message
 from hopgate.server.access.users import Users, user_of
 from hopgate.server.feedback import Opinion
-from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Part, run
+from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Json, run
 from hopgate.server.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
-STATUS: tuple[tuple[type[Exception], int], ...] = (
-    *((ModelError, 502), (DeadlinePassed, 504), (BudgetSpent, 429)),
-    *((ValueError, 400), (RuntimeError, 500)),
-)
 HUNG_UP = 499  # nginx's status; nobody reads it
 
 _ALPHA = re.compile(r"\d*\.?\d+")
@@ -103,7 +95,8 @@ class OpenAIRoutes:
                 Route("/feedback", self.feedback, methods=["POST"]),
             ],
             exception_handlers=dict.fromkeys(
-                (HTTPException, ValueError, RuntimeError, Exception), _refused
+                (HTTPException, ValueError, RuntimeError, Exception),
+                lambda _, fault: refused(fault),
             ),
         )
         guards = [Middleware(Users), Middleware(BodyLimit, max_bytes=body_bytes())]
@@ -134,11 +127,12 @@ class OpenAIRoutes:
             async with aclosing(parts):
                 document = await _while_connected(request, completion.document(parts))
             return JSONResponse(document)
-        begun = await _while_connected(request, _decided(parts))
         may_be_withdrawn = context.over(graph.defaults).escalate > 0
-        chunks = completion.chunks(_continued(begun, parts), live=not may_be_withdrawn)
+        chunks = completion.chunks(parts, live=not may_be_withdrawn)
+        first = await _while_connected(request, anext(chunks))
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_lines(chunks), headers=headers, media_type="text/event-stream")
+        lines = _lines(first, chunks)
+        return StreamingResponse(lines, headers=headers, media_type="text/event-stream")
 
     async def feedback(self, request: Request) -> Response:
         """Keep a user's feedback on a completion of theirs."""
@@ -202,37 +196,13 @@ class OpenAIRoutes:
         return Context(**{**settings, "alpha": alpha})
 
 
-async def _decided(parts: AsyncGenerator[Part, None]) -> list[Part]:
-    """Wait for the gate's decision, or for an answer that begins before it.
-
-    An earlier failure can still have an HTTP status of its own.
-
-    Returns:
-        The last part.
-    """
-    async for kind, part in parts:
-        if kind == "answering" or (kind == "state" and "gate" in part.get("decision", {})):
-            return [(kind, part)]
-    return []
-
-
-async def _continued(
-    begun: list[Part], parts: AsyncGenerator[Part, None]
-) -> AsyncGenerator[Part, None]:
-    async with aclosing(parts):
-        for part in begun:
-            yield part
-        async for part in parts:
-            yield part
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def _while_connected(request: Request, work: Awaitable[Result]) -> Result:
     """Wait for work, and end it when the client hangs up.
 
     Raises:
         HTTPException: 499: the client has hung up.
     """
-    working = asyncio.create_task(work)
+    working = asyncio.ensure_future(work)
     listening = asyncio.ensure_future(request.receive())  # the body is read: only an end can come
     try:
         await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -245,32 +215,16 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) 
         await asyncio.gather(working, listening, return_exceptions=True)
 
 
-async def _lines(chunks: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[str, None]:
+async def _lines(first: Json, more: AsyncIterator[Json]) -> AsyncGenerator[str, None]:
     """Write chunks as server-sent events; an error too, because the status has been sent."""
+    yield _line(first)
     try:
-        async for chunk in chunks:
-            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+        async for chunk in more:
+            yield _line(chunk)
     except Exception as fault:
-        status, message = status_and_message(fault)
-        shown = error(status, message, usage=spent_by(fault))
-        yield f"data: {json.dumps(shown, ensure_ascii=False)}\n\n"
+        yield _line(error(*status_and_message(fault), usage=spent_by(fault)))
     yield "data: [DONE]\n\n"
 
 
-def status_and_message(fault: Exception) -> tuple[int, str]:
-    """Return an error's HTTP status, and a message that is safe to show."""
-    if isinstance(fault, ValidationError):
-        return 400, explain(fault)
-    for kind, status in STATUS:
-        if isinstance(fault, kind):
-            return status, one_line(fault)
-    log.error("a chat completion failed", exc_info=fault)
-    return 500, INTERNAL
-
-
-def _refused(_: Request, fault: Exception) -> Response:
-    if isinstance(fault, HTTPException):
-        code = "model_not_found" if fault.detail.startswith("there is no model") else None
-        return refusal(fault.status_code, fault.detail, fault.headers, code=code)
-    status, message = status_and_message(fault)
-    return refusal(status, message, NO_RETRY, usage=spent_by(fault))
+def _line(document: Json) -> str:
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"

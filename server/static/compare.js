@@ -1,7 +1,7 @@
 /** One question at five values of α, side by side. */
 
 import { Drawing } from "./graph.js";
-import { duration, el, find } from "./dom.js";
+import { duration, el, find, said } from "./dom.js";
 import { ask, Record } from "./run.js";
 import { probabilities, Trace } from "./trace.js";
 
@@ -87,18 +87,13 @@ class Column {
     const { question, context } = this;
     const record = new Record();
     const trace = new Trace(record, question);
-    let failure = null;
     this.path.textContent = "working";
-    try {
-      for await (const event of ask(question, context, { signal })) {
-        for (const each of [record, this.drawing, trace]) each.take(event);
-        this.path.textContent = this.visited();
-        if (event.kind === "token") this.answer.append(event.text);
-        if (event.kind === "custom") this.show(event.data);
-      }
-    } catch (error) {
-      failure = error;
-    }
+    const failure = await ask(question, context, { signal }, (event) => {
+      for (const each of [record, this.drawing, trace]) each.take(event);
+      this.path.textContent = this.visited();
+      if (event.kind === "token") this.answer.append(event.text);
+      if (event.kind === "custom") this.show(event.data);
+    });
     this.finish(record, trace, failure);
   }
 
@@ -114,8 +109,7 @@ class Column {
   }
 
   finish(record, trace, failure) {
-    this.drawing.stop();
-    if (record.answered && !failure) this.drawing.finish();
+    this.drawing.stop(record.answered && !failure);
     this.figures.replaceChildren(...figures(record.usage));
     trace.finish(failure, this.again);
     trace.answer.remove(); // shown above
@@ -130,7 +124,7 @@ class Column {
 /** @returns {Node | string} why the router's likeliest label was not followed; empty if it was */
 function whyNotTheLikeliest({ label, probs, reason }) {
   const likeliest = Math.max(...Object.values(probs));
-  return label in probs && probs[label] < likeliest ? el("p", { class: "hint", dir: "auto" }, reason) : "";
+  return label in probs && probs[label] < likeliest ? said("hint", reason) : "";
 }
 
 /** @returns {Node[]} */

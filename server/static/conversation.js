@@ -1,11 +1,11 @@
 /** The first view: questions and answers on one thread, each with its trace. */
 
-import { announce, el, find, toggleBusy } from "./dom.js";
+import { announce, el, find, said, toggleBusy } from "./dom.js";
 import { Feedback } from "./feedback.js";
 import { ask, cancel, newThread, Record } from "./run.js";
 import { Trace } from "./trace.js";
 
-/** What a screen reader announces of an event. */
+/** The announcement of each event to a screen reader. */
 const ANNOUNCEMENTS = {
   gate: ({ answer }) => `Gate: ${answer}`,
   route: ({ label, strategy }) => `Route: ${label}, ${strategy}`,
@@ -70,15 +70,15 @@ export class Conversation {
     drawing.reset();
     try {
       this.thread ??= await newThread(signal);
-      for await (const event of ask(question, context, { thread: this.thread, signal })) {
-        keepInView(turn, () => [record, drawing, trace].forEach((each) => each.take(event)));
-        if (event.kind === "custom") announce(ANNOUNCEMENTS[event.data.event]?.(event.data) ?? "");
-      }
     } catch (error) {
-      if (error.status === 404) this.thread = null; // the server keeps threads in memory and was restarted
       return error;
     }
-    return null;
+    const failure = await ask(question, context, { thread: this.thread, signal }, (event) => {
+      keepInView(turn, () => [record, drawing, trace].forEach((each) => each.take(event)));
+      if (event.kind === "custom") announce(ANNOUNCEMENTS[event.data.event]?.(event.data) ?? "");
+    });
+    if (failure?.status === 404) this.thread = null; // the server keeps threads in memory and was restarted
+    return failure;
   }
 
   offerFeedback({ answered, message, error }, failure, trace) {
@@ -88,8 +88,7 @@ export class Conversation {
 
   finish(record, failure) {
     this.now = null;
-    this.drawing.stop();
-    if (record.answered && !failure) this.drawing.finish();
+    this.drawing.stop(record.answered && !failure);
     if (record.error) this.settings.refuse(record.error.message);
     this.busy(false);
   }
@@ -101,7 +100,7 @@ export class Conversation {
       "div",
       { class: "panel card" },
       el("h2", { dir: "auto" }, question),
-      changed ? el("p", { class: "hint", dir: "auto" }, changed) : null,
+      changed ? said("hint", changed) : null,
       el("div", { class: "drawing-slot" }),
       trace.element,
     );

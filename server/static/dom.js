@@ -12,6 +12,9 @@ export function el(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
+/** Make a paragraph of a text that may be in any script. @returns {any} */
+export const said = (kind, ...children) => el("p", { class: kind, dir: "auto" }, ...children);
+
 /**
  * Make an SVG element, as `el` does.
  * @param {string} tag

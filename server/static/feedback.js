@@ -1,4 +1,4 @@
-/** What the user says about an answer: a thumb up or down, and the right answer. */
+/** A user's opinion of an answer: a thumb up or down, and the right answer. */
 
 import { post } from "./api.js";
 import { announce, el, newId, svg } from "./dom.js";
@@ -12,7 +12,7 @@ export class Feedback {
   /** @param {string} thread @param {string} message the id of the answer's message */
   constructor(thread, message) {
     this.about = { thread_id: thread, message_id: message };
-    /** @type {{thumbs: "up" | "down" | null, answer: string | null}} what the server has */
+    /** @type {{thumbs: "up" | "down" | null, answer: string | null}} as the server has it */
     this.said = { thumbs: null, answer: null };
     this.thumbs = { up: this.thumb("up", "Good answer"), down: this.thumb("down", "Bad answer") };
     this.note = el("span", { class: "hint" });

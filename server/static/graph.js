@@ -3,7 +3,7 @@
 import { duration, newId, svg } from "./dom.js";
 import { isDot, layout, parent, path } from "./layout.js";
 
-/** What a conditional edge means, by its source and its target. */
+/** The meaning of each conditional edge, by its source and target. */
 const LABELS = {
   "start condense": "follow-up",
   "gate route": "Yes",
@@ -61,15 +61,11 @@ export class Drawing {
     if (event.kind === "fail") this.leave(event.node, "failed");
   }
 
-  /** Mark the end of a run that answered. */
-  finish() {
-    this.moveTo("__end__");
-    this.describe();
-  }
-
-  /** Mark no node as busy any more. */
-  stop() {
+  /** Mark no node as busy any more, and the end of a run that answered. */
+  stop(answered = false) {
     for (const each of this.element.querySelectorAll(".busy")) each.classList.remove("busy");
+    if (answered) this.moveTo("__end__");
+    this.describe();
   }
 
   enter(node) {

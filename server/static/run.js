@@ -22,9 +22,10 @@ const ANSWER_NODE = "generate";
  * @param {string} question
  * @param {object} context settings that differ from the defaults
  * @param {{thread?: string | null, signal: AbortSignal}} options without a thread nothing is saved
- * @returns {AsyncGenerator<RunEvent>}
+ * @param {(event: RunEvent) => void} take called with each event
+ * @returns {Promise<any>} the error that ended the stream, or null
  */
-export async function* ask(question, context, { thread, signal }) {
+export async function ask(question, context, { thread, signal }, take) {
   const body = {
     assistant_id: GRAPH,
     input: { question },
@@ -35,9 +36,14 @@ export async function* ask(question, context, { thread, signal }) {
     on_disconnect: "cancel",
   };
   const path = thread ? `threads/${thread}/runs/stream` : "runs/stream";
-  for await (const part of stream(path, body, signal)) {
-    const runEvent = read(part);
-    if (runEvent) yield runEvent;
+  try {
+    for await (const part of stream(path, body, signal)) {
+      const runEvent = read(part);
+      if (runEvent) take(runEvent);
+    }
+    return null;
+  } catch (error) {
+    return error;
   }
 }
 

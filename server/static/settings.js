@@ -98,7 +98,7 @@ export class Settings {
   }
 }
 
-/** Whether a message begins a line or clause with a setting's name, or quotes what was typed. */
+/** Whether a message begins a line or clause with a setting's name, or quotes the typed text. */
 function isAbout(message, { name, input, read, default: initial }) {
   const typed = input.type === "text" && read() !== initial ? read() : null;
   return new RegExp(`(^|[\\n;:] *)${name}\\b`).test(message) || (typed && message.includes(input.value.trim()));
@@ -137,7 +137,7 @@ function control(kind, initial, nullable) {
   return { input, read, write: (value) => (input.value = value ?? "") };
 }
 
-/** A text in JSON; what is not JSON is sent as it is, so that the server says what it wants. */
+/** A text in JSON; any other text is sent as it is, so that the server names the form it wants. */
 function json(id, initial, placeholder) {
   const input = el("input", { id, type: "text", placeholder, spellcheck: "false" });
   const read = () => {

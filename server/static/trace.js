@@ -1,6 +1,6 @@
 /** The trace of a run: each decision as it is made, the answer, its sources and its cost. */
 
-import { counted, duration, el, find, newId } from "./dom.js";
+import { counted, duration, el, find, newId, said } from "./dom.js";
 import { Unreachable } from "./api.js";
 
 const STRATEGY_OF = { A: "none", B: "single", C: "multi" };
@@ -38,7 +38,7 @@ export class Trace {
   showRewrite() {
     const { standalone } = this.record;
     if (standalone.trim() === this.question.trim()) return;
-    this.add("Condense", "rewritten as", el("p", { class: "quoted", dir: "auto" }, standalone));
+    this.add("Condense", "rewritten as", said("quoted", standalone));
   }
 
   show(event) {
@@ -64,18 +64,18 @@ export class Trace {
     const found = passages.length
       ? el("ul", { class: "passages", "aria-label": "Passages found" }, ...passages)
       : el("p", { class: "hint" }, "No passages found.");
-    const query = el("p", { class: "quoted query", dir: "auto" }, event.query);
+    const query = said("quoted query", event.query);
     this.hop = this.add(`Hop ${event.number}`, counted(event.passages.length, "passage"), query, found);
   }
 
   addThought(event) {
     const text = event.thought || "(the model wrote nothing)";
-    this.hop?.append(el("p", { class: "thought", dir: "auto" }, text));
+    this.hop?.append(said("thought", text));
   }
 
   addEscalation(event) {
     this.answer.replaceChildren();
-    this.add("Escalate", `${event.from} → ${event.to}`, el("p", { class: "hint", dir: "auto" }, event.reason));
+    this.add("Escalate", `${event.from} → ${event.to}`, said("hint", event.reason));
   }
 
   /** Return a button with a passage's title and place, and the panel that it opens. */
@@ -111,7 +111,7 @@ export class Trace {
     if (!error && !this.record.error) this.answer.replaceChildren(answer);
     const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, citation.number ?? at + 1)));
     if (cited.length) this.after.append(el("ul", { class: "citations", "aria-label": "Sources" }, ...cited));
-    for (const warning of warnings) this.after.append(el("p", { class: "warning", dir: "auto" }, warning));
+    for (const warning of warnings) this.after.append(said("warning", warning));
     const problem = describeProblem(error, this.record);
     const calm = error?.name === "AbortError";
     if (problem) this.after.append(problemBox(...problem, calm, again));
@@ -127,8 +127,8 @@ function gateDetails({ answer, retrieve, mode, reply, reason, p_yes, uncertainty
   const name = p_yes === null ? "uncertainty" : "P(Yes)";
   const byProbability = reply && p_yes !== null && threshold !== null;
   const above = byProbability ? el("p", { class: "hint" }, "The probability decides, not the reply:") : null;
-  const quoted = reply ? el("p", { class: "quoted", dir: "auto" }, reply) : null;
-  const why = el("p", { class: "hint", dir: "auto" }, `${mode}: ${reason}`);
+  const quoted = reply ? said("quoted", reply) : null;
+  const why = said("hint", `${mode}: ${reason}`);
   return [verdict, ...(measured === null ? [] : [scale(name, measured, threshold)]), above, quoted, why];
 }
 
@@ -148,7 +148,7 @@ function scale(name, measured, threshold) {
 function routeDetails(event) {
   const { label, strategy, reason, profile } = event;
   const why = profile ? `${reason} (profile ${profile})` : reason;
-  return [`${label}, ${strategy}`, probabilities(event), el("p", { class: "hint", dir: "auto" }, why)];
+  return [`${label}, ${strategy}`, probabilities(event), said("hint", why)];
 }
 
 /**
@@ -179,8 +179,8 @@ function passageText(passage, quote) {
   if (!passage) return [el("p", { class: "hint" }, "Found, but left out of the evidence.")];
   const where = place(passage);
   return [
-    el("p", { class: "text", dir: "auto" }, ...marked(passage.text, quote)),
-    ...(where ? [el("p", { class: "hint", dir: "auto" }, where)] : []),
+    said("text", ...marked(passage.text, quote)),
+    ...(where ? [said("hint", where)] : []),
   ];
 }
 

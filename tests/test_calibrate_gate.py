@@ -1,4 +1,4 @@
-"""Measuring gates: thresholds that separate best, and stability on paraphrases."""
+"""`hopgate calibrate --gate`: thresholds that separate best."""
 
 import json
 import math
@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from commands import Ran, one_line
 from doubles import task
-from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI, Messages, Reply
+from fake_openai import FakeOpenAI, Messages, Reply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ships import write_rows
 
 from hopgate.evaluation.measuring import gates
-from hopgate.evaluation.measuring.stability import read_groups, stability
 
 # The threshold
 
@@ -91,132 +90,6 @@ def test_intervals_show_how_certain_a_threshold_is() -> None:
     assert len(many["curve"]) <= gates.MAX_POINTS + 1
     assert many["chosen"] in many["curve"]
     assert (many["curve"][0]["needed"], many["curve"][-1]["needed"]) == (1, 0)
-
-
-# Paraphrases
-
-
-def group(*said: bool | float) -> list[dict[str, Any]]:
-    """Decisions, or values that decide at 0.5."""
-    return [
-        {"retrieve": each >= 0.5, "value": None if isinstance(each, bool) else each}
-        for each in said
-    ]
-
-
-def test_stability_by_hand() -> None:
-    found = stability([group(0.9, 0.4, 0.6), group(0.1, 0.3), group(0.7, 0.8)])
-    assert found["flips"]["value"] == pytest.approx(1 / 3)
-    assert found["pairs"]["value"] == pytest.approx((2 / 3 + 0 + 0) / 3)
-    assert found["retrieve"]["value"] == pytest.approx((2 / 3 + 0 + 1) / 3)
-    assert found["spread"]["value"] == pytest.approx((0.5 + 0.2 + 0.1) / 3)
-    for each in found.values():
-        low, high = each["interval"]
-        assert low <= each["value"] <= high
-    assert stability([group(True, False), group(True, True)])["spread"] is None
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=2, max_size=5), min_size=1, max_size=8))
-def test_pairs_are_counted(groups: list[list[bool]]) -> None:
-    found = stability([group(*said) for said in groups])
-    shares = [
-        np.mean([a != b for at, a in enumerate(said) for b in said[at + 1 :]]) for said in groups
-    ]
-    assert found["pairs"]["value"] == pytest.approx(np.mean(shares))
-    assert math.isclose(found["flips"]["value"], np.mean([len(set(said)) > 1 for said in groups]))
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('{"question": "Why?"}', "needs a list `questions`, or `question` and `paraphrases`"),
-        ('{"questions": ["Why?", "Why? "]}', "at least two forms with different texts"),
-        ('{"questions": ["Why?", 3]}', "empty"),
-        ('{"id": "1", "questions": ["Why?", "How?"]}', "'1' appears twice"),
-    ],
-)
-def test_a_bad_group_is_named(tmp_path: Path, line: str, reason: str) -> None:
-    good = [{"id": 1, "questions": ["A?", "B?"]}, {"question": "C?", "paraphrases": ["D?"]}]
-    file = write_rows(tmp_path / "p.jsonl", good)
-    assert read_groups(file) == [("1", ("A?", "B?")), ("group_2", ("C?", "D?"))]
-    write_rows(file, [*good, line])
-    with pytest.raises(ValueError, match=rf"p\.jsonl:3: .*{re.escape(reason)}"):
-        read_groups(file)
-
-
-# eval gate
-
-
-@pytest.fixture
-def groups(tmp_path: Path) -> Path:
-    rows = [{"id": f"g{at}", "questions": [f"Is {at} odd?", f"odd {at}"]} for at in range(5)]
-    return write_rows(tmp_path / "groups.jsonl", rows)
-
-
-def by_wording(messages: Messages) -> Reply:
-    """Says Yes to the terse form, and to 0 in any form."""
-    asked = messages[-1]["content"]
-    yes = bool(re.search(r"odd \d", asked.splitlines()[-2])) or "Is 0 odd?" in asked
-    high, low = math.log(0.9), math.log(0.1)
-    return Reply(
-        "[Yes]" if yes else "[No]",
-        logprobs=[{"Yes": high if yes else low, "No": low if yes else high}],
-    )
-
-
-def test_flips_are_reported_and_only_the_gate_is_prompted(
-    run: Callable[..., Ran], fake: FakeOpenAI, groups: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    fake.answers(by_wording)
-    asked = ("--gate", "ta-are", "--gate", "confidence:threshold=0.5", "--gate", "always")
-    common = ("eval", "gate", "--paraphrases", groups, "--model", "openai:fake", "--out", out)
-    ran = run(*common, *asked, "--json")
-    assert (ran.code, ran.err) == (0, ""), ran.err
-    found = json.loads(ran.out)
-    assert found == json.loads((out / "paraphrases.json").read_text(encoding="utf-8"))
-    assert (found["data"]["groups"], found["data"]["questions"]) == (5, 10)
-    ta_are, confidence, always = (each["scores"] for each in found["runs"])
-    assert ta_are["flips"]["value"] == confidence["flips"]["value"] == 0.8
-    assert ta_are["retrieve"]["value"] == pytest.approx(0.6)
-    assert ta_are["spread"] is None
-    assert confidence["spread"]["value"] == pytest.approx(0.8 * 0.8)
-    assert (always["flips"]["value"], always["retrieve"]["value"]) == (0, 1)
-    assert found["runs"][0]["usage"] == {
-        "llm_calls": 10,
-        "prompt_tokens": 10 * PROMPT_TOKENS,
-        "completion_tokens": 10 * COMPLETION_TOKENS,
-    }
-    assert len(fake.requests) == 20
-    page = (out / "paraphrases.md").read_text(encoding="utf-8")
-    assert "| `ta-are` | 80% (" in page
-    assert "Is 0 odd?" not in page + ran.out
-    assert (out / "asked" / "ta-are.jsonl").read_text().count("\n") == 10
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ([], ["--gate"]),
-        (["--gate", "maybe"], ["'maybe'"]),
-        (["--gate", "ta-are", "--paraphrases", "nowhere"], ["nowhere"]),
-        (["--gate", "ta-are", "--out", "groups.jsonl"], ["groups.jsonl is not a folder"]),
-    ],
-    ids=lambda each: " ".join(each)[:40],
-)
-def test_wrong_usage_of_eval_gate_is_one_line(
-    run: Callable[..., Ran],
-    fake: FakeOpenAI,
-    groups: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    parts: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = run("eval", "gate", "--paraphrases", groups, "--out", "out", *arguments)
-    one_line(ran, 2, *parts)
-    assert fake.requests == []
 
 
 # calibrate --gate
@@ -316,32 +189,3 @@ def test_labels_of_one_kind_are_refused_before_anything_is_asked(
     write_rows(labels, [{"question": "Why?"}])
     one_line(run(*common, "--labels", labels), 2, "l.jsonl:1")
     assert fake.requests == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--gate", "confidence", "--budget-steps", "2"], ["--budget-steps", "with --gate"]),
-        (["--gate", "draft", "--router", "x"], ["--router", "with --gate"]),
-        (["--gate", "ta-are"], ["'ta-are'"]),
-        (["--budget-steps", "2", "--model", "auto"], ["--model", "without --gate"]),
-        (["--budget-steps", "2", "--out", "x"], ["--out", "without --gate"]),
-        (["--gate", "confidence", "--min-recall", "2"], ["'--min-recall': 2.0 is not in"]),
-        (["--gate", "confidence", "--demos", "nowhere"], ["nowhere", "cannot be read"]),
-        (["--gate", "confidence", "--out", "labels.jsonl"], ["labels.jsonl is not a folder"]),
-    ],
-    ids=lambda each: " ".join(each)[:40],
-)
-def test_wrong_usage_of_calibrate_is_one_line(
-    run: Callable[..., Ran],
-    fake: FakeOpenAI,
-    labels: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    parts: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    one_line(run("calibrate", "--labels", labels, *arguments), 2, *parts)
-    assert fake.requests == []
-    assert [path.name for path in tmp_path.iterdir()] == ["labels.jsonl"]
