@@ -34,10 +34,12 @@ from hopgate.nodes.run.state import Input, Output, Retrieved, State
 from hopgate.nodes.start import start
 from hopgate.nodes.texts.message import kind_of
 from hopgate.retrievers.base import Retriever
+from hopgate.retrievers.encoders import as_encoder
 from hopgate.retrievers.langchain import as_retriever
 
 if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
+    from langchain_core.embeddings import Embeddings
     from langchain_core.language_models import BaseChatModel
     from langchain_core.prompts import BasePromptTemplate
     from langchain_core.retrievers import BaseRetriever
@@ -70,6 +72,7 @@ def build_graph(
     context: Context | None = None,
     instructions: str = "",
     prompts: "Mapping[PromptName, BasePromptTemplate[Any]] | None" = None,
+    encoder: "Embeddings | None" = None,
     name: str = "hopgate",
 ) -> AdaptiveGraph:
     """Compile the adaptive graph.
@@ -96,6 +99,7 @@ def build_graph(
             conversation's system messages, which come after it, it does not reach the decisions.
         prompts: Prompts of your own in place of hopgate's, as LangChain templates: `answer`,
             `answer_with_passages`, `gate`, `condense`, `reason`, `decompose` (docs/prompts.md).
+        encoder: LangChain embeddings, for indexes that were built with them; see `build_index`.
         name: The graph's name, which tells tools and traces of several graphs apart.
 
     Returns:
@@ -106,6 +110,7 @@ def build_graph(
     """
     if prompts:
         check_prompts(prompts)
+    as_encoder(encoder)
     resources = Resources(
         model=chat.wrap(model) if model is not None else None,
         retriever=as_retriever(retriever) if retriever is not None else None,

@@ -26,7 +26,13 @@ from hopgate.retrievers.documents.finding import (
 )
 from hopgate.retrievers.documents.reading import NO_TEXT, read_files
 from hopgate.retrievers.documents.vectorfiles import VectorFile, checked_vectors
-from hopgate.retrievers.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from hopgate.retrievers.encoders import (
+    DEFAULT_ENCODER,
+    AnyEncoder,
+    Encoder,
+    as_encoder,
+    load_encoder,
+)
 from hopgate.retrievers.filters import is_pattern
 from hopgate.retrievers.index.change import BuildProgress, Change
 from hopgate.retrievers.index.change import BuildReport as BuildReport
@@ -83,7 +89,7 @@ class BuildOptions(TypedDict, total=False):
 def build_index(
     paths: Sequence[Path | str] | Iterable[Document],
     out: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     *,
     workers: Workers | None = None,
@@ -130,7 +136,7 @@ def build_index(
 def build_from_passages(
     passages: Iterable[Passage],
     out: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     *,
     workers: Workers | None = None,
@@ -162,7 +168,7 @@ def build_from_passages(
 def build_from_vectors(
     files: Sequence[Path | str],
     out: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     **options: Unpack[BuildOptions],
 ) -> BuildReport:
@@ -197,7 +203,7 @@ def build_from_vectors(
 def add(
     paths: Sequence[Path | str] | Iterable[Document],
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
     *,
@@ -235,7 +241,7 @@ def add(
 def add_passages(
     passages: Iterable[Passage],
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
     *,
@@ -269,7 +275,7 @@ def _put(change: AnyChange, passages: Iterable[Passage], index: Path | str) -> s
 def sync(
     folder: Path | str | Iterable[Document],
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
 ) -> BuildReport:
@@ -390,7 +396,7 @@ def compact(
 @contextmanager
 def building(
     out: Path | str,
-    encoder: str | Encoder | None,
+    encoder: AnyEncoder,
     progress: BuildProgress | None,
     **options: Unpack[BuildOptions],
 ) -> Iterator[AnyChange]:
@@ -420,7 +426,7 @@ def building(
 @contextmanager
 def _changing(
     index: Path | str,
-    encoder: str | Encoder | None = None,
+    encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
 ) -> Iterator[AnyChange]:
@@ -499,9 +505,9 @@ def _is_same(target: _Target, built: Built, loaded: Encoder, replace: bool) -> b
     return same
 
 
-def _encoder_of(target: _Target, encoder: str | Encoder | None, options: BuildOptions) -> Encoder:
+def _encoder_of(target: _Target, encoder: AnyEncoder, options: BuildOptions) -> Encoder:
     """Load the encoder of a build: the one that is given, or the index's own, or the default."""
-    encoder = target.encoder if encoder is None else encoder
+    encoder = as_encoder(target.encoder if encoder is None else encoder)
     if isinstance(encoder, Encoder):
         return encoder
     prefixes = options.get("query_prefix"), options.get("passage_prefix")

@@ -32,11 +32,13 @@ class Look(NamedTuple):
         hits: The passages found, best first.
         score: The highest inner product with a passage; None if the collection was not measured.
         background: What the questions of `BACKGROUND` score, ascending.
+        warning: Why this is not the search that was asked for; empty if it is.
     """
 
     hits: list[Hit]
     score: float | None = None
     background: Sequence[float] = ()
+    warning: str = ""
 
     @property
     def share(self) -> float | None:

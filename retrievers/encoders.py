@@ -1,7 +1,8 @@
 """Sentence encoders, which turn queries and passages into vectors.
 
-`minilm` is embedded and runs on ONNX Runtime; Contriever comes from the model hub or a folder, as
-any other encoder does, and runs through sentence-transformers, without remote code.
+`minilm` is embedded. A folder or a model of the hub runs on ONNX Runtime if it has an ONNX graph,
+else through sentence-transformers, without remote code. `PROVIDER:NAME` is any embeddings of
+LangChain's.
 """
 
 from __future__ import annotations
@@ -12,39 +13,38 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from hopgate.common import minilm
 from hopgate.common.cache import Cache
-from hopgate.common.errors import reason, require
+from hopgate.common.errors import require
 from hopgate.retrievers.base import Passage
+from hopgate.retrievers.encoding.hub import (
+    HUB_ID,
+    HUB_NAMES,
+    cached_snapshot,
+    download,
+    graph_of,
+    weights_of,
+)
+from hopgate.retrievers.encoding.onnx_models import MiniLM, OnnxFolder
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from langchain_core.embeddings import Embeddings
     from numpy.typing import NDArray
-    from tokenizers import Tokenizer
-
-    from hopgate.common.onnx import Network
 
 DEFAULT_ENCODER = "minilm"
-
-HUB_NAMES = {
-    "contriever": "facebook/contriever",
-    "contriever-msmarco": "facebook/contriever-msmarco",
-}
-HUB_TIMEOUT_S = 10.0
-"""Seconds to wait for the first reply of the model hub."""
+PASSAGES_AT_ONCE = 128
+"""Passages that a build encodes and saves at a time: the most that a killed build loses."""
 
 _FAMILIES = {r"intfloat/(multilingual-)?e5-(?!.*instruct)": ("query: ", "passage: ")}
 """Prefixes of models that do not define their own; E5's are from its model cards."""
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_HUB_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
-TOLERANCE = 1e-3
+_PROVIDER = re.compile(r"[A-Za-z_]\w+:[^/\\]\S*")
+TOLERANCE = 5e-3
 """How far a component of a vector may differ when the same passage is encoded again, relative to
-the vector's length: batches, threads and processors round differently."""
+the vector's length: batches, threads and processors round differently, bfloat16 most."""
 BatchProgress = Callable[[int], None]
 """Called with the texts encoded so far."""
 EncodeProgress = Callable[[int, int], None]
@@ -57,12 +57,13 @@ class EncoderSource:
 
     Attributes:
         name: The name it was requested by.
-        folder: Its files, in Contriever's or in sentence-transformers' layout.
-        fingerprint: SHA-256 of its weights, in hexadecimal.
+        folder: Its files, in Contriever's or in sentence-transformers' layout; None for a
+            provider's.
+        fingerprint: SHA-256 of its weights, in hexadecimal; of the name for a provider's.
     """
 
     name: str
-    folder: Path
+    folder: Path | None
     fingerprint: str
 
 
@@ -73,11 +74,14 @@ class Model(Protocol):
         prompts: The prefixes that it comes with, for queries and for passages.
     """
 
-    dimension: int
     pooling: str
     normalize: bool
     max_tokens: int
     prompts: tuple[str, str]
+
+    @property
+    def dimension(self) -> int:
+        """The length of the vectors."""
 
     def encode(
         self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
@@ -92,39 +96,6 @@ class Model(Protocol):
         """
 
 
-class MiniLM:
-    """The embedded all-MiniLM-L6-v2."""
-
-    dimension, pooling, normalize = minilm.DIMENSION, "mean", True
-    max_tokens, prompts = minilm.MAX_TOKENS, ("", "")
-
-    def __init__(self) -> None:
-        """Load nothing yet: a search by words alone never needs it."""
-        self._lock = Lock()
-        self._loaded: tuple[Network, Tokenizer] | None = None
-
-    def encode(
-        self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
-    ) -> NDArray[np.float32]:
-        """Return vectors, see `Model.encode`; loads the weights first.
-
-        Raises:
-            RuntimeError: A file is missing or was altered.
-        """
-        network, tokenizer = self._parts()
-        given = [f"{prefix}{text}" for text in texts] if prefix else list(texts)
-        return network.run([each.ids for each in tokenizer.encode_batch(given)], progress)
-
-    def _parts(self) -> tuple[Network, Tokenizer]:
-        from hopgate.common.onnx import Network
-
-        with self._lock:
-            if self._loaded is None:
-                network = Network(minilm.GRAPH.read_bytes(), minilm.weights())
-                self._loaded = network, minilm.tokenizer()
-            return self._loaded
-
-
 class Encoder:
     """An encoder in memory, for use from any number of threads.
 
@@ -135,26 +106,24 @@ class Encoder:
         pooling: How token vectors become one, for example `mean` (over unmasked tokens).
         normalize: Whether vectors have length 1. Contriever's do not: normalising them changes
             the ranking.
-        max_tokens: Longer texts are cut here.
+        max_tokens: Longer texts are cut here; 0 where only the provider knows it.
+        batch: How many passages to encode at a time.
         query_prefix: Put before each query, such as E5's `query: `; often empty.
         passage_prefix: Put before each passage.
     """
 
-    def __init__(self, source: EncoderSource) -> None:
-        """Load the weights.
+    def __init__(self, source: EncoderSource, model: Model) -> None:
+        """Keep the network.
 
         The prefixes are the model's own (sentence-transformers' prompts `query` and `document` or
         `passage`), else those its family is known to need.
-
-        Raises:
-            RuntimeError: The files are not those of an encoder, or the extra `train` is missing,
-                which all but `minilm` need.
         """
-        self._model = model = _load_model(source)
+        self._model = model
         self.name = source.name
         self.fingerprint = source.fingerprint
         self.dimension, self.pooling = model.dimension, model.pooling
         self.normalize, self.max_tokens = model.normalize, model.max_tokens
+        self.batch: int = getattr(model, "batch", PASSAGES_AT_ONCE)
         family = [known for stem, known in _FAMILIES.items() if re.match(stem, source.name)]
         prompts = model.prompts if any(model.prompts) else next(iter(family), ("", ""))
         self.query_prefix, self.passage_prefix = prompts
@@ -206,30 +175,73 @@ def passage_text(passage: Passage) -> str:
     return f"{passage['title']} {passage['text']}".strip()
 
 
+AnyEncoder: TypeAlias = "str | Encoder | Embeddings | None"
+"""An encoder by its name, loaded, or LangChain's; None for the index's own, or the default."""
 _encoders: Cache[Encoder] = Cache()
 _fingerprints: Cache[str] = Cache()
 
 
 def load_encoder(
-    name: str = DEFAULT_ENCODER, query_prefix: str | None = None, passage_prefix: str | None = None
+    name: str = DEFAULT_ENCODER,
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
+    dimension: int | None = None,
 ) -> Encoder:
     """Load an encoder, once per process and again when its files change.
 
     Args:
         name: `minilm` (all-MiniLM-L6-v2, 384 dimensions, normalised, 256 tokens), `contriever`
-            or `contriever-msmarco` (mean pooling, not normalised, 512 tokens), a model id of the
-            hub, or a folder. A folder with a modules.json is read as sentence-transformers
-            reads it, any other as Contriever.
+            or `contriever-msmarco` (mean pooling, not normalised, 512 tokens), `multilingual`
+            (multilingual-e5-small), a model id of the hub, a folder, or `PROVIDER:NAME` for
+            LangChain's `init_embeddings`, such as `openai:text-embedding-3-small`. A folder with
+            a modules.json is read as sentence-transformers reads it, any other as Contriever.
         query_prefix: Put before each query; None for the model's own.
         passage_prefix: Put before each passage; None for the model's own.
+        dimension: The length of its vectors where that is known; else a provider is asked.
 
     Raises:
         ValueError: There is no such encoder.
-        RuntimeError: Its files are missing or damaged, or cannot be downloaded.
+        RuntimeError: Its files are missing or damaged, or cannot be downloaded; or the package or
+            the key of its provider is missing.
     """
     source = resolve_encoder(name)
-    encoder = _encoders.get(name, lambda: Encoder(source), model_files(source.folder))
+    if source.folder is None:
+        encoder = _provided(source, dimension)
+    else:
+        files = model_files(source.folder)
+        encoder = _encoders.get(name, lambda: Encoder(source, _load_model(source)), files)
     return encoder.with_prefixes(query_prefix, passage_prefix)
+
+
+_given: dict[str, Embeddings] = {}
+"""An app's own embeddings, by the names that manifests have."""
+
+
+def as_encoder(given: AnyEncoder) -> str | Encoder | None:
+    """Return an encoder, or its name, for one that may be an app's LangChain `Embeddings`.
+
+    These are kept by the name of their class and their model, such as
+    `OpenAIEmbeddings:text-embedding-3-small`, so that this process can open the indexes that were
+    built with them. Of two with one name, the last is used for indexes that are not open yet.
+    """
+    if given is None or isinstance(given, str | Encoder):
+        return given
+    model = getattr(given, "model", None) or getattr(given, "model_name", None) or "own"
+    name = f"{type(given).__name__}:{model}"
+    _given[name] = given
+    return name
+
+
+def _provided(source: EncoderSource, dimension: int | None) -> Encoder:
+    from hopgate.retrievers.encoding.provider import ProviderModel, init_model
+
+    own, name = _given.get(source.name), source.name
+
+    def load() -> Encoder:
+        model = ProviderModel(name, own, dimension) if own else init_model(name, dimension)
+        return Encoder(source, model)
+
+    return _encoders.get((name, dimension, id(own)), load)
 
 
 def resolve_encoder(name: str) -> EncoderSource:
@@ -238,7 +250,7 @@ def resolve_encoder(name: str) -> EncoderSource:
     A model of the hub that is not on this machine yet is downloaded. Names and errors are those
     of `load_encoder`.
     """
-    return find_encoder(name) or _source(name, _download(_hub_repo(name)))
+    return find_encoder(name) or _source(name, download(_hub_repo(name)))
 
 
 def find_encoder(name: str) -> EncoderSource | None:
@@ -257,7 +269,9 @@ def find_encoder(name: str) -> EncoderSource | None:
     if (folder := Path(name).expanduser()).is_dir():
         folder = folder.resolve()
         return _source(str(folder), folder)
-    cached = _cached_snapshot(_hub_repo(name))
+    if _PROVIDER.fullmatch(name):
+        return EncoderSource(name, None, hashlib.sha256(name.encode()).hexdigest())
+    cached = cached_snapshot(_hub_repo(name))
     return _source(name, cached) if cached else None
 
 
@@ -266,15 +280,17 @@ def _hub_repo(name: str) -> str:
         return HUB_NAMES.get(name, name)
     known = ", ".join([DEFAULT_ENCODER, *HUB_NAMES])
     raise ValueError(
-        f"unknown encoder {name!r}: use {known}, a model id such as org/name, or a folder"
+        f"unknown encoder {name!r}: use {known}, a model id such as org/name, a folder, or "
+        "PROVIDER:NAME such as openai:text-embedding-3-small"
     )
 
 
 def _source(name: str, folder: Path) -> EncoderSource:
-    files = sorted(folder.rglob("*.safetensors"))
+    files = weights_of(folder)
     if not files:
         raise ValueError(
-            f"encoder folder {folder} has no .safetensors file: save its weights as safetensors"
+            f"encoder folder {folder} has neither .safetensors files nor an ONNX graph "
+            "(onnx/model.onnx): save its weights in one of these forms"
         )
     return EncoderSource(name, folder, _fingerprints.get(folder, lambda: _hash(files), files))
 
@@ -288,52 +304,9 @@ def _hash(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def model_files(folder: Path) -> list[Path]:
+def model_files(folder: Path | None) -> list[Path]:
     """Return all files below a model's folder, by which a cache sees that it changed."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _cached_snapshot(repo: str) -> Path | None:
-    """Find the newest complete download, without using the network."""
-    from huggingface_hub import constants
-
-    cache = Path(constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "snapshots"
-    snapshots = sorted(cache.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    return next((folder for folder in snapshots if _is_complete(folder)), None)
-
-
-def _is_complete(folder: Path) -> bool:
-    tokenizer = (folder / "tokenizer.json").exists() or (folder / "vocab.txt").exists()
-    return tokenizer and (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
-
-
-def hub_model(repo: str) -> Path:
-    """Return the folder of any model of the hub, downloading it if needed.
-
-    Raises:
-        RuntimeError: The model cannot be downloaded.
-    """
-    return _cached_snapshot(repo) or _download(repo, "model")
-
-
-def _download(repo: str, kind: str = "encoder") -> Path:
-    from huggingface_hub import HfApi, snapshot_download
-
-    embedded = f", or use the embedded {DEFAULT_ENCODER}" if kind == "encoder" else ""
-    try:
-        return Path(
-            snapshot_download(
-                repo,
-                revision=_safetensors_revision(HfApi(), repo),
-                allow_patterns=_HUB_FILES,
-                etag_timeout=HUB_TIMEOUT_S,
-            )
-        )
-    except Exception as error:  # the hub client's errors have no common base class
-        raise RuntimeError(
-            f"{kind} {repo} cannot be downloaded from the model hub ({reason(error, 300)}): check "
-            f"the connection, use a local folder{embedded}"
-        ) from error
+    return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
 
 
 def differ(vectors: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -342,25 +315,13 @@ def differ(vectors: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray
     return np.asarray(apart)
 
 
-def _safetensors_revision(api: HfApi, repo: str) -> str:
-    """Find the revision with safetensors: the main one, or the hub's own conversion of it.
-
-    facebook/contriever and others were published as pickles only; the hub's conversion bot
-    offers the same weights as safetensors in a pull request, where transformers looks too.
-    """
-    info = api.model_info(repo, timeout=HUB_TIMEOUT_S)
-    if any(file.rfilename.endswith(".safetensors") for file in info.siblings or []):
-        return info.sha or "main"
-    for change in api.get_repo_discussions(repo, author="SFconvertbot"):
-        if change.is_pull_request and change.status == "open" and change.git_reference:
-            return change.git_reference
-    raise FileNotFoundError("no safetensors weights")
-
-
 def _load_model(source: EncoderSource) -> Model:
+    assert source.folder
     if source.name == DEFAULT_ENCODER:
         return MiniLM()
-    require(f"encoder {source.name}", "sentence_transformers")
-    from hopgate.retrievers.sentence_models import SentenceModel
+    if graph := graph_of(source.folder):
+        return OnnxFolder(source.name, graph, source.folder)
+    require(f"encoder {source.name}, which has no ONNX graph,", "sentence_transformers")
+    from hopgate.retrievers.encoding.sentence_models import SentenceModel
 
     return SentenceModel(source.name, source.folder)

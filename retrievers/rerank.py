@@ -14,7 +14,8 @@ from hopgate.common.cache import Cache
 from hopgate.common.errors import require
 from hopgate.retrievers.base import Hit, Retriever, check_k
 from hopgate.retrievers.coverage import Look, look_at
-from hopgate.retrievers.encoders import HUB_ID, hub_model, model_files
+from hopgate.retrievers.encoders import model_files
+from hopgate.retrievers.encoding.hub import HUB_ID, hub_model
 from hopgate.retrievers.filters import Filter, Where, filtered
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Reranker:
             RuntimeError: The files are not those of a cross-encoder with one score.
         """
         require(f"cross-encoder {name}", "sentence_transformers")
-        from hopgate.retrievers.sentence_models import load_cross_encoder
+        from hopgate.retrievers.encoding.sentence_models import load_cross_encoder
 
         self.name, self._lock = name, Lock()
         self._model = load_cross_encoder(name, folder)

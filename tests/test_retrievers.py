@@ -106,7 +106,7 @@ def test_the_prefixes_of_a_model_are_its_own_those_of_its_family_or_those_asked_
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
-    from hopgate.retrievers.sentence_models import SentenceModel
+    from hopgate.retrievers.encoding.sentence_models import SentenceModel
 
     plain = load_encoder(str(tiny_contriever))
     assert (plain.query_prefix, plain.passage_prefix) == ("", "")
@@ -127,7 +127,7 @@ def test_the_prefixes_of_a_model_are_its_own_those_of_its_family_or_those_asked_
         ("intfloat/e5-small-v2", ("query: ", "passage: ")),
         ("intfloat/multilingual-e5-large-instruct", ("", "")),
     ):
-        family = encoders.Encoder(replace(source, name=name))
+        family = encoders.Encoder(replace(source, name=name), encoders.MiniLM())
         assert (family.query_prefix, family.passage_prefix) == prefixes
 
 
@@ -314,7 +314,7 @@ def loaded(*names):
 print(loaded("torch", "transformers", "sentence_transformers", "faiss", "langchain_core"))
 
 class Constant(encoders.Encoder):  # in place of the embedded one, which takes seconds to load
-    def __init__(self, source):
+    def __init__(self, *loaded):
         manifest = json.loads((sources.sample_path() / "manifest.json").read_text())
         vars(self).update(manifest["encoder"])
 

@@ -19,7 +19,7 @@ from msgspec import msgpack
 from hopgate.common import ray_workers
 from hopgate.common.workers import LocalWorkers, Piece, Workers
 from hopgate.retrievers.building import BuildReport, build_index
-from hopgate.retrievers.index import change
+from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import Parts
 from hopgate.retrievers.index.verifying import verify
@@ -46,7 +46,7 @@ def documents(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change, "_BATCH", 8)
+    monkeypatch.setattr(load_encoder(), "batch", 8)
 
 
 @pytest.fixture

@@ -44,6 +44,38 @@ def _save(kind: Callable[..., Any], folder: Path, seed: int, **settings: Any) ->
     return folder
 
 
+def save_graph(folder: Path) -> None:
+    """Export the model of a folder to `onnx/model.onnx`, as hubs have them."""
+    import torch
+    from transformers import AutoModel
+
+    class TokenVectors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = AutoModel.from_pretrained(
+                folder, add_pooling_layer=False, attn_implementation="eager"
+            )
+
+        def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
+            found = self.model(input_ids=ids, attention_mask=mask, token_type_ids=kinds)
+            return found.last_hidden_state
+
+    given = torch.ones(3, 7, dtype=torch.int64)
+    sizes = {0: torch.export.Dim("texts", max=4096), 1: torch.export.Dim("tokens", max=64)}
+    program = torch.onnx.export(
+        TokenVectors().eval(),
+        (given * 3, given, given * 0),  # one tensor twice would be taken for one input
+        dynamo=True,
+        dynamic_shapes=(sizes, sizes, sizes),
+        input_names=["input_ids", "attention_mask", "token_type_ids"],
+        output_names=["last_hidden_state"],
+        verbose=False,
+    )
+    assert program
+    (folder / "onnx").mkdir()
+    program.save(str(folder / "onnx/model.onnx"), external_data=False)
+
+
 def small_t5(seed: int = 0, **settings: Any) -> T5Network:
     """Return a T5 of two layers with a label head; an export takes 5 s for each layer."""
     import torch

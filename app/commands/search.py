@@ -21,6 +21,7 @@ def search(
         k: Maximum number of passages to show.
         settings: Fields of `Context`.
     """
+    from hopgate.nodes.run.resources import search_index
     from hopgate.nodes.texts.text import check_question
     from hopgate.retrievers.sources import open_source
 
@@ -28,8 +29,15 @@ def search(
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
     with pages.err.status("searching"):
-        source = open_source(context.index, context.mode, context.rerank, context.where)
-        (hits,) = source.search([check_question(query)], k)
+        found = search_index(
+            lambda mode: open_source(context.index, mode, context.rerank, context.where),
+            context.mode,
+            [check_question(query)],
+            k,
+        )
+    if found[0].warning:
+        pages.note(found[0].warning)
+    hits = found[0].hits
     pages.output(hits, _show)
 
 

@@ -15,7 +15,7 @@ from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.limits import NO_LIMITS
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.nodes.run.spending import KEY, RUN_USAGE, Spending
-from hopgate.nodes.run.state import Update
+from hopgate.nodes.run.state import Update, merge_decision, with_warning
 
 Node = Callable[[Any, NodeRuntime], Coroutine[Any, Any, Update]]
 
@@ -76,6 +76,10 @@ class BoundNode(Runnable[Any, Update]):
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=self._name, usage=usage))
             raise
+        if visited.notes:
+            decision = merge_decision(state["decision"], update.get("decision", {}))
+            noted = with_warning({"decision": decision}, *visited.notes)
+            update["decision"] = update.get("decision", {}) | noted
         ms = (time.perf_counter() - started) * 1000
         usage = spending.end_visit(self._name, ms, in_loop=self._in_loop)
         if not self._first:

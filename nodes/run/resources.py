@@ -23,6 +23,7 @@ from hopgate.nodes.run.context import Context
 from hopgate.retrievers.base import SAMPLE, Retriever
 from hopgate.retrievers.coverage import Look, look_at
 from hopgate.retrievers.encoders import model_files
+from hopgate.retrievers.encoding.provider import EncoderDownError
 from hopgate.retrievers.filters import Filter, filtered, parse_where
 from hopgate.retrievers.index.manifest import MANIFEST, info
 from hopgate.retrievers.index.reader import own_encoder, while_it_changes
@@ -116,8 +117,37 @@ async def search(context: Context, query: str, k: int, *, measured: bool = False
 
 def _search_all(key: tuple[str, str, Filter, int, bool], queries: Sequence[str]) -> list[Look]:
     index, mode, where, k, measured = key
-    retriever = filtered(_open_folder(index, mode), where)
-    return search_with(retriever, queries, k, measured=measured)
+
+    def open_in(mode: str) -> Retriever:
+        return filtered(_open_folder(index, mode), where)
+
+    return search_index(open_in, mode, queries, k, measured=measured)
+
+
+def search_index(
+    open_in: Callable[[str], Retriever],
+    mode: str,
+    queries: Sequence[str],
+    k: int,
+    *,
+    measured: bool = False,
+) -> list[Look]:
+    """Search an index, by words alone while the provider of its encoder is down.
+
+    Args:
+        open_in: Opens the index in a mode.
+        mode: How to search it; `dense` is not replaced.
+        queries: See `search_with`, as for the others and what is raised.
+        k: Maximum number of passages for each query.
+        measured: Whether to measure coverage.
+    """
+    try:
+        return search_with(open_in(mode), queries, k, measured=measured)
+    except RetrievalFailed as error:
+        if mode == "dense" or not isinstance(error.__cause__, EncoderDownError):
+            raise
+        warning = f"searched by words only: {reason(error.__cause__, 300)}"
+        return [each._replace(warning=warning) for each in search_with(open_in("bm25"), queries, k)]
 
 
 def search_with(

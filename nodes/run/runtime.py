@@ -149,6 +149,7 @@ class NodeRuntime:
         misplaced: Names of settings in the config's `configurable`, where they have no effect.
         spending: The run's cost so far; its nodes share it.
         leaves_room: Whether the node leaves time, tokens and a call for the answer.
+        notes: Warnings for the turn, which the node adds when it ends.
     """
 
     context: Context
@@ -157,6 +158,7 @@ class NodeRuntime:
     misplaced: tuple[str, ...] = ()
     spending: Spending = field(default_factory=Spending)
     leaves_room: bool = False
+    notes: list[str] = field(default_factory=list)
     _model: ChatModel | None = None
 
     @property
@@ -268,6 +270,8 @@ class NodeRuntime:
             found = await self._found(query, k, measured=True)
         except RetrievalFailed:
             return None  # said where the passages are needed
+        if found.warning:
+            return None
         coverage = None
         if found.score is not None and found.share is not None:
             coverage = Coverage(score=found.score, share=found.share)
@@ -299,7 +303,9 @@ class NodeRuntime:
         self.spending.add(retrieval_steps=1)
         if looked and (looked["query"], looked["settings"]) == (query, self._searched()):
             return looked["passages"][:k]
-        return (await self._found(query, k)).hits
+        found = await self._found(query, k)
+        self.notes += [found.warning] if found.warning else []
+        return found.hits
 
     async def _found(self, query: str, k: int, *, measured: bool = False) -> Look:
         context, resources = self.context, self.resources
@@ -307,14 +313,20 @@ class NodeRuntime:
         if resources.retriever is None and reranker is None and named.is_folder(context):
             return await named.search(context, query, k, measured=measured)
 
+        def open_in(mode: Any) -> Retriever:
+            return named.open_index(context.model_copy(update={"mode": mode}))
+
         def search() -> list[Look]:
             own = resources.retriever
-            retriever = filtered(own, context.where) if own else named.open_index(context)
             if reranker is not None:
                 from hopgate.retrievers.rerank import Reranked
 
-                retriever = Reranked(retriever, reranker)
-            return named.search_with(retriever, [query], k, measured=measured)
+                inner = filtered(own, context.where) if own else open_in(context.mode)
+                return named.search_with(Reranked(inner, reranker), [query], k, measured=measured)
+            if own:
+                found = filtered(own, context.where)
+                return named.search_with(found, [query], k, measured=measured)
+            return named.search_index(open_in, context.mode, [query], k, measured=measured)
 
         (found,) = await in_thread(resources.store(context), search)
         return found

@@ -63,9 +63,6 @@ from hopgate.retrievers.language import OTHER, detect
 if TYPE_CHECKING:
     from hopgate.retrievers.index.vectors import Keys, Vectors
 
-_BATCH = 128
-"""Passages that are encoded and saved at a time: the most that a killed build or a lost worker
-costs."""
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
 SAMPLE = 500
@@ -583,7 +580,7 @@ class Change(BaseChange):
         self._report.encoded = len(waiting)
         stage, total = self.stage("encoding passages"), len(fresh)
         stage(done := total - len(waiting), total)
-        parts = chunks(self.incoming.only(waiting), _BATCH)
+        parts = chunks(self.incoming.only(waiting), self.encoder.batch)
         batches = ([stored.passage(key) for key, stored in part] for part in parts)
         for passages, vectors in self._encoded(batches):
             saved.keep([key_of(each["id"]) for each in passages], vectors)

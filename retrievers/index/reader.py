@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
 from hopgate.common.cache import Cache, file_stamp
 from hopgate.common.errors import reason
@@ -13,8 +13,10 @@ from hopgate.common.files import shown
 from hopgate.retrievers.base import Hit, check_k, encodable, with_score
 from hopgate.retrievers.coverage import background_of
 from hopgate.retrievers.encoders import (
+    AnyEncoder,
     Encoder,
     EncoderSource,
+    as_encoder,
     find_encoder,
     load_encoder,
     model_files,
@@ -35,6 +37,9 @@ from hopgate.retrievers.index.manifest import (
 from hopgate.retrievers.index.segments import Segments
 from hopgate.retrievers.index.texts import UnreadableError, Words
 from hopgate.retrievers.index.vectors import load_faiss
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
 
 Ranking = Sequence[tuple[int, float]]
 """Keys of passages with their scores, best first."""
@@ -90,13 +95,13 @@ class Index:
         self.manifest, self._words, self._vectors = parts
 
     @classmethod
-    def open(cls, path: Path | str, encoder: str | Encoder | None = None) -> Index:
+    def open(cls, path: Path | str, encoder: AnyEncoder = None) -> Index:
         """Open an index as it is now, and load its encoder.
 
         Args:
             path: The folder of the index.
-            encoder: The encoder to use in place of the one that the manifest names, by name or
-                loaded; it must be the same model (for one that has moved, say).
+            encoder: The encoder to use in place of the one that the manifest names: by name,
+                loaded, or LangChain `Embeddings`; it must be the same model.
 
         Raises:
             ValueError: The folder is missing, is not an index, is damaged, has another format
@@ -227,20 +232,19 @@ def check_index(path: Path | str) -> Manifest:
     return while_it_changes(folder, check)
 
 
-def matching_encoder(folder: Path, manifest: Built, encoder: str | Encoder | None) -> Encoder:
+def matching_encoder(folder: Path, manifest: Built, encoder: AnyEncoder) -> Encoder:
     """Load an encoder if it is the one that an index was built with.
 
     Raises:
         ValueError: It is another.
         RuntimeError: The one that the manifest names is not on this machine.
     """
-    built_with = manifest["encoder"]
+    built_with, encoder = manifest["encoder"], as_encoder(encoder)
     if not isinstance(encoder, Encoder):
         source = resolve_encoder(encoder) if encoder else own_encoder(folder, manifest)
         _check_same(folder, manifest, source, ["fingerprint"])  # before it is loaded
-        encoder = load_encoder(
-            source.name, built_with["query_prefix"], built_with["passage_prefix"]
-        )
+        prefixes = built_with["query_prefix"], built_with["passage_prefix"]
+        encoder = load_encoder(source.name, *prefixes, built_with["dimension"])
     _check_same(folder, manifest, encoder, EncoderInfo.__annotations__)
     return encoder
 
@@ -301,16 +305,17 @@ def check_encoder(folder: Path, manifest: Built) -> None:
 _indexes: Cache[Index] = Cache()
 
 
-def load_index(path: Path | str, encoder: str | None = None) -> Index:
+def load_index(path: Path | str, encoder: str | Embeddings | None = None) -> Index:
     """Open an index, once per process and again when the index or its encoder changes.
 
     Arguments and errors are those of `Index.open`.
     """
-    folder = Path(path).expanduser().resolve()
+    folder, name = Path(path).expanduser().resolve(), as_encoder(encoder)
+    assert not isinstance(name, Encoder)
 
     def look() -> Index:
-        source = resolve_encoder(encoder) if encoder else own_encoder(folder, info(folder))
+        source = resolve_encoder(name) if name else own_encoder(folder, info(folder))
         files = [folder / MANIFEST, *model_files(source.folder)]
-        return _indexes.get((folder, encoder), lambda: Index.open(folder, encoder), files)
+        return _indexes.get((folder, name), lambda: Index.open(folder, name), files)
 
     return while_it_changes(folder, look)

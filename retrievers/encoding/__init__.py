@@ -1,0 +1,1 @@
+"""The engines of encoders: ONNX Runtime, sentence-transformers, providers; and the model hub."""
