@@ -10,25 +10,25 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from msgspec import structs
 
 from hopgate.common.workers import Workers
-from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.automode import Rankings, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import EncodeProgress, Encoder, differ
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import CANDIDATES, Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
     FORMAT_VERSION,
@@ -309,7 +309,7 @@ class Change:
             )
         parts, dead = self._write_vectors(keys)
         segments = [part.described for part in parts]
-        mode, mode_reason = self._mode(words, keys)
+        mode, mode_reason = self._mode(words, parts, keys)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             version=before["version"] + 1 if before else 1,
@@ -377,7 +377,7 @@ class Change:
 
         return measure(best, self.encoder.encode_queries)
 
-    def _mode(self, words: Words, keys: Keys) -> tuple[Mode, str]:
+    def _mode(self, words: Words, parts: Sequence[Segment], keys: Keys) -> tuple[Mode, str]:
         """Choose the default mode, again when the collection has become another."""
         if self.mode:
             return self.mode
@@ -385,7 +385,19 @@ class Change:
             return self._manifest["mode"], self._manifest["mode_reason"]
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]
-        return default_mode(passages, self.encoder, self.language)
+
+        def search(queries: Sequence[str], vectors: Vectors) -> Iterator[Rankings[str]]:
+            near = zip(*(part.search(vectors, CANDIDATES) for part in parts), strict=True)
+            for query, found in zip(queries, near, strict=True):
+                dense = sorted(chain.from_iterable(found), reverse=True)[:CANDIDATES]
+                bm25 = words.search(query, CANDIDATES)
+                yield (
+                    [(identity(key), score) for score, key in dense],
+                    [(identity(key), score) for key, score in bm25],
+                    words.has_rare(query),
+                )
+
+        return default_mode(passages, self.encoder, self.language, search)
 
     def _reported(self, manifest: Manifest) -> BuildReport:
         repeats = self._repeats.most_common(_REPEATS_REPORTED)

@@ -28,6 +28,7 @@ import tantivy
 from hopgate.common.words import spaced
 from hopgate.retrievers.base import Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
+from hopgate.retrievers.hybrid import RARE
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Words:
 
     def search(self, query: str, k: int, wanted: Filter = ()) -> list[tuple[int, float]]:
         """Return the keys of the best passages by BM25, with their scores, best first."""
-        terms = self._analyzer.analyze(spaced(query))[:MAX_QUERY_TERMS]
+        terms = self._terms(query)
         if not terms:
             return []
         words = self._one_of("words", terms, "freq")
@@ -169,6 +170,16 @@ class Words:
             hits = self._searcher.search(words, max(1, min(k, len(self))), count=False).hits
             keys = self._searcher.fast_field_values("id", [address for _, address in hits])
         return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
+
+    def has_rare(self, query: str) -> bool:
+        """Return whether a query has a word that at most `RARE` passages have, see `fuse`."""
+        with tantivy_faults():
+            counts = [self._searcher.doc_freq("words", term) for term in self._terms(query)]
+        return any(0 < count <= RARE for count in counts)
+
+    def _terms(self, query: str) -> list[str]:
+        found: list[str] = self._analyzer.analyze(spaced(query))
+        return found[:MAX_QUERY_TERMS]
 
     def _one_of(self, field: str, values: Sequence[Any], option: str) -> tantivy.Query:
         should, term = tantivy.Occur.Should, tantivy.Query.term_query

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopgate.common.workers import Workers
-from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.automode import Rankings, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.hybrid import Mode, length_norm
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, length_norm
 from hopgate.retrievers.index.change import BuildProgress, BuildReport, Repeat
 from hopgate.retrievers.index.incoming import Incoming, chunks
 from hopgate.retrievers.index.manifest import EncoderInfo
@@ -40,6 +40,7 @@ from hopgate.retrievers.stores.collection import (
     Listed,
     Row,
     StoreInfo,
+    has_rare,
 )
 
 if TYPE_CHECKING:
@@ -269,7 +270,21 @@ class StoreChange:
             return self.mode
         step = max(1, len(self.incoming) // _SAMPLE)
         passages = [each.passage(key) for key, each in islice(self.incoming, 0, None, step)]
-        return default_mode(passages, self._encoder(), info["language"])
+        engine, language = self._engine, info["language"]
+
+        def search(queries: Sequence[str], vectors: NDArray[np.float32]) -> Iterator[Rankings[str]]:
+            for query, vector in zip(queries, vectors.tolist(), strict=True):
+                asked = terms(language, query)
+                near, found = (
+                    [(row.id, score) for row, score in rows]
+                    for rows in (
+                        engine.dense(vector, CANDIDATES, ()),
+                        engine.bm25(asked, CANDIDATES, ()) if asked else [],
+                    )
+                )
+                yield near, found, has_rare(engine, asked)
+
+        return default_mode(passages, self._encoder(), language, search)
 
     def _best(self, queries: NDArray[np.float32]) -> Sequence[float]:
         return [self._engine.dense(query, 1, ())[0][1] for query in queries.tolist()]

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Hit, Passage
 from hopgate.retrievers.filters import Filter, is_pattern, literal, pieces
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import RARE, Mode
 from hopgate.retrievers.index.manifest import EncoderInfo
 from hopgate.retrievers.stores.names import ForeignError, StoreName, address, check_store, explained
 
@@ -193,6 +193,12 @@ class Engine(Protocol):
 
     def foreign(self) -> Foreign | None:
         """Return how to search a collection that LangChain made; None if it did not."""
+
+
+def has_rare(engine: Engine, words: Sequence[str]) -> bool:
+    """Return whether one of a query's words is in at most `RARE` passages, see `fuse`."""
+    found = (engine.bm25([word], RARE + 1, ()) for word in dict.fromkeys(words))
+    return any(0 < len({row.id for row, _ in rows}) <= RARE for rows in found)
 
 
 class Collection:
