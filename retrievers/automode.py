@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -65,6 +65,25 @@ class SampleEncoder(Protocol):
     def encode_passages(self, passages: Sequence[Passage]) -> Vectors:
         """Encode passages."""
         ...
+
+
+Given: TypeAlias = tuple[Mode, str] | Literal["auto"] | None
+"""The default mode and its reason; `auto` to measure it anew, None to keep what is there."""
+GIVEN = "as given"
+
+
+def given_mode(mode: str) -> Given:
+    """Return the default mode that a user named; empty for none.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    if not mode or mode == "auto":
+        return "auto" if mode else None
+    known: dict[str, Mode] = {each: each for each in get_args(Mode)}
+    if mode not in known:
+        raise ValueError(f"unknown mode {mode!r}: use auto, {', '.join(known)}")
+    return known[mode], GIVEN
 
 
 def default_mode(

@@ -15,6 +15,7 @@ from typing import Unpack
 from typing_extensions import TypedDict
 
 from hopgate.common.workers import Workers
+from hopgate.retrievers.automode import given_mode
 from hopgate.retrievers.base import Passage, encodable
 from hopgate.retrievers.documents.finding import (
     FoundFiles,
@@ -63,6 +64,7 @@ class BuildOptions(TypedDict, total=False):
         announce: Called, before the vectors are indexed, with a line on which FAISS index is
             built, why, and the memory it will take.
         language: One of `LANGUAGES`; by default detected when the index is made.
+        mode: The default mode of searches; `auto` measures which, as for a new index.
         replace: Allow a build that changes the encoder of the index, or removes most of its
             passages.
     """
@@ -70,6 +72,7 @@ class BuildOptions(TypedDict, total=False):
     factory: str | None
     announce: Announce | None
     language: str
+    mode: str
     replace: bool
 
 
@@ -359,11 +362,14 @@ def building(
     announce: Announce | None = None,
     *,
     language: str = "",
+    mode: str = "",
     replace: bool = False,
 ) -> Iterator[AnyChange]:
     """Prepare a change that replaces all passages of an index; see `build_index`."""
+    given = given_mode(mode)
     if is_store(out):
         with _building_store(str(out), encoder, progress, factory, language, replace) as change:
+            change.mode = given
             yield change
         return
     folder = Path(out).expanduser().resolve()
@@ -388,6 +394,7 @@ def building(
         with closing(own):
             own.replace_all(may_shrink=replace)
             own.factory, own.language, own.roots = factory or "", language, []
+            own.mode = given
             yield own
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import structs
 
 from hopgate.common.workers import Workers
-from hopgate.retrievers.automode import Rankings, default_mode
+from hopgate.retrievers.automode import GIVEN, Given, Rankings, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
@@ -164,7 +164,7 @@ class Change:
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
         workers: Read and encode; None for this process.
-        mode: The default mode and the reason; None to measure it.
+        mode: See `Given`.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Change:
         self.roots = manifest["roots"] if manifest else []
         self.rewrite, self.unchanged = False, 0
         self.workers: Workers | None = None
-        self.mode: tuple[Mode, str] | None = None
+        self.mode: Given = None
         self._rebuild, self._may_shrink = False, True
         self._leaving = _NO_KEYS  # passages that may lose documents
         self._replaced: Set[str] = frozenset()  # documents whose passages are replaced
@@ -350,7 +350,8 @@ class Change:
         """Return whether there is anything to publish."""
         changes = self._added or self._removed or self._moved or before["roots"] != self.roots
         renewed = self.rewrite or self._new_language or self._new_factory
-        return bool(changes or renewed or "background" not in before)
+        other_mode = self.mode and (self.mode == "auto" or self.mode[0] != before["mode"])
+        return bool(changes or renewed or other_mode or "background" not in before)
 
     @property
     def _new_language(self) -> bool:
@@ -379,9 +380,10 @@ class Change:
 
     def _mode(self, words: Words, parts: Sequence[Segment], keys: Keys) -> tuple[Mode, str]:
         """Choose the default mode, again when the collection has become another."""
-        if self.mode:
+        if self.mode and self.mode != "auto":
             return self.mode
-        if self._manifest and not self._is_another(keys):
+        kept = self._manifest and self._manifest["mode_reason"] == GIVEN
+        if self._manifest and not self.mode and (kept or not self._is_another(keys)):
             return self._manifest["mode"], self._manifest["mode_reason"]
         sample = keys[:: max(1, len(keys) // _SAMPLE)].tolist()
         passages = [each.passage(key) for key, each in zip(sample, words.read(sample), strict=True)]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopgate.common.workers import Workers
-from hopgate.retrievers.automode import Rankings, default_mode
+from hopgate.retrievers.automode import Given, Rankings, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.parallel import encode_with
@@ -81,7 +81,7 @@ class StoreChange:
         self.incoming = Incoming(Path(self._folder.name) / "incoming.jsonl")
         self.reading = ReadReport()
         self.factory, self.language, self.rewrite = "", "", False
-        self.mode: tuple[Mode, str] | None = None
+        self.mode: Given = None
         self.workers: Workers | None = None
         self.roots = list(current["roots"]) if current else []
         self.unchanged = 0
@@ -266,7 +266,7 @@ class StoreChange:
         )
 
     def _chosen_mode(self, info: StoreInfo) -> tuple[Mode, str]:
-        if self.mode:
+        if self.mode and self.mode != "auto":
             return self.mode
         step = max(1, len(self.incoming) // _SAMPLE)
         passages = [each.passage(key) for key, each in islice(self.incoming, 0, None, step)]
