@@ -27,10 +27,9 @@ import lookalikes
 import numpy as np
 import retrieval_quality as quality
 
-from hopgate.retrievers import hybrid
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.building import build_from_passages, build_index
-from hopgate.retrievers.hybrid import CANDIDATES, Scored, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, Scored, dense_weight, fuse
 from hopgate.retrievers.index.reader import Index, load_index
 
 SETS = Path(__file__).parent / "questions"
@@ -55,8 +54,12 @@ class Row(NamedTuple):
     every: bool
     dense: Scored[str]
     bm25: Scored[str]
-    least: int
-    """In how many passages its rarest word is, of those that are in any."""
+    counts: dict[str, int]
+    """In how many passages each word of the question is."""
+
+    def rare(self, most: int) -> bool:
+        """Whether a word is in so few passages."""
+        return any(0 < each <= most for each in self.counts.values())
 
 
 def passages_of(index: Index) -> list[Passage]:
@@ -75,7 +78,8 @@ def ids(passages: Iterable[Passage]) -> list[str]:
 
 def django(pages: Path, passages: list[Passage]) -> Iterator[tuple[str, list[Asked]]]:
     cves = defaultdict(list)
-    for each in passages:
+    notes = (each for each in passages if re.search(r"releases/\d", each["source"]))
+    for each in notes:  # not the list of them all
         for name in re.findall(r"CVE-\d{4}-\d+", each["text"]):
             cves[name].append(each["id"])
     names = sorted(cves)
@@ -195,11 +199,10 @@ def ranked(index: Index, asked: list[Asked]) -> list[Row]:
     both = zip(index._dense(texts, CANDIDATES, ()), index._bm25(texts, CANDIDATES, ()), strict=True)
     rows = []
     for (text, wanted, every), (dense, bm25) in zip(asked, both, strict=True):
-        words = index._words._terms(text)
-        counts = [index._words._searcher.doc_freq("words", each) for each in words]
-        least = min((each for each in counts if each), default=len(index))
+        frequency = index._words._searcher.doc_freq
+        counts = {each: frequency("words", each) for each in index._words._terms(text)}
         named = [[(f"{key:016x}", score) for key, score in each] for each in (dense, bm25)]
-        rows.append(Row(frozenset(wanted), every, *named, least))
+        rows.append(Row(frozenset(wanted), every, *named, counts))
     return rows
 
 
@@ -217,8 +220,8 @@ def convex(weight: Callable[[Row], float], from_zero: bool = False) -> Callable[
 
     def order(row: Row) -> list[str]:
         dense = [*row.dense[: CANDIDATES - 1], ("", 0.0)] if from_zero else row.dense
-        hybrid.DENSE_WEIGHT = weight(row)
-        return [key for key, _ in fuse(dense, row.bm25, False, 2 * CANDIDATES) if key]
+        found = fuse(dense, row.bm25, weight(row), 2 * CANDIDATES)
+        return [key for key, _ in found if key]
 
     return order
 
@@ -236,11 +239,12 @@ WAYS: dict[str, Callable[[Row], list[str]]] = {
     "convex 0.5, cosine from 0": convex(lambda _: 0.5, from_zero=True),
     "convex 0.6 × 3rd/1st by words": convex(lambda row: 0.6 * stands_out(row)),
     **{
-        f"convex 0.6, rare (≤ {n}) 0.3": convex(lambda r, n=n: 0.3 if r.least <= n else 0.6)
-        for n in (1, 3, 5, 10)
+        f"convex 0.6, rare (≤ {n}) 0.3": convex(lambda row, n=n: 0.3 if row.rare(n) else 0.6)
+        for n in (1, 5, 20)
     },
+    "chosen": convex(lambda row: dense_weight(row.counts, lambda word, _: row.counts[word])),
 }
-CHOSEN = "convex 0.6, rare (≤ 5) 0.3"
+CHOSEN = "chosen"
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from hopgate.common.errors import reason
 from hopgate.common.words import sentences, spaced
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.hybrid import CANDIDATES, Mode, Scored, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, DENSE_WEIGHT_RARE, Mode, Scored, fuse
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ Vectors: TypeAlias = "NDArray[np.float32]"
 
 
 Key = TypeVar("Key")
-Rankings: TypeAlias = tuple[Scored[Key], Scored[Key], bool]
+Rankings: TypeAlias = tuple[Scored[Key], Scored[Key], float]
 """What `fuse` takes."""
 Search: TypeAlias = Callable[[Sequence[str], Vectors], Iterable[Rankings[str]]]
 """Searches the whole collection for queries, given their vectors too."""
@@ -209,7 +209,7 @@ def _measure_rests(
     for scores, bm25 in zip(queries @ rests.T, _bm25(pairs, language), strict=True):
         best = np.argsort(-scores, kind="stable")
         dense = list(zip(best.tolist(), scores[best].tolist(), strict=True))
-        rankings.append((dense, bm25, True))  # of so few passages, nearly every word is in few
+        rankings.append((dense, bm25, DENSE_WEIGHT_RARE))
     return _measure(rankings, range(len(pairs)))
 
 

@@ -1,18 +1,21 @@
 """Hybrid retrieval: fusing the rankings of several retrievers into one, and BM25's constants."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 Mode = Literal["dense", "bm25", "hybrid"]
 Ranked = TypeVar("Ranked")
 Scored: TypeAlias = Sequence[tuple[Ranked, float]]
 
-DENSE_WEIGHT, DENSE_WEIGHT_RARE = 0.6, 0.3
-"""The vectors' part of a fused score, and the same if the query has a rare word. Like `RARE`, they
-were chosen on questions with and without names, see docs/results/retrieval.md."""
+DENSE_WEIGHT, DENSE_WEIGHT_RARE, DENSE_WEIGHT_CODE = 0.6, 0.3, 0.05
+"""The vectors' part of a fused score, the same if the query has a rare word, and if it has a code.
+Like `RARE` and `CODE`, they were chosen on questions with and without names, see
+docs/results/retrieval.md."""
 RARE = 5
-"""Most passages that a rare word is in: a code, a number, a name."""
+"""Most passages that a rare word is in."""
+CODE = 50
+"""Most passages that a code is in: a word with a digit, which means one thing wherever it is."""
 CANDIDATES = 100
 """Minimum length of each ranking that is fused."""
 K1, B = 1.2, 0.75
@@ -24,8 +27,24 @@ def length_norm(length: int, average: float) -> float:
     return K1 * (1 - B + B * length / average)
 
 
+def dense_weight(words: Iterable[str], count: Callable[[str, int], int]) -> float:
+    """Return the vectors' part of a query's fused scores: little if one of its words says it all.
+
+    Args:
+        words: The words of the query, as BM25 counts them.
+        count: In how many passages a word is; need not count beyond the number that it is given.
+    """
+    weight = DENSE_WEIGHT
+    for word in dict.fromkeys(words):
+        code = any(map(str.isdigit, word))
+        most, lower = (CODE, DENSE_WEIGHT_CODE) if code else (RARE, DENSE_WEIGHT_RARE)
+        if lower < weight and 0 < count(word, most + 1) <= most:
+            weight = lower
+    return weight
+
+
 def fuse(
-    dense: Scored[Ranked], bm25: Scored[Ranked], rare: bool, k: int
+    dense: Scored[Ranked], bm25: Scored[Ranked], weight: float, k: int
 ) -> list[tuple[Ranked, float]]:
     """Fuse two rankings by a convex combination of their scores (Bruch, Gai and Ingber 2023).
 
@@ -36,13 +55,12 @@ def fuse(
     Args:
         dense: Passages or their keys with the scores of vectors, best first.
         bm25: The same with those of BM25; empty if no passage has a word of the query.
-        rare: Whether the query has a word that some passages have, but at most `RARE`.
+        weight: The vectors' part, see `dense_weight`.
         k: Maximum number to return.
 
     Returns:
         At most `k` of them with their scores from 0 to 1, best first.
     """
-    weight = DENSE_WEIGHT_RARE if rare else DENSE_WEIGHT
     last = dense[:CANDIDATES][-1][1] if dense else 0.0
     scores: dict[Ranked, float] = defaultdict(float)
     for ranking, least, share in ((dense, last, weight), (bm25, 0.0, 1 - weight)):

@@ -167,7 +167,7 @@ def chosen(
         for query, row in zip(queries, vectors @ encoder.encode_passages(passages).T, strict=True):
             dense = sorted(zip(ids, row.tolist(), strict=True), key=lambda each: -each[1])[:100]
             bm25 = [(identity(key), score) for key, score in words.search(query, 100)]
-            yield dense, bm25, words.has_rare(query)
+            yield dense, bm25, words.dense_weight(query)
 
     return default_mode(passages, encoder, language, search)
 

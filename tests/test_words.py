@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.filters import parse_where
-from hopgate.retrievers.hybrid import CANDIDATES, DENSE_WEIGHT_RARE, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, CODE, RARE, dense_weight, fuse
 from hopgate.retrievers.index.texts import (
     MAX_QUERY_TERMS,
     Place,
@@ -200,30 +200,46 @@ def test_without_a_temporary_folder_the_error_names_tmpdir(
 
 
 Scored = list[tuple[int, float]]
-SCORED = st.dictionaries(st.integers(0, 30), st.floats(-1, 50), max_size=20).map(
+HUNDREDTHS = st.integers(-100, 5_000).map(lambda number: number / 100)
+SCORED = st.dictionaries(st.integers(0, 30), HUNDREDTHS, max_size=20).map(
     lambda scores: sorted(scores.items(), key=lambda each: -each[1])
 )
 
 
 def test_fusion_adds_scores_that_are_scaled_by_the_best() -> None:
-    fused = fuse([(4, 0.8), (7, 0.6), (9, 0.4)], [(7, 12.0), (2, 3.0)], rare=True, k=3)
-    words = 1 - DENSE_WEIGHT_RARE
+    fused = fuse([(4, 0.8), (7, 0.6), (9, 0.4)], [(7, 12.0), (2, 3.0)], weight=0.3, k=3)
     assert fused == [
-        (7, pytest.approx(DENSE_WEIGHT_RARE / 2 + words)),
-        (4, pytest.approx(DENSE_WEIGHT_RARE)),
-        (2, pytest.approx(words / 4)),
+        (7, pytest.approx(0.3 / 2 + 0.7)),
+        (4, pytest.approx(0.3)),
+        (2, pytest.approx(0.7 / 4)),
     ]
 
 
 def test_a_word_that_one_passage_has_decides_over_all_vectors() -> None:
     near = [(key, 0.9 - key / 100) for key in range(CANDIDATES)]
     words = [(CANDIDATES, 18.0), *((key, 7.0) for key in range(CANDIDATES - 1))]
-    assert fuse(near, words, True, 1)[0][0] == CANDIDATES
+    assert fuse(near, words, 0.3, 1)[0][0] == CANDIDATES
 
 
 def test_vectors_decide_among_passages_with_the_same_words() -> None:
     near = [(5, 0.7), (3, 0.5), (8, 0.1)]
-    assert [key for key, _ in fuse(near, [(8, 4.0), (3, 4.0), (5, 3.9)], False, 3)] == [5, 3, 8]
+    assert [key for key, _ in fuse(near, [(8, 4.0), (3, 4.0), (5, 3.9)], 0.6, 3)] == [5, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("counts", "weight"),
+    [
+        ({}, 0.6),
+        ({"lamp": RARE + 1, "zk4471": CODE + 1}, 0.6),
+        ({"lamp": 0, "zk4471": 0}, 0.6),
+        ({"tower": 90, "lamp": RARE}, 0.3),
+        ({"lamp": 1, "36053": CODE, "tower": 2}, 0.05),
+    ],
+)
+def test_a_word_that_few_passages_have_leaves_the_vectors_little(
+    counts: dict[str, int], weight: float
+) -> None:
+    assert dense_weight(counts, lambda word, most: min(counts[word], most)) == weight
 
 
 @given(SCORED, st.floats(0.1, 1), st.floats(0, 1), st.integers(1, 5))
@@ -232,24 +248,26 @@ def test_fusion_does_not_depend_on_where_an_encoder_has_its_zero(
 ) -> None:
     other = [(key, zero + scale * score) for key, score in dense]
     bm25 = [(40, 9.0), (3, 5.0)]
-    first = fuse(dense, bm25, False, 50)
-    second = dict(fuse(other, [(key, score * times) for key, score in bm25], False, 50))
+    first = fuse(dense, bm25, 0.6, 50)
+    second = dict(fuse(other, [(key, score * times) for key, score in bm25], 0.6, 50))
     assert {key: pytest.approx(score, abs=1e-6) for key, score in first} == second
 
 
-@given(SCORED, SCORED, st.booleans())
-def test_fusion_gives_each_passage_once_best_first(dense: Scored, bm25: Scored, rare: bool) -> None:
-    fused = fuse(dense, bm25, rare, k=100)
+@given(SCORED, SCORED, st.floats(0, 1))
+def test_fusion_gives_each_passage_once_best_first(
+    dense: Scored, bm25: Scored, weight: float
+) -> None:
+    fused = fuse(dense, bm25, weight, k=100)
     assert sorted(key for key, _ in fused) == sorted({key for key, _ in dense + bm25})
     scores = [score for _, score in fused]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 + 1e-9 for score in scores)
-    assert fuse(dense, bm25, rare, k=2) == fused[:2]
+    assert fuse(dense, bm25, weight, k=2) == fused[:2]
 
 
 def test_fusion_of_one_ranking_keeps_it() -> None:
     ranking = [(5, 0.9), (3, 0.4), (8, 0.1)]
-    for fused in (fuse(ranking, [], False, 3), fuse([], ranking, True, 3)):
+    for fused in (fuse(ranking, [], 0.6, 3), fuse([], ranking, 0.3, 3)):
         assert [key for key, _ in fused] == [5, 3, 8]
 
 

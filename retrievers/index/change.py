@@ -396,7 +396,7 @@ class Change:
                 yield (
                     [(identity(key), score) for score, key in dense],
                     [(identity(key), score) for key, score in bm25],
-                    words.has_rare(query),
+                    words.dense_weight(query),
                 )
 
         return default_mode(passages, self.encoder, self.language, search)

@@ -165,9 +165,9 @@ class Index:
 
     def _hybrid(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
         depth = max(k, CANDIDATES)
-        rare = map(self._words.has_rare, queries)
+        weights = map(self._words.dense_weight, queries)
         dense, bm25 = self._dense(queries, depth, wanted), self._bm25(queries, depth, wanted)
-        return [fuse(*each, k) for each in zip(dense, bm25, rare, strict=True)]
+        return [fuse(*each, k) for each in zip(dense, bm25, weights, strict=True)]
 
     def _hits(self, ranking: Ranking, wanted: Filter) -> list[Hit]:
         stored = self._words.read([key for key, _ in ranking])

@@ -28,7 +28,7 @@ import tantivy
 from hopgate.common.words import spaced
 from hopgate.retrievers.base import Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
-from hopgate.retrievers.hybrid import RARE
+from hopgate.retrievers.hybrid import dense_weight
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
@@ -171,11 +171,14 @@ class Words:
             keys = self._searcher.fast_field_values("id", [address for _, address in hits])
         return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
 
-    def has_rare(self, query: str) -> bool:
-        """Return whether a query has a word that at most `RARE` passages have, see `fuse`."""
+    def dense_weight(self, query: str) -> float:
+        """Return the vectors' part of a query's fused scores, see `hybrid.dense_weight`."""
+
+        def count(word: str, _: int) -> int:
+            return int(self._searcher.doc_freq("words", word))
+
         with tantivy_faults():
-            counts = [self._searcher.doc_freq("words", term) for term in self._terms(query)]
-        return any(0 < count <= RARE for count in counts)
+            return dense_weight(self._terms(query), count)
 
     def _terms(self, query: str) -> list[str]:
         found: list[str] = self._analyzer.analyze(spaced(query))

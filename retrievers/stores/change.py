@@ -40,7 +40,7 @@ from hopgate.retrievers.stores.collection import (
     Listed,
     Row,
     StoreInfo,
-    has_rare,
+    weight_of,
 )
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class StoreChange:
                         engine.bm25(asked, CANDIDATES, ()) if asked else [],
                     )
                 )
-                yield near, found, has_rare(engine, asked)
+                yield near, found, weight_of(engine, asked)
 
         return default_mode(passages, self._encoder(), language, search)
 

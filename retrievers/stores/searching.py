@@ -15,7 +15,7 @@ from hopgate.retrievers.hybrid import CANDIDATES, Mode, fuse
 from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
 from hopgate.retrievers.language import OTHER, terms
-from hopgate.retrievers.stores.collection import Collection, Row, StoreInfo, has_rare
+from hopgate.retrievers.stores.collection import Collection, Row, StoreInfo, weight_of
 from hopgate.retrievers.stores.names import ForeignError, explained
 
 
@@ -131,7 +131,7 @@ class StoreIndex:
         near = engine.dense(vector, depth, wanted) if mode != "bm25" else []
         found = engine.bm25(words, depth, wanted) if words else []
         if mode == "hybrid":
-            found = fuse(near, found, has_rare(engine, words), k)
+            found = fuse(near, found, weight_of(engine, words), k)
         return [_hit(row, score) for row, score in found or near]
 
 
