@@ -2,20 +2,23 @@
 
 An encoder that does not know the language ranks passages almost at random, and fusing that with
 BM25 only harms. Whether it knows the language shows in how often it finds the rest of a passage
-from its first sentence, beside BM25 on the same task.
+from its first sentence, beside BM25 on the same task. That says nothing of questions that name
+something, so names are searched too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
 from hopgate.common.errors import reason
 from hopgate.common.words import sentences, spaced
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.hybrid import Mode, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, DENSE_WEIGHT_RARE, Mode, Scored, fuse
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
@@ -29,14 +32,12 @@ MIN_PAIRS = 8
 """With fewer passages, one search returns most of them anyway."""
 CLEARLY_WORSE = 0.75
 """With a lower share of BM25's mean reciprocal rank, an encoder does not know the language."""
-MIN_GAIN = 1.05
-"""Least ratio of hybrid's mean reciprocal rank to BM25's for hybrid to be chosen."""
-MIN_GAIN_ENGLISH = 1.0
-"""The same in English, which encoders are trained on first; real questions share fewer words with
-a passage than its first sentence does, so hybrid gains more on them."""
-NEARLY_ALL = 0.95
-"""With this mean reciprocal rank, hybrid is chosen too: there is little left to gain."""
+MAX_LOSS = 0.05
+"""Most that hybrid's mean reciprocal rank of names may be below BM25's for hybrid to be chosen."""
 
+_WORD = re.compile(r"\w(?:[\w.-]{0,60}\w)?")
+_CODE = re.compile(r"[\d_]|\w[A-Z]")
+_MIN_NAME = 4
 _SENTENCE_CHARS = 200
 _REST_CHARS = 300
 _MIN_CHARS = 20
@@ -45,6 +46,13 @@ _MIN_CHARS = 20
 Pair = tuple[str, str]
 """A first sentence and the rest of its passage."""
 Vectors: TypeAlias = "NDArray[np.float32]"
+
+
+Key = TypeVar("Key")
+Rankings: TypeAlias = tuple[Scored[Key], Scored[Key], float]
+"""What `fuse` takes."""
+Search: TypeAlias = Callable[[Sequence[str], Vectors], Iterable[Rankings[str]]]
+"""Searches the whole collection for queries, given their vectors too."""
 
 
 class SampleEncoder(Protocol):
@@ -59,29 +67,50 @@ class SampleEncoder(Protocol):
         ...
 
 
+Given: TypeAlias = tuple[Mode, str] | Literal["auto"] | None
+"""The default mode and its reason; `auto` to measure it anew, None to keep what is there."""
+GIVEN = "as given"
+
+
+def given_mode(mode: str) -> Given:
+    """Return the default mode that a user named; empty for none.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    if not mode or mode == "auto":
+        return "auto" if mode else None
+    known: dict[str, Mode] = {each: each for each in get_args(Mode)}
+    if mode not in known:
+        raise ValueError(f"unknown mode {mode!r}: use auto, {', '.join(known)}")
+    return known[mode], GIVEN
+
+
 def default_mode(
-    passages: Sequence[Passage], encoder: SampleEncoder, language: str
+    passages: Sequence[Passage], encoder: SampleEncoder, language: str, search: Search
 ) -> tuple[Mode, str]:
     """Choose the default mode of a collection, see `measured_mode`; hybrid if that fails."""
     try:
-        return measured_mode(passages, encoder, language)
+        return measured_mode(passages, encoder, language, search)
     except Exception as error:  # whatever an app's own encoder raises: all else is done
         return "hybrid", f"the encoder could not be measured: {reason(error, 300)}"
 
 
 def measured_mode(
-    passages: Sequence[Passage], encoder: SampleEncoder, language: str
+    passages: Sequence[Passage], encoder: SampleEncoder, language: str, search: Search
 ) -> tuple[Mode, str]:
     """Choose between hybrid search and BM25 alone for a collection.
 
     At most `MAX_PAIRS` passages are measured. BM25 is chosen if the encoder alone is clearly worse
-    than BM25 on the first few, or if hybrid search is no better than BM25 on the whole sample.
-    Hybrid is chosen otherwise, and where there are too few passages to measure.
+    than BM25 on the first few, if hybrid search is worse than BM25 on the whole sample, or if it
+    loses names that BM25 finds. Hybrid is chosen otherwise, and where there are too few passages to
+    measure.
 
     Args:
         passages: Some passages of the collection, spread over it, or all.
         encoder: The index's encoder.
         language: The index's language, one of `retrievers.language.LANGUAGES`.
+        search: Searches the collection.
 
     Returns:
         The mode and the reason, for people.
@@ -91,32 +120,56 @@ def measured_mode(
         return "hybrid", "too few passages to measure the encoder"
     few, others = pairs[:FEW_PAIRS], pairs[FEW_PAIRS:]
     vectors = _encode(few, encoder)
-    found = _measure(few, vectors, language)
+    found = _measure_rests(few, vectors, language)
+    said = "mean reciprocal rank of a passage's rest, searched by its first sentence: "
     if found.dense < CLEARLY_WORSE * found.bm25:
-        return "bm25", f"the encoder does not know the language: {found}"
+        return "bm25", f"the encoder does not know the language; {said}{found}"
     if others:
         queries, rests = map(np.concatenate, zip(vectors, _encode(others, encoder), strict=True))
-        found = _measure(pairs, (queries, rests), language)
-        gain = MIN_GAIN_ENGLISH if language == "en" else MIN_GAIN
-        if found.hybrid < min(gain * found.bm25, NEARLY_ALL):
-            return "bm25", f"the encoder adds little to BM25: {found}"
-    return "hybrid", f"the encoder adds to BM25: {found}"
+        found = _measure_rests(pairs, (queries, rests), language)
+    said += f"{found}"
+    if found.hybrid < found.bm25:
+        return "bm25", f"the encoder adds nothing to BM25; {said}"
+    if len(names := _names(passages)) >= MIN_PAIRS:
+        found = _measure_names(names, encoder, search)
+        said += f"; of a passage, searched by a name or code in it: {found}"
+        if found.hybrid < found.bm25 - MAX_LOSS:
+            return "bm25", f"with the encoder, names are lost; {said}"
+    return "hybrid", f"the encoder adds to BM25; {said}"
 
 
 class _Found(NamedTuple):
-    """Mean reciprocal ranks of the rest of each passage, searched by its first sentence."""
+    """How many queries were measured, and each mode's mean reciprocal rank."""
 
-    passages: int
+    queries: int
     dense: float
     bm25: float
     hybrid: float
 
     def __str__(self) -> str:
         return (
-            f"on {self.passages} passages, searching for the rest by the first sentence, the mean "
-            f"reciprocal rank is {self.dense:.2f} dense, {self.bm25:.2f} BM25, "
-            f"{self.hybrid:.2f} hybrid"
+            f"{self.dense:.2f} dense, {self.bm25:.2f} BM25, {self.hybrid:.2f} hybrid "
+            f"({self.queries} queries)"
         )
+
+
+def _names(passages: Sequence[Passage]) -> dict[str, str]:
+    """Return a name, number or code of each of some passages, with the passage's id."""
+    step = max(ceil(len(passages) / MAX_PAIRS), 1)
+    names = ((_name(each["text"]), each["id"]) for each in passages[::step])
+    return {name: own for name, own in names if name}
+
+
+def _name(text: str) -> str:
+    """Return the longest code of a text, or else its longest name; empty if it has neither."""
+    words = [each for each in _WORD.findall(text)[1:] if len(each) >= _MIN_NAME]
+    codes = [each for each in words if _CODE.search(each)]
+    return max(codes or [each for each in words if each[0].isupper()], key=len, default="")
+
+
+def _measure_names(names: dict[str, str], encoder: SampleEncoder, search: Search) -> _Found:
+    queries = list(names)
+    return _measure(list(search(queries, encoder.encode_queries(queries))), list(names.values()))
 
 
 def _pairs(passages: Sequence[Passage]) -> list[Pair]:
@@ -148,27 +201,35 @@ def _encode(pairs: Sequence[Pair], encoder: SampleEncoder) -> tuple[Vectors, Vec
     return encoder.encode_queries([first for first, _ in pairs]), encoder.encode_passages(rests)
 
 
-def _measure(pairs: Sequence[Pair], vectors: tuple[Vectors, Vectors], language: str) -> _Found:
+def _measure_rests(
+    pairs: Sequence[Pair], vectors: tuple[Vectors, Vectors], language: str
+) -> _Found:
     queries, rests = vectors
-    dense = np.argsort(-(queries @ rests.T), axis=1, kind="stable").tolist()
-    bm25 = _bm25(pairs, language)
-    hybrid = [
-        [number for number, _ in fuse(rankings, len(pairs))]
-        for rankings in zip(dense, bm25, strict=True)
+    rankings = []
+    for scores, bm25 in zip(queries @ rests.T, _bm25(pairs, language), strict=True):
+        best = np.argsort(-scores, kind="stable")
+        dense = list(zip(best.tolist(), scores[best].tolist(), strict=True))
+        rankings.append((dense, bm25, DENSE_WEIGHT_RARE))
+    return _measure(rankings, range(len(pairs)))
+
+
+def _measure(rankings: Sequence[Rankings[Key]], wanted: Sequence[Key]) -> _Found:
+    dense, bm25, _ = zip(*rankings, strict=True)
+    hybrid = [fuse(*each, 2 * CANDIDATES) for each in rankings]
+    means = [
+        sum(_reciprocal_rank(each, own) for each, own in zip(of_mode, wanted, strict=True))
+        / len(wanted)
+        for of_mode in (dense, bm25, hybrid)
     ]
-    return _Found(len(pairs), *map(_mean_reciprocal_rank, (dense, bm25, hybrid)))
+    return _Found(len(wanted), *means)
 
 
-def _mean_reciprocal_rank(rankings: Sequence[Sequence[int]]) -> float:
-    """Return the mean over all pairs, each of whose own rest has its number; 0 if not found."""
-    ranks = [
-        1 / (found.index(own) + 1) if own in found else 0 for own, found in enumerate(rankings)
-    ]
-    return sum(ranks) / len(ranks)
+def _reciprocal_rank(ranking: Scored[Key], wanted: Key) -> float:
+    return next((1 / rank for rank, (key, _) in enumerate(ranking, 1) if key == wanted), 0.0)
 
 
-def _bm25(pairs: Sequence[Pair], language: str) -> list[list[int]]:
-    """Return the numbers of the rests that BM25 finds for each first sentence, best first."""
+def _bm25(pairs: Sequence[Pair], language: str) -> list[list[tuple[int, float]]]:
+    """Return the numbers of the rests that BM25 finds for each first sentence, with scores."""
     from tantivy import Document, Index, Occur, Query, SchemaBuilder
 
     builder = SchemaBuilder()
@@ -190,5 +251,5 @@ def _bm25(pairs: Sequence[Pair], language: str) -> list[list[int]]:
         terms = dict.fromkeys(words.analyze(spaced(query)))
         clauses = [(Occur.Should, Query.term_query(schema, "body", term, "freq")) for term in terms]
         hits = searcher.search(Query.boolean_query(clauses), len(pairs)).hits
-        rankings.append([searcher.doc(address)["number"][0] for _, address in hits])
+        rankings.append([(searcher.doc(address)["number"][0], score) for score, address in hits])
     return rankings

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from typing_extensions import TypedDict
 
 from hopgate.common.workers import Workers
+from hopgate.retrievers.automode import given_mode
 from hopgate.retrievers.base import Passage, encodable
 from hopgate.retrievers.documents.finding import (
     FoundFiles,
@@ -74,6 +75,7 @@ class BuildOptions(TypedDict, total=False):
         language: One of `LANGUAGES`; by default detected when the index is made.
         query_prefix: Prefix of each query; by default the encoder's own.
         passage_prefix: Prefix of each passage; likewise.
+        mode: The default mode of searches; `auto` measures which, as for a new index.
         replace: Allow a build that changes the encoder of the index, or removes most of its
             passages.
     """
@@ -83,6 +85,7 @@ class BuildOptions(TypedDict, total=False):
     language: str
     query_prefix: str | None
     passage_prefix: str | None
+    mode: str
     replace: bool
 
 
@@ -402,7 +405,7 @@ def building(
 ) -> Iterator[AnyChange]:
     """Prepare a change that replaces all passages of an index; see `build_index`."""
     factory, language = options.get("factory") or "", options.get("language", "")
-    replace = options.get("replace", False)
+    replace, mode = options.get("replace", False), given_mode(options.get("mode", ""))
     if factory and is_store(out):
         raise ValueError(f"--factory is for folders: leave it out, {out} indexes its own vectors")
     with _target(out, new=True) as target:
@@ -420,6 +423,7 @@ def building(
         with closing(change):
             change.replace_all(may_shrink=replace)
             change.factory, change.language, change.roots = factory, language, []
+            change.mode = mode
             yield change
 
 

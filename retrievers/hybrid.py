@@ -1,15 +1,22 @@
 """Hybrid retrieval: fusing the rankings of several retrievers into one, and BM25's constants."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 Mode = Literal["dense", "bm25", "hybrid"]
 Ranked = TypeVar("Ranked")
+Scored: TypeAlias = Sequence[tuple[Ranked, float]]
 
-K0 = 60
-"""The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
+DENSE_WEIGHT, DENSE_WEIGHT_RARE, DENSE_WEIGHT_CODE = 0.6, 0.3, 0.05
+"""The vectors' part of a fused score, the same if the query has a rare word, and if it has a code.
+Like `RARE` and `CODE`, they were chosen on questions with and without names, see
+docs/results/retrieval.md."""
+RARE = 5
+"""Most passages that a rare word is in."""
+CODE = 50
+"""Most passages that a code is in: a word with a digit, which means one thing wherever it is."""
 CANDIDATES = 100
 """Minimum length of each ranking that is fused."""
 K1, B = 1.2, 0.75
@@ -21,20 +28,46 @@ def length_norm(length: int, average: float) -> float:
     return K1 * (1 - B + B * length / average)
 
 
-def fuse(rankings: Sequence[Sequence[Ranked]], k: int) -> list[tuple[Ranked, float]]:
-    """Fuse rankings by reciprocal rank: a passage scores the sum of 1 / (60 + rank) over them.
+def dense_weight(words: Iterable[str], count: Callable[[str, int], int]) -> float:
+    """Return the vectors' part of a query's fused scores: little if one of its words says it all.
 
     Args:
-        rankings: Passages or their keys, best first.
+        words: The words of the query, as BM25 counts them.
+        count: In how many passages a word is; need not count beyond the number that it is given.
+    """
+    weight = DENSE_WEIGHT
+    for word in dict.fromkeys(words):
+        code = any(map(str.isdigit, word))
+        most, lower = (CODE, DENSE_WEIGHT_CODE) if code else (RARE, DENSE_WEIGHT_RARE)
+        if lower < weight and 0 < count(word, most + 1) <= most:
+            weight = lower
+    return weight
+
+
+def fuse(
+    dense: Scored[Ranked], bm25: Scored[Ranked], weight: float, k: int
+) -> list[tuple[Ranked, float]]:
+    """Fuse two rankings by a convex combination of their scores (Bruch, Gai and Ingber 2023).
+
+    BM25's scores are divided by the best, so that a word that few passages have puts them far above
+    all others. Those of vectors, whose zero means nothing, are scaled so that the best is 1 and the
+    last of the first `CANDIDATES` 0. A passage that one ranking lacks has 0 there.
+
+    Args:
+        dense: Passages or their keys with the scores of vectors, best first.
+        bm25: The same with those of BM25; empty if no passage has a word of the query.
+        weight: The vectors' part, see `dense_weight`.
         k: Maximum number to return.
 
     Returns:
-        At most `k` of them with their scores, best first; ties in the order of `rankings`.
+        At most `k` of them with their scores from 0 to 1, best first.
     """
+    last = dense[:CANDIDATES][-1][1] if dense else 0.0
     scores: dict[Ranked, float] = defaultdict(float)
-    for ranking in rankings:
-        for rank, each in enumerate(ranking, start=1):
-            scores[each] += 1 / (K0 + rank)
+    for ranking, least, share in ((dense, last, weight), (bm25, 0.0, 1 - weight)):
+        spread = ranking[0][1] - least if ranking else 0.0
+        for each, score in ranking:
+            scores[each] += share * (max(score - least, 0.0) / spread if spread > 0 else 1.0)
     return sorted(scores.items(), key=lambda each: -each[1])[:k]
 
 

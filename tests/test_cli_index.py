@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Ran, one_line, started
@@ -372,3 +374,107 @@ def test_ctrl_c_ends_a_watch_and_leaves_the_index_whole(run: Callable[..., Ran],
     assert [(row["new"], row["unchanged"]) for row in rows] == [(1, 1), (1, 2)][: len(rows)]
     assert all(row["time"] and len(row["skipped"]) == 1 for row in rows)
     assert run("index", "verify", "o").code == 0
+
+
+# The modes
+
+
+@pytest.fixture
+def parts(odd: Path, run: Callable[..., Ran]) -> Path:
+    """An index of data sheets of parts whose numbers differ in one digit."""
+    (odd / "parts").mkdir()
+    for number in range(4470, 4530):
+        text = f"The valve ZK-{number} withstands {number % 7 + 3} bar. It is made of brass."
+        (odd / "parts" / f"{number}.txt").write_text(text)
+    assert run("index", "build", "parts", "--out", "p", "--language", "en").code == 0
+    return odd / "p"
+
+
+def test_a_part_number_is_found_first_by_default_and_info_says_what_was_measured(
+    run: Callable[..., Ran], parts: Path
+) -> None:
+    for number in (4471, 4499, 4526):
+        ran = run("search", f"How much can ZK-{number} take?", "--index", parts, "--json")
+        assert json.loads(ran.out)[0]["title"] == f"{number}"
+    page = shown(run("index", "info", parts))
+    assert page["mode"] == "hybrid"
+    measured = re.findall(r"[\d.]+ dense, [\d.]+ BM25, [\d.]+ hybrid", page["mode reason"])
+    assert len(measured) == 2
+
+
+def test_own_questions_compare_the_modes(run: Callable[..., Ran], parts: Path) -> None:
+    rows = [
+        {"question": f"How much can ZK-{number} take?", "expected": f"{number}.txt"}
+        for number in range(4480, 4500)
+    ]
+    questions = parts.parent / "questions.jsonl"
+    questions.write_text("\n".join(map(json.dumps, [*rows, {"question": "Which are of brass?"}])))
+    ran = run("index", "try", questions, "--index", parts, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert (found["asked"], len(found["questions"])) == (20, 21)
+    assert found["modes"]["bm25"] == found["modes"]["hybrid"] == {"first": 1, "found": 1, "mrr": 1}
+    assert found["modes"]["dense"]["first"] < 1
+    first, last = found["questions"][0], found["questions"][-1]
+    assert first["ranks"]["bm25"] == 1
+    assert first["hits"]["bm25"][0]["source"] == "4480.txt"
+    assert len(last["hits"]["dense"]) == 5
+    assert last["ranks"] == {"dense": None, "bm25": None, "hybrid": None}
+    pages = run("index", "try", questions, "--index", parts).out
+    assert "hybrid  rank 1" in pages
+    assert re.search(r"bm25\W+1\W+1\W+1\W", pages), pages
+
+
+def test_questions_of_a_text_are_shown_side_by_side(run: Callable[..., Ran], parts: Path) -> None:
+    questions = parts.parent / "questions.txt"
+    questions.write_text("\nHow much can ZK-4471 take?\n")
+    ran = run("index", "try", questions, "--index", parts, "-k", "2")
+    assert ran.code == 0, ran.err
+    modes = [line.split()[0] for line in ran.out.splitlines() if line.startswith("  ")]
+    assert modes == ["dense"] * 2 + ["bm25"] * 2 + ["hybrid"] * 2
+    assert "ZK-4471 withstands" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.txt", None, "none.txt cannot be read"),
+        ("empty.txt", "\n", "has no questions"),
+        ("bad.jsonl", '{"expected": "a.txt"}', "question must be a text"),
+        ("bad.jsonl", '{"question": "x", "expected": [1]}', "expected a text or a list of texts"),
+        ("bad.jsonl", '{"question": "x", "expected": 1}', "expected a text or a list of texts"),
+    ],
+)
+def test_questions_that_cannot_be_read_are_refused(
+    run: Callable[..., Ran], odd: Path, name: str, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (odd / name).write_text(content)
+    ran = run("index", "try", odd / name, "--index", "sample")
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_the_default_mode_can_be_set_and_measured_again(
+    run: Callable[..., Ran], parts: Path
+) -> None:
+    def build(*options: str) -> dict[str, Any]:
+        ran = run("index", "build", "parts", "--out", parts, "--json", *options)
+        assert ran.code == 0, ran.err
+        report: dict[str, Any] = json.loads(ran.out)
+        return report
+
+    measured = info(parts)["mode_reason"]
+    given = build("--mode", "bm25")
+    assert (given["mode"], given["mode_reason"], given["encoded"]) == ("bm25", "as given", 0)
+    for number in range(100):
+        (parts.parent / "parts" / f"more{number}.txt").write_text(f"Shelf {number} is empty now.")
+    assert build()["mode"] == "bm25"  # though it is another collection
+    shutil.rmtree(parts.parent / "parts")
+    (parts.parent / "parts").mkdir()
+    for number in range(4470, 4530):
+        text = f"The valve ZK-{number} withstands {number % 7 + 3} bar. It is made of brass."
+        (parts.parent / "parts" / f"{number}.txt").write_text(text)
+    again = build("--mode", "auto", "--replace")
+    assert (again["mode"], again["mode_reason"]) == ("hybrid", measured)

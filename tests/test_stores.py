@@ -144,6 +144,25 @@ def test_a_store_finds_what_a_folder_finds(store: str, tmp_path: Path) -> None:
     assert ids(store, "zzz", "bm25") == []
 
 
+def test_a_rare_word_decides_in_a_store_as_in_a_folder(store: str, tmp_path: Path) -> None:
+    passages = [
+        make_passage(f"Valve {n}", f"ZK-{n} withstands {n % 7 + 3} bar. Its body is made of brass.")
+        for n in range(4470, 4530)
+    ]
+    built = build_from_passages(passages, tmp_path / "folder", language="en")
+    report = build_from_passages(passages, store, language="en")
+    assert (report.mode, report.mode_reason) == (built.mode, built.mode_reason)
+    asked = [f"How much pressure can ZK-{n} take?" for n in (4471, 4502, 4529)]
+    for query, found in zip(asked, open_source(store, "hybrid").search(asked, 5), strict=True):
+        assert found[0]["text"].split()[0] in query
+        (own,) = open_source(str(tmp_path / "folder"), "hybrid").search([query], 5)
+        assert (found[0]["id"], found[0]["score"]) == (own[0]["id"], pytest.approx(own[0]["score"]))
+    assert build_from_passages(passages, store, mode="dense").mode == "dense"
+    assert info_of(store)["mode_reason"] == "as given"
+    assert build_from_passages(passages, store).mode == "dense"
+    assert build_from_passages(passages, store, mode="auto").mode == built.mode
+
+
 def test_a_store_follows_files_as_a_folder_does(store: str, tmp_path: Path) -> None:
     files, folder = tmp_path / "files", tmp_path / "folder"
     files.mkdir()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.filters import parse_where
-from hopgate.retrievers.hybrid import fuse
+from hopgate.retrievers.hybrid import CANDIDATES, CODE, RARE, dense_weight, fuse
 from hopgate.retrievers.index.texts import (
     MAX_QUERY_TERMS,
     Place,
@@ -186,22 +186,76 @@ def test_an_index_opens_without_leaving_anything(
 # Fusion
 
 
-def test_fusion_sums_reciprocal_ranks() -> None:
-    fused = fuse([[4, 7, 9], [7, 2]], k=3)
+Scored = list[tuple[int, float]]
+HUNDREDTHS = st.integers(-100, 5_000).map(lambda number: number / 100)
+SCORED = st.dictionaries(st.integers(0, 30), HUNDREDTHS, max_size=20).map(
+    lambda scores: sorted(scores.items(), key=lambda each: -each[1])
+)
+
+
+def test_fusion_adds_scores_that_are_scaled_by_the_best() -> None:
+    fused = fuse([(4, 0.8), (7, 0.6), (9, 0.4)], [(7, 12.0), (2, 3.0)], weight=0.3, k=3)
     assert fused == [
-        (7, pytest.approx(1 / 62 + 1 / 61)),
-        (4, pytest.approx(1 / 61)),
-        (2, pytest.approx(1 / 62)),
+        (7, pytest.approx(0.3 / 2 + 0.7)),
+        (4, pytest.approx(0.3)),
+        (2, pytest.approx(0.7 / 4)),
     ]
 
 
-@given(st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), max_size=3))
-def test_fusion_gives_each_passage_once_best_first(rankings: list[list[int]]) -> None:
-    fused = fuse(rankings, k=100)
-    positions = [position for position, _ in fused]
-    assert sorted(positions) == sorted({p for ranking in rankings for p in ranking})
-    assert [score for _, score in fused] == sorted((s for _, s in fused), reverse=True)
-    assert fuse(rankings, k=2) == fused[:2]
+def test_a_word_that_one_passage_has_decides_over_all_vectors() -> None:
+    near = [(key, 0.9 - key / 100) for key in range(CANDIDATES)]
+    words = [(CANDIDATES, 18.0), *((key, 7.0) for key in range(CANDIDATES - 1))]
+    assert fuse(near, words, 0.3, 1)[0][0] == CANDIDATES
+
+
+def test_vectors_decide_among_passages_with_the_same_words() -> None:
+    near = [(5, 0.7), (3, 0.5), (8, 0.1)]
+    assert [key for key, _ in fuse(near, [(8, 4.0), (3, 4.0), (5, 3.9)], 0.6, 3)] == [5, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("counts", "weight"),
+    [
+        ({}, 0.6),
+        ({"lamp": RARE + 1, "zk4471": CODE + 1}, 0.6),
+        ({"lamp": 0, "zk4471": 0}, 0.6),
+        ({"tower": 90, "lamp": RARE}, 0.3),
+        ({"lamp": 1, "36053": CODE, "tower": 2}, 0.05),
+    ],
+)
+def test_a_word_that_few_passages_have_leaves_the_vectors_little(
+    counts: dict[str, int], weight: float
+) -> None:
+    assert dense_weight(counts, lambda word, most: min(counts[word], most)) == weight
+
+
+@given(SCORED, st.floats(0.1, 1), st.floats(0, 1), st.integers(1, 5))
+def test_fusion_does_not_depend_on_where_an_encoder_has_its_zero(
+    dense: Scored, scale: float, zero: float, times: int
+) -> None:
+    other = [(key, zero + scale * score) for key, score in dense]
+    bm25 = [(40, 9.0), (3, 5.0)]
+    first = fuse(dense, bm25, 0.6, 50)
+    second = dict(fuse(other, [(key, score * times) for key, score in bm25], 0.6, 50))
+    assert {key: pytest.approx(score, abs=1e-6) for key, score in first} == second
+
+
+@given(SCORED, SCORED, st.floats(0, 1))
+def test_fusion_gives_each_passage_once_best_first(
+    dense: Scored, bm25: Scored, weight: float
+) -> None:
+    fused = fuse(dense, bm25, weight, k=100)
+    assert sorted(key for key, _ in fused) == sorted({key for key, _ in dense + bm25})
+    scores = [score for _, score in fused]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 + 1e-9 for score in scores)
+    assert fuse(dense, bm25, weight, k=2) == fused[:2]
+
+
+def test_fusion_of_one_ranking_keeps_it() -> None:
+    ranking = [(5, 0.9), (3, 0.4), (8, 0.1)]
+    for fused in (fuse(ranking, [], 0.6, 3), fuse([], ranking, 0.3, 3)):
+        assert [key for key, _ in fused] == [5, 3, 8]
 
 
 def test_a_store_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,18 @@ from rich.filesize import decimal
 from hopgate.commands.options import Sharing, command, refuse
 from hopgate.retrievers.language import LANGUAGES
 from hopgate.terminal.errors import explain_error
-from hopgate.terminal.pages import AS_JSON, err, line, note, output, page, print_json, value
+from hopgate.terminal.pages import (
+    AS_JSON,
+    err,
+    line,
+    note,
+    output,
+    page,
+    place,
+    print_json,
+    table,
+    value,
+)
 from hopgate.terminal.progress import stages
 
 if TYPE_CHECKING:
@@ -28,6 +39,7 @@ SKIPPED_SHOWN = 20
 REPEATS_SHOWN = 5
 Paths = Annotated[tuple[Path, ...], {"required": True}]
 Either = Annotated[Path | None, {"metavar": "[INDEX]"}]
+DefaultMode = Annotated[str | None, click.Choice(["auto", "dense", "bm25", "hybrid"])]
 Language = Annotated[str | None, click.Choice(LANGUAGES, case_sensitive=False)]
 
 
@@ -41,6 +53,7 @@ def build(
     encoder: str | None = None,
     factory: str | None = None,
     language: Language = None,
+    mode: DefaultMode = None,
     query_prefix: str | None = None,
     passage_prefix: str | None = None,
     replace: bool = False,
@@ -61,6 +74,7 @@ def build(
         factory: FAISS factory string, e.g. Flat or IVF4096,SQ8. Default: depends on the collection.
         language: Language of the documents, for BM25. Default: detected when the
             index is built first.
+        mode: Default mode of searches; auto measures which. Default: the index's own, else auto.
         query_prefix: Prefix of each query, e.g. 'query: '. Default: the model's own.
         passage_prefix: Prefix of each passage. Default: the model's own.
         replace: Allow this to remove most passages of an existing index, or to change its encoder.
@@ -85,6 +99,7 @@ def build(
             language=language or "",
             query_prefix=query_prefix,
             passage_prefix=passage_prefix,
+            mode=mode or "",
             replace=replace,
         )
     output(report, _show_built)
@@ -236,6 +251,27 @@ def info(folder: Either = None, /, *, index: Path | None = None) -> None:
         output(manifest.info(index), _show_info, index)
 
 
+@command("try")
+def try_(questions: Path, /, *, index: str, k: Annotated[int, {"names": ["-k"]}] = 5) -> None:
+    """Compare the modes of an index on your own QUESTIONS.
+
+    QUESTIONS is a .txt with a question a line, or a .jsonl of {"question": …, "expected": …}, where
+    `expected` is the source or the id of the passage to find, or a list of them. Without it, the
+    best passages of each mode are printed. `hopgate index build --mode` sets the default mode.
+
+    Args:
+        questions: The file.
+        index: Folder of the index, a store, or `sample`.
+        k: Passages for each question.
+    """
+    from hopgate.retrievers.index import trying
+
+    asked = trying.read_questions(questions)
+    with err.status("searching"):
+        compared = trying.compare_modes(index, asked, k)
+    output(compared, _show_compared)
+
+
 @command()
 def push(source: Path, target: Path, /, *, replace: bool = False) -> None:
     """Copy an index with its vectors into a store, or back.
@@ -280,7 +316,7 @@ def verify(
 
 index = click.Group(
     "index",
-    [build, add, sync, delete, compact, info, push, verify],
+    [build, add, sync, delete, compact, info, push, try_, verify],
     help="Build, change, describe and check indexes.",
 )
 
@@ -319,6 +355,20 @@ def _show_verified(report: "VerifyReport") -> None:
     if not report.problems:
         line("every byte is as written")
         page(report)
+
+
+def _show_compared(compared: Mapping[str, Any]) -> None:
+    """Print ranks by mode where they are known, else the passages."""
+    for row in compared["questions"]:
+        line((row["question"], "bold"))
+        for mode, hits in row["hits"].items():
+            if row["expected"]:
+                line(f"  {mode:<7} rank {value('rank', row['ranks'][mode])}")
+            for hit in hits[: 1 if row["expected"] else None]:
+                line(f"  {mode:<7} {place(hit) or hit['title']}: ", (hit["text"][:100], "dim"))
+    if compared["modes"]:
+        columns = ["mode", "first", f"in {compared['k']}=found", "mrr"]
+        table(f"{compared['asked']} questions", columns, compared["modes"])
 
 
 def _show_info(document: Mapping[str, Any], path: Path | None = None) -> None:

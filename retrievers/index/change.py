@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,14 +24,14 @@ import numpy as np
 from msgspec import structs
 
 from hopgate.common.workers import Workers
-from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.automode import GIVEN, Given, Rankings, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import CANDIDATES, Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
     FORMAT_VERSION,
@@ -55,7 +55,7 @@ from hopgate.retrievers.index.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
+from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
 from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
@@ -161,7 +161,7 @@ class BaseChange:
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
         workers: Read and encode; None for this process.
-        mode: The default mode and the reason; None to measure it.
+        mode: See `Given`.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class BaseChange:
         self.factory, self.language, self.roots = "", "", list(roots)
         self.rewrite, self.unchanged = False, 0
         self.workers: Workers | None = None
-        self.mode: tuple[Mode, str] | None = None
+        self.mode: Given = None
         self._rebuild, self._may_shrink = False, True
         self._report = BuildReport(str(index))
         self._repeats: Counter[tuple[str, str]] = Counter()
@@ -393,7 +393,8 @@ class Change(BaseChange):
         """Return whether there is anything to publish."""
         changes = self._added or self._removed or self._moved or before["roots"] != self.roots
         renewed = self.rewrite or self._new_language or self._new_factory
-        return bool(changes or renewed or "background" not in before)
+        other_mode = self.mode and (self.mode == "auto" or self.mode[0] != before["mode"])
+        return bool(changes or renewed or other_mode or "background" not in before)
 
     @property
     def _new_language(self) -> bool:
@@ -412,15 +413,17 @@ class Change(BaseChange):
         Returns:
             The default mode, the reason, and the scores of unrelated questions.
         """
-        before, mode, background = self._manifest, self.mode, None
-        if before and not self._new_language and len(self._added) < len(keys) / 2:
-            mode = mode or (before["mode"], before["mode_reason"])
-            background = before.get("background")
+        before, mode = self._manifest, None if self.mode == "auto" else self.mode
+        alike = bool(before) and not self._new_language and len(self._added) < len(keys) / 2
+        if before and not self.mode and (alike or before["mode_reason"] == GIVEN):
+            mode = before["mode"], before["mode_reason"]
         if mode is None:
             sample = keys[:: max(1, len(keys) // SAMPLE)].tolist()
             stored = zip(sample, words.read(sample), strict=True)
             passages = [each.passage(key) for key, each in stored]
-            mode = default_mode(passages, self.encoder, self.language)
+            search = partial(_rankings, words, parts)
+            mode = default_mode(passages, self.encoder, self.language, search)
+        background = before.get("background") if before and alike else None
         if background is None:
             background = measure(partial(_best, parts), self.encoder.encode_queries)
         return *mode, background
@@ -586,6 +589,20 @@ class Change(BaseChange):
             saved.keep([key_of(each["id"]) for each in passages], vectors)
             stage(done := done + len(passages), total)
         return saved.ordered(fresh)
+
+
+def _rankings(
+    words: Words, parts: Sequence[Segment], queries: Sequence[str], vectors: Vectors
+) -> Iterator[Rankings[str]]:
+    """Yield what the parts of a hybrid search find for each query, see `automode.default_mode`."""
+    near = zip(*(part.search(vectors, CANDIDATES) for part in parts), strict=True)
+    for query, found in zip(queries, near, strict=True):
+        dense = sorted(chain.from_iterable(found), reverse=True)[:CANDIDATES]
+        yield (
+            [(identity(key), score) for score, key in dense],
+            [(identity(key), score) for key, score in words.search(query, CANDIDATES)],
+            words.dense_weight(query),
+        )
 
 
 def _best(parts: Sequence[Segment], queries: Vectors) -> list[float]:

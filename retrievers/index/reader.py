@@ -135,7 +135,7 @@ class Index:
             queries: Search texts; each is cut at the encoder's `max_tokens`.
             k: Passages for each query, at least 1; more than there are gives all.
             mode: `dense` (the highest inner product of vectors), `bm25` (words in common) or
-                `hybrid` (both, by reciprocal rank); None for the index's default.
+                `hybrid` (both, see `fuse`); None for the index's default.
             where: A filter that passages must match, see `parse_where`: `{"source": "a.pdf"}`.
 
         Returns:
@@ -180,10 +180,9 @@ class Index:
 
     def _hybrid(self, queries: Sequence[str], k: int, wanted: Filter) -> Sequence[Ranking]:
         depth = max(k, CANDIDATES)
-        both = zip(
-            self._dense(queries, depth, wanted), self._bm25(queries, depth, wanted), strict=True
-        )
-        return [fuse([[key for key, _ in ranking] for ranking in pair], k) for pair in both]
+        weights = map(self._words.dense_weight, queries)
+        dense, bm25 = self._dense(queries, depth, wanted), self._bm25(queries, depth, wanted)
+        return [fuse(*each, k) for each in zip(dense, bm25, weights, strict=True)]
 
     def _hits(self, ranking: Ranking, wanted: Filter) -> list[Hit]:
         stored = self._words.read([key for key, _ in ranking])

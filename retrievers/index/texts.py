@@ -28,6 +28,7 @@ import tantivy
 from hopgate.common.words import spaced
 from hopgate.retrievers.base import Metadata, Passage, passage_id
 from hopgate.retrievers.filters import Filter, is_pattern, matches
+from hopgate.retrievers.hybrid import dense_weight
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Words:
 
     def search(self, query: str, k: int, wanted: Filter = ()) -> list[tuple[int, float]]:
         """Return the keys of the best passages by BM25, with their scores, best first."""
-        terms = self._analyzer.analyze(spaced(query))[:MAX_QUERY_TERMS]
+        terms = self._terms(query)
         if not terms:
             return []
         words = self._one_of("words", terms, "freq")
@@ -182,6 +183,19 @@ class Words:
             hits = self._searcher.search(words, max(1, min(k, len(self))), count=False).hits
             keys = self._searcher.fast_field_values("id", [address for _, address in hits])
         return [(int(key or 0), score) for key, (score, _) in zip(keys, hits, strict=True)]
+
+    def dense_weight(self, query: str) -> float:
+        """Return the vectors' part of a query's fused scores, see `hybrid.dense_weight`."""
+
+        def count(word: str, _: int) -> int:
+            return int(self._searcher.doc_freq("words", word))
+
+        with tantivy_faults():
+            return dense_weight(self._terms(query), count)
+
+    def _terms(self, query: str) -> list[str]:
+        found: list[str] = self._analyzer.analyze(spaced(query))
+        return found[:MAX_QUERY_TERMS]
 
     def _one_of(self, field: str, values: Sequence[Any], option: str) -> tantivy.Query:
         should, term = tantivy.Occur.Should, tantivy.Query.term_query

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hopgate.retrievers.automode import default_mode
+from hopgate.retrievers.automode import Rankings, default_mode
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.hybrid import Mode, length_norm
+from hopgate.retrievers.hybrid import CANDIDATES, Mode, length_norm
 from hopgate.retrievers.index.change import SAMPLE, BaseChange, BuildProgress, BuildReport
 from hopgate.retrievers.index.incoming import chunks
 from hopgate.retrievers.index.manifest import EncoderInfo
@@ -36,6 +36,7 @@ from hopgate.retrievers.stores.collection import (
     Listed,
     Row,
     StoreInfo,
+    weight_of,
 )
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class StoreChange(BaseChange):
             self._engine.remove(keys)
         info["roots"] = self.roots
         if not info["complete"] or self.mode:
-            info["mode"], info["mode_reason"] = self.mode or self._measured_mode(info["language"])
+            info["mode"], info["mode_reason"] = self._measured_mode(info["language"])
             info["background"] = measure(self._best, self.encoder.encode_queries)
             info["complete"] = True
         self._report.changed = bool(self._put or leaving or before != info)
@@ -222,9 +223,21 @@ class StoreChange(BaseChange):
         )
 
     def _measured_mode(self, language: str) -> tuple[Mode, str]:
+        if self.mode and self.mode != "auto":
+            return self.mode
         step = max(1, len(self.incoming) // SAMPLE)
         passages = [each.passage(key) for key, each in islice(self.incoming, 0, None, step)]
-        return default_mode(passages, self.encoder, language)
+        engine = self._engine
+
+        def search(queries: Sequence[str], vectors: NDArray[np.float32]) -> Iterator[Rankings[str]]:
+            for query, vector in zip(queries, vectors.tolist(), strict=True):
+                asked = terms(language, query)
+                near = engine.dense(vector, CANDIDATES, ())
+                found = engine.bm25(asked, CANDIDATES, ()) if asked else []
+                dense, bm25 = ([(row.id, score) for row, score in rows] for rows in (near, found))
+                yield dense, bm25, weight_of(engine, asked)
+
+        return default_mode(passages, self.encoder, language, search)
 
     def _best(self, queries: NDArray[np.float32]) -> Sequence[float]:
         return [self._engine.dense(query, 1, ())[0][1] for query in queries.tolist()]

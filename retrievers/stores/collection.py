@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Metadata, Passage
 from hopgate.retrievers.filters import Filter, literal, pieces
-from hopgate.retrievers.hybrid import Mode
+from hopgate.retrievers.hybrid import Mode, dense_weight
 from hopgate.retrievers.index.manifest import EncoderInfo
 from hopgate.retrievers.stores.names import ForeignError, StoreName, address, check_store, explained
 
@@ -26,6 +26,8 @@ STORE_VERSION: Literal[1] = 1
 """Version of a collection's layout; another is refused."""
 TIMEOUT_S = 10
 """Seconds to wait for an engine to connect."""
+_WORDS_LOOKED_UP = 32
+"""Words of a query that are looked up, one search each."""
 BATCH = 128
 """Rows written at a time: the most that a killed build loses."""
 
@@ -216,6 +218,15 @@ class Engine(Protocol):
 
     def foreign(self) -> Foreign | None:
         """Return how to search a collection that LangChain made; None if it did not."""
+
+
+def weight_of(engine: Engine, words: Sequence[str]) -> float:
+    """Return the vectors' part of a query's fused scores, see `hybrid.dense_weight`."""
+
+    def count(word: str, most: int) -> int:
+        return len({row.id for row, _ in engine.bm25([word], most, ())})
+
+    return dense_weight(words[:_WORDS_LOOKED_UP], count)
 
 
 class Collection:
