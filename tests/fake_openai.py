@@ -7,7 +7,7 @@ can be counted.
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,7 +29,8 @@ class Reply:
         status: HTTP status; any other than 200 sends `error` in OpenAI's format, or `body`.
         error: The error's message.
         delay: Seconds to wait before replying; cut short when the server closes.
-        body: A raw body to send instead, for malformed replies.
+        body: A raw body to send instead, for malformed replies; parts are sent one by one.
+        encoding: The body's Content-Encoding.
         then: Called once the reply is sent.
         finish: The finish reason: `stop`, or `length` at the token limit.
     """
@@ -39,7 +40,8 @@ class Reply:
     status: int = 200
     error: str = "scripted fault"
     delay: float = 0.0
-    body: bytes | None = None
+    body: bytes | Iterable[bytes] | None = None
+    encoding: str | None = None
     then: Callable[[], None] | None = None
     finish: str = "stop"
 
@@ -142,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.delay:
             self.fake._wait(reply.delay)
         if reply.body is not None:
-            self._send(reply.status, reply.body)
+            self._send(reply.status, reply.body, encoding=reply.encoding)
         elif reply.status != 200:
             error = {"error": {"message": reply.error, "type": "fake", "code": None}}
             self._send(reply.status, json.dumps(error).encode())
@@ -153,14 +155,27 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.then:
             reply.then()
 
-    def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+    def _send(
+        self,
+        status: int,
+        body: bytes | Iterable[bytes],
+        kind: str = "application/json",
+        encoding: str | None = None,
+    ) -> None:
         try:
             self.send_response(status)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
+            if encoding:
+                self.send_header("Content-Encoding", encoding)
+            if isinstance(body, bytes):
+                self.send_header("Content-Length", str(len(body)))
+                body = [body]
+            else:
+                self.send_header("Connection", "close")  # which ends the body
             self.send_header("retry-after-ms", "10")  # how long the client waits before a retry
             self.end_headers()
-            self.wfile.write(body)
+            for part in body:
+                self.wfile.write(part)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the client timed out, as some tests intend
 

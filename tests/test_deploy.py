@@ -138,7 +138,6 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         "ray",
         "serve",
         "train",
-        "web",
     ]
     stores, others = [
         [Requirement(each).name for name in names for each in extras[name]]

@@ -99,7 +99,7 @@ def test_rows_without_settings_are_refused(path: Path) -> None:
 def test_damaged_settings_are_named(path: Path) -> None:
     filled(path, "1")
     path.with_name("rows.settings.json").write_text("{")
-    with pytest.raises(ValueError, match=r"rows\.settings\.json is not a JSON file"):
+    with pytest.raises(ValueError, match=r"rows\.settings\.json cannot be read: not JSON"):
         Journal(path, SETTINGS)
 
 
