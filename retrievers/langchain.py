@@ -169,8 +169,10 @@ def flat(metadata: Mapping[str, Any]) -> Metadata:
     return {name: _flat(value) for name, value in plain.items() if value not in (None, "", [], {})}
 
 
-def _readable(value: Any) -> str:
-    return str(value.isoformat() if hasattr(value, "isoformat") else value)
+def _readable(value: Any) -> Any:
+    if hasattr(value, "item"):  # a number of numpy
+        return value.item()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _integer(digits: str) -> int | str:

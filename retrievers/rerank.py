@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hopgate.common.cache import Cache
 from hopgate.common.errors import require
@@ -76,13 +76,13 @@ class Reranked:
 
     def __init__(self, retriever: Retriever, reranker: Reranker | BaseDocumentCompressor) -> None:
         """Keep both."""
-        if not isinstance(reranker, Reranker) and not hasattr(reranker, "compress_documents"):
+        if not (hasattr(reranker, "scores") or hasattr(reranker, "compress_documents")):
             raise ValueError(
                 f"reranker is a {type(reranker).__name__}: use load_reranker(…), or a LangChain "
                 "BaseDocumentCompressor"
             )
         self._retriever = retriever
-        self._reranker = reranker
+        self._reranker: Any = reranker
 
     def search(
         self, queries: Sequence[str], k: int, where: Where | Filter | None = None
@@ -108,7 +108,7 @@ class Reranked:
 
     def _ordered(self, query: str, hits: Sequence[Hit]) -> list[Hit]:
         texts = [f"{hit['title']} {hit['text']}".strip() for hit in hits]
-        if not isinstance(self._reranker, Reranker):
+        if hasattr(self._reranker, "compress_documents"):
             return _compressed(self._reranker, query, hits, texts)
         scored = zip(hits, self._reranker.scores(query, texts), strict=True)
         rescored = [Hit(**{**hit, "score": score}) for hit, score in scored]

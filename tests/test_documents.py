@@ -14,7 +14,14 @@ from langchain_text_splitters import CharacterTextSplitter
 
 from hopgate.nodes.prompts.evidence import plain_hit
 from hopgate.retrievers.base import Hit, make_passage
-from hopgate.retrievers.building import add, add_passages, build_index, sync
+from hopgate.retrievers.building import (
+    add,
+    add_passages,
+    build_from_passages,
+    build_index,
+    sync,
+)
+from hopgate.retrievers.hybrid import code_last
 from hopgate.retrievers.index.reader import Index
 from hopgate.retrievers.index.texts import METADATA, Words
 from hopgate.retrievers.langchain import flat
@@ -150,3 +157,35 @@ def test_an_index_without_metadata_takes_it_with_its_next_change(tmp_path: Path)
     assert words.of(f"{METADATA}.year", [1811]).tolist() == [int(passage["id"], 16)]  # type: ignore[list-item]
     (old, new) = (each.search(["Who drew the lighthouse?"], 5) for each in (before, after))
     assert [hit["id"] for hit in old[0]] == [hit["id"] for hit in new[0]]
+
+
+def test_source_code_comes_behind_the_pages_that_explain_it(tmp_path: Path) -> None:
+    code = [
+        make_passage(f"c{i}", "turn the wheel " * (9 - i), f"{i}.py", metadata={"kind": "code"})
+        for i in range(6)
+    ]
+    pages = [
+        make_passage(f"p{i}", f"How to turn the wheel by page {i}", f"{i}.md") for i in range(4)
+    ]
+    add_to = tmp_path / "both"
+    build_from_passages([*code[:2], *pages], add_to, HashEncoder(), language="en")
+    build_from_passages(code, tmp_path / "code", HashEncoder(), language="en")
+    for k in (1, 3, 5):
+        (found,) = Index.open(add_to, HashEncoder()).search(["turn wheel"], k, "bm25")
+        kinds = [hit["title"][0] for hit in found]
+        assert kinds == list("ppcpp")[:k]
+        assert [hit["score"] for hit in found] == sorted((h["score"] for h in found), reverse=True)
+    (found,) = Index.open(tmp_path / "code", HashEncoder()).search(["turn wheel"], 3, "bm25")
+    (plain,) = Index.open(tmp_path / "code", HashEncoder()).search(["turn wheel"], 6, "bm25")
+    assert found == plain[:3]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "order"),
+    [("cccp", "pccc"), ("ccpp", "ppcc"), ("cpcppp", "ppcppc"), ("cc", "cc"), ("", "")],
+)
+def test_code_moves_to_three_times_its_rank(kinds: str, order: str) -> None:
+    ranking = [(f"{kind}{at}", -float(at)) for at, kind in enumerate(kinds)]
+    found = code_last(ranking, lambda each: each[0] == "c", 9)
+    assert "".join(each[0] for each, _ in found) == order
+    assert [score for _, score in found] == sorted((s for _, s in found), reverse=True)

@@ -44,7 +44,7 @@ from hopgate.retrievers.filters import (
     parse_where,
     pieces,
 )
-from hopgate.retrievers.hybrid import RARE
+from hopgate.retrievers.hybrid import RARE, code_depth
 from hopgate.retrievers.langchain import LangChainRetriever
 from hopgate.retrievers.sources import MODES, open_source
 from hopgate.retrievers.stores import collection as collections
@@ -298,7 +298,7 @@ def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.Mo
     where = {"source": "users/bob/*", "title": "The lamp", "section": "Notes"}
     ((found,),) = index.search(["the note"], 1, mode, where)
     assert secret("bob", 2) in found["text"]
-    assert calls == {"hybrid": [100, 100, RARE + 1]}.get(mode, [1])
+    assert calls == {"hybrid": [100, 100, RARE + 1]}.get(mode, [code_depth(1)])
 
 
 def documents() -> list[Document]:

@@ -322,7 +322,7 @@ def test_words_of_other_fields_or_unknown_compression_are_refused(index: Path) -
         (index / "manifest.json").write_bytes(before)
         return str(refused.value)
 
-    assert "other fields" in edit(lambda words: words["schema"].pop())
+    assert "other fields" in edit(lambda words: words["schema"].pop(0))
     edit(lambda words: words["segments"].append({"segment_id": "../x"}))
     edit(lambda words: words["index_settings"].update(docstore_compression="unknown"))
     edit(

@@ -358,7 +358,7 @@ def test_an_index_follows_its_folders_when_only_their_names_change(tmp_path: Pat
 def test_the_language_of_an_index_that_starts_small_is_detected_when_it_grows(
     tmp_path: Path,
 ) -> None:
-    few = [make_passage("", "1811 1812 1813", "a.txt")]
+    few = [make_passage("", "1811 oaks_(1812)", "a.txt")]
     assert build_from_passages(few, tmp_path / "index", HashEncoder()).language == "other"
     text = "This is the story of the {} and of what it was that they had seen in the woods."
     many = [make_passage("", text.format(f"oak number {n}"), f"{n}.txt") for n in range(20)]

@@ -202,12 +202,13 @@ def test_what_pages_have_around_their_text_is_left_out(tmp_path: Path) -> None:
             "<header><p>Harbour site</p></header><div id=top><p>Home | Map | Prices</p></div>"
             f"<article><h1>{name.title()}<a class=headerlink href=#x>¶</a></h1>"
             f"<header><p>By Bo Rask, {1900 + number}.</p></header><p>It has {number} doors.</p>"
+            f"<pre>turn({number})\n\nx\n\n</pre>"
             f'<h2>Rules <a href="#r">#</a></h2><p>Close the {name}.</p><aside>Related: Wren</aside>'
             "</article><div role=search><p>Find</p></div><div><p>Updated daily<br>by hand</p></div>"
             "<footer><p>Terms of use</p></footer></body>"
         )
     found = {(p["source"], p["title"]): p["text"] for p in read(tmp_path)}
-    assert found["mill.html", "Mill"] == "By Bo Rask, 1900.\n\nIt has 0 doors."
+    assert found["mill.html", "Mill"] == "By Bo Rask, 1900.\n\nIt has 0 doors.\n\nturn(0)\n\nx"
     assert found["mill.html", "Mill > Rules"] == "Close the mill."
     assert len(found) == 8
     one = tmp_path / "one"  # its site is not known

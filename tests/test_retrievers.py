@@ -366,7 +366,8 @@ def test_a_vector_store_serves_as_a_retriever() -> None:
     assert (baker["id"], baker["title"], baker["text"]) == ("d2", "T2", TEXTS[2])
     assert keeper["id"] == "d0"
     assert type(baker["score"]) is float
-    assert baker.keys() == {"id", "title", "text", "score"}
+    assert baker.keys() == {"id", "title", "text", "score", "metadata"}
+    assert baker["metadata"] == {"n": 2.0}
 
 
 class FixedRetriever(BaseRetriever):

@@ -17,7 +17,6 @@ _ANCHOR = re.compile(r"(?<![ \t])[ \t]*+[¶🔗][ \t]*$", re.MULTILINE)
 """The sign of a link to a heading, after it."""
 _CLOSING = re.compile(r"[ \t]\\?#+$")
 _ESCAPED = re.compile(r"^([ \t]*)\\(?=[#>+\-])", re.MULTILINE)
-_BETWEEN = re.compile(r"\n[ \t]*\n")
 
 
 def stem(source: str) -> str:
@@ -74,14 +73,15 @@ def _plain(text: str) -> str:
     return unwrap(_ESCAPED.sub(r"\1", _ANCHOR.sub("", without_contents(text))))
 
 
-def blocks(text: str) -> list[str]:
-    """Return the paragraphs, tables and lists of a text without its headings."""
-    found = map(str.strip, _BETWEEN.split(text))
-    return [block for block in found if block and not _HEADING.match(block)]
+def blocks(text: str) -> set[str]:
+    """Return the paragraphs, tables and lists of a text, without its headings and code."""
+    prose = (each for level, each in parts(text) if level == PROSE)
+    return {block for each in prose for block in each.split("\n\n") if block}
 
 
-def without_blocks(text: str, unwanted: Set[str]) -> str:
-    """Return a text without some of its blocks."""
-    if not unwanted:
-        return text
-    return "\n\n".join(each for each in _BETWEEN.split(text) if each.strip() not in unwanted)
+def without_blocks(text: str, unwanted: Set[str]) -> Iterator[tuple[int, str]]:
+    """Yield the parts of a text without some of its blocks."""
+    for level, each in parts(text):
+        if level == PROSE:
+            each = "\n\n".join(block for block in each.split("\n\n") if block not in unwanted)
+        yield level, each

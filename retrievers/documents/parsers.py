@@ -51,7 +51,7 @@ headers outside articles."""
 _FORMATS = ["a", "b", "code", "del", "em", "i", "kbd", "s", "samp", "strong", "sub", "sup", "var"]
 _PAGE_TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.DOTALL | re.IGNORECASE)
 _DOCX_TITLE = re.compile(r'<h1 class="title">(.*?)</h1>', re.DOTALL)
-_CODE_PAGE = 0.8
+_CODE_PAGE = 0.95
 """Share of code from which a page is one of source code."""
 _CODE_PAGE_CHARACTERS = 1_000
 _TARGET = re.compile(r"\s*<[^<>]*>$")
@@ -82,7 +82,7 @@ def _epub(file: Path, source: str, _: Set[str]) -> Iterator[Section]:
 
 
 def _converted(title: str, html: str, repeated: Set[str] = frozenset()) -> Iterator[Section]:
-    found = list(parts(without_blocks(markdown_of(html), repeated)))
+    found = list(without_blocks(markdown_of(html), repeated))
     prose, code = (
         sum(len(text) for level, text in found if level == each) for each in (PROSE, CODE)
     )
@@ -121,7 +121,7 @@ def repeated_blocks(message: Mapping[str, Any]) -> list[str]:
     counts: Counter[str] = Counter()
     for path in message["paths"]:
         with suppress(OSError, ValueError):
-            counts.update(set(blocks(markdown_of(read_text(Path(os.fsdecode(path)))))))
+            counts.update(blocks(markdown_of(read_text(Path(os.fsdecode(path))))))
     least = max(MIN_PAGES, len(message["paths"]) / 2)
     return [block for block, count in counts.items() if count >= least]
 
