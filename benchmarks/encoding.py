@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +37,14 @@ def encoder_process() -> None:
     encoder.encode_passages(texts[:8])
 
     def encode(out: str) -> dict[str, float]:
-        first: list[float] = []
-        started, watch = time.perf_counter(), Stopwatch()
-
-        def note(done: int, total: int) -> None:
-            if not first:
-                first.append(time.perf_counter() - started)
-
-        vectors = encoder.encode_passages(texts, note)
+        watch = Stopwatch()
+        vectors = encoder.encode_passages(texts)
         took = watch.read()
         np.save(out, vectors)
         return {
             "passages": len(texts),
             "a second": round(len(texts) / took["seconds"], 1),
             "a second of processor time": round(len(texts) / took["cpu_seconds"], 1),
-            "first report, s": round(first[0], 2),
         }
 
     serve(encode)

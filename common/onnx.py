@@ -104,7 +104,6 @@ class Network:
     def run(
         self,
         ids: Sequence[Sequence[int]],
-        progress: Callable[[int], None] | None = None,
         *,
         bulk: bool = False,
     ) -> NDArray[np.float32]:
@@ -114,7 +113,6 @@ class Network:
 
         Args:
             ids: The token ids of each text, at least one text.
-            progress: Called after each pass with the number of texts done.
             bulk: Compute in bfloat16 where OpenVINO is installed (extra `fast`) and the processor
                 has instructions for it: two to three times as fast, vectors alike to 4 digits.
 
@@ -129,8 +127,6 @@ class Network:
         infer = (self._in_bulk if bulk else None) or self._infer
         for batch in _batches([ids[at] for at in order]):
             rows.extend(self._pass(batch, infer))
-            if progress:
-                progress(len(rows))
         found = np.empty((len(rows), *rows[0].shape), dtype=np.float32)
         found[order] = rows
         return found

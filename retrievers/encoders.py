@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +45,6 @@ _PROVIDER = re.compile(r"[A-Za-z_]\w+:[^/\\]\S*")
 TOLERANCE = 5e-3
 """How far a component of a vector may differ when the same passage is encoded again, relative to
 the vector's length: batches, threads and processors round differently, bfloat16 most."""
-BatchProgress = Callable[[int], None]
-"""Called with the texts encoded so far."""
-EncodeProgress = Callable[[int, int], None]
-"""Called with the passages encoded so far and their total."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +79,13 @@ class Model(Protocol):
     def dimension(self) -> int:
         """The length of the vectors."""
 
-    def encode(
-        self, texts: Sequence[str], prefix: str, queries: bool, progress: BatchProgress | None
-    ) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], prefix: str, queries: bool) -> NDArray[np.float32]:
         """Return vectors, [texts, dimension].
 
         Args:
             texts: At least one.
             prefix: Put before each text.
             queries: Whether they are queries, and not passages.
-            progress: Called with the number of texts done.
         """
 
 
@@ -148,26 +141,21 @@ class Encoder:
         """
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
-        return self._model.encode(texts, self.query_prefix, True, None)
+        return self._model.encode(texts, self.query_prefix, True)
 
-    def encode_passages(
-        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
-    ) -> NDArray[np.float32]:
+    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """Encode passages as `title + " " + text`, as Contriever was trained.
 
         Args:
             passages: The passages to encode.
-            progress: Called after each batch with the passages done and their total.
 
         Returns:
             float32 vectors, shape (number of passages, `dimension`).
         """
         if not passages:
             return np.empty((0, self.dimension), dtype=np.float32)
-        total = len(passages)
-        report = (lambda done: progress(done, total)) if progress else None
         texts = [passage_text(each) for each in passages]
-        return self._model.encode(texts, self.passage_prefix, False, report)
+        return self._model.encode(texts, self.passage_prefix, False)
 
 
 def passage_text(passage: Passage) -> str:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hopgate.common.files import write_atomic
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.building import add_passages, build_from_passages, compact, delete, sync
-from hopgate.retrievers.encoders import EncodeProgress, Encoder, passage_text
+from hopgate.retrievers.encoders import Encoder, passage_text
 from hopgate.retrievers.index.reader import Index
 
 
@@ -45,9 +45,7 @@ class HashEncoder(Encoder):
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return np.array([self._vector(text) for text in texts], dtype=np.float32)
 
-    def encode_passages(
-        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
-    ) -> NDArray[np.float32]:
+    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         self.encoded += len(passages)
         return self.encode_queries([passage_text(passage) for passage in passages])
 

@@ -137,15 +137,6 @@ def test_a_text_over_the_limit_is_cut(tiny_contriever: Path) -> None:
     np.testing.assert_allclose(long, longer, atol=1e-6)
 
 
-def test_progress_of_minilm_comes_with_every_pass() -> None:
-    seen: list[tuple[int, int]] = []
-    passages = [make_passage("", f"{'word ' * (i % 50)}{i}") for i in range(100)]
-    load_encoder("minilm").encode_passages(passages, lambda *step: seen.append(step))
-    assert seen == sorted(set(seen))
-    assert len(seen) >= 5
-    assert seen[-1] == (100, 100)
-
-
 def test_an_encoder_is_loaded_again_when_its_files_change(
     tiny_contriever: Path, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def stages(*, brief: bool = False) -> Iterator[Update]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         console=err,
         transient=brief,
@@ -52,14 +53,16 @@ def stages(*, brief: bool = False) -> Iterator[Update]:
     )
     with bars:
         tasks: dict[str, Any] = {}
-        starting = bars.add_task("starting", total=None)
+        starting = bars.add_task("starting", total=None, rate="")
 
         def update(stage: str, done: int, total: int) -> None:
             bars.update(starting, visible=False)
             if stage not in tasks:  # a new bar, so that earlier work does not distort the estimate
                 shown = escape(harmless(stage, lines=False))
-                tasks[stage] = bars.add_task(shown, total=total, completed=done)
+                tasks[stage] = bars.add_task(shown, total=total, completed=done, rate="")
             bars.update(tasks[stage], completed=done, total=total)
+            speed = next(each.speed for each in bars.tasks if each.id == tasks[stage])
+            bars.update(tasks[stage], rate=f"{speed:.0f}/s" if speed else "")
 
         yield update
         bars.update(starting, visible=False)
@@ -94,8 +97,9 @@ def _lines(quiet_seconds: float) -> Update:
         printed, did = now, done - before
         line = f"{stage}: {done:,} of {total:,}"
         if did > 0 and done < total:
-            left = timedelta(seconds=round((now - stage_started) / did * (total - done)))
-            line += f" ({left} left)"
+            took = now - stage_started
+            left = timedelta(seconds=round(took / did * (total - done)))
+            line += f" ({did / took:.0f}/s, {left} left)"
         note(line)
 
     return update

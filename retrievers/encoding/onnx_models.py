@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hopgate.common.onnx import Network
 
     Vectors = NDArray[np.float32]
-    Progress = Callable[[int], None] | None
 
 MOST_TOKENS = 512
 """Longest text where a model's files give no limit, as in Contriever's."""
@@ -49,9 +48,7 @@ class OnnxModel:
         """Load the network, whose output is one vector for each text, and the tokenizer."""
         raise NotImplementedError
 
-    def encode(
-        self, texts: Sequence[str], prefix: str, queries: bool, progress: Progress
-    ) -> Vectors:
+    def encode(self, texts: Sequence[str], prefix: str, queries: bool) -> Vectors:
         """Return vectors, [texts, dimension].
 
         Raises:
@@ -62,7 +59,7 @@ class OnnxModel:
                 self._loaded = self.load()
         network, tokenizer = self._loaded
         ids = [each.ids for each in tokenizer.encode_batch([f"{prefix}{text}" for text in texts])]
-        return network.run(ids, progress, bulk=not queries and len(ids) >= BULK)
+        return network.run(ids, bulk=not queries and len(ids) >= BULK)
 
 
 class MiniLM(OnnxModel):

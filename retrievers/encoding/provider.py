@@ -54,13 +54,7 @@ class ProviderModel:
         """The length of the vectors."""
         return self._known or len(self._ask(self._embeddings.embed_query, "dimension", tries=2))
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        prefix: str,
-        queries: bool,
-        progress: Callable[[int], None] | None,
-    ) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], prefix: str, queries: bool) -> NDArray[np.float32]:
         """Return vectors, [texts, dimension]; a build waits while the provider asks it to.
 
         Raises:
@@ -74,8 +68,6 @@ class ProviderModel:
                 found += [self._ask(self._embeddings.embed_query, each, tries=2) for each in some]
             else:
                 found += self._ask(self._embeddings.embed_documents, some, tries=BUSY_TRIES)
-            if progress:
-                progress(len(found))
         lengths = set(map(len, found))
         if lengths != {self.dimension} or len(found) != len(texts):
             raise ValueError(

@@ -6,7 +6,7 @@ Importing this module imports torch; it needs the extra `train`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -49,21 +49,13 @@ class SentenceModel:
         own = [known.get(key) or "" for key in ("query", "document", "passage", "corpus")]
         self.prompts = own[0], next(filter(None, own[1:]), "")
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        prefix: str,
-        queries: bool,
-        progress: Callable[[int], None] | None,
-    ) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], prefix: str, queries: bool) -> NDArray[np.float32]:
         """Return vectors, [texts, dimension]."""
         encode = self.model.encode_query if queries else self.model.encode_document
         with self._lock:
             found: NDArray[np.float32] = encode(
                 list(texts), prompt=prefix, batch_size=_BATCH, show_progress_bar=False
             )
-        if progress:
-            progress(len(texts))
         return found
 
 

@@ -30,7 +30,7 @@ from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
-from hopgate.retrievers.encoders import Encoder
+from hopgate.retrievers.encoders import Encoder, passage_text
 from hopgate.retrievers.hybrid import CANDIDATES, Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 _AT_A_TIME = 1_000
 """Passages compared with those of the index at a time."""
+BYTES_PER_TOKEN = 4
 SAMPLE = 500
 """Passages from which the language is detected and the default mode is chosen."""
 _REPEATS_REPORTED = 10
@@ -112,6 +113,7 @@ class BuildReport:
         added: Passages that were not there before.
         removed: Passages that were there before.
         encoded: Passages that were encoded; the rest had their vectors from before.
+        tokens: About how many tokens these had, at four bytes each.
         duplicates: Passages given that had the same title and text as another.
         repeats: Of which documents, the most frequent first; at most ten.
         skipped: Files and rows that could not be read, and why.
@@ -135,6 +137,7 @@ class BuildReport:
     added: int = 0
     removed: int = 0
     encoded: int = 0
+    tokens: int = 0
     duplicates: int = 0
     repeats: list[Repeat] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
@@ -221,11 +224,16 @@ class BaseChange:
                 f"{self._report.path}: add --replace if that is meant, or use `hopgate index add`"
             )
 
-    def _encoded(self, batches: Iterable[list[Passage]]) -> Iterable[tuple[list[Passage], Vectors]]:
-        if self.workers:
-            return encode_with(self.workers, self.encoder, batches)
+    def _encoded(self, batches: Iterable[list[Passage]]) -> Iterator[tuple[list[Passage], Vectors]]:
         encode = self.encoder.encode_passages
-        return ((passages, encode(passages)) for passages in batches)
+        if self.workers:
+            done = encode_with(self.workers, self.encoder, batches)
+        else:
+            done = ((passages, encode(passages)) for passages in batches)
+        for passages, vectors in done:
+            texts = map(passage_text, passages)
+            self._report.tokens += sum(len(text.encode()) for text in texts) // BYTES_PER_TOKEN
+            yield passages, vectors
 
     def _reported(self, built: Any, **counts: Any) -> BuildReport:
         """Return the report, given the index's description and what only one kind of index has."""

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.building import building
-from hopgate.retrievers.encoders import EncodeProgress, Encoder
+from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.index.change import BuildProgress, BuildReport
 from hopgate.retrievers.index.incoming import chunks
 from hopgate.retrievers.index.manifest import EncoderInfo, Manifest, info
@@ -63,7 +63,7 @@ def push(
         change.mode = info["mode"], info["mode_reason"]
         for passage, stamp in passages:
             change.incoming.put([passage], stamp)
-        return with_values(change.run(), encoded=0)
+        return with_values(change.run(), encoded=0, tokens=0)
 
 
 class Carried(Encoder):
@@ -79,9 +79,7 @@ class Carried(Encoder):
         vars(self).update(described)
         self._read = read
 
-    def encode_passages(
-        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
-    ) -> NDArray[np.float32]:
+    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """Return the vectors that the passages have."""
         return self._read([passage["id"] for passage in passages])
 
