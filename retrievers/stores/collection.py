@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,8 @@ STORE_VERSION: Literal[1] = 1
 """Version of a collection's layout; another is refused."""
 TIMEOUT_S = 10
 """Seconds to wait for an engine to connect."""
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+"""Names in the metadata that engines take as they are; conditions on others are checked here."""
 BATCH = 128
 """Rows written at a time: the most that a killed build loses."""
 
