@@ -1,18 +1,21 @@
 """Filters: which passages a search may return, by their metadata.
 
-A filter maps fields to values, for example `{"source": "handbook/*", "page": [3, 4]}`. All of its
-conditions must hold; of several values of one field, one must match.
+A filter maps fields to values, for example `{"source": "handbook/*", "page": [3, 4], "author":
+"Ada", "date": {"from": "2024-01-01"}}`. All of its conditions must hold; of several values of one
+field, one must match. A name that is not one of `FIELDS` is that of a passage's metadata.
 """
 
 from __future__ import annotations
 
 import glob
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from fnmatch import translate
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopgate.common.files import has_surrogate, shown
 from hopgate.retrievers.coverage import Look, look_at
@@ -21,18 +24,54 @@ if TYPE_CHECKING:
     from hopgate.retrievers.base import Hit, Retriever
 
 FIELDS = ("id", "title", "source", "page", "section")
+"""A passage's own fields."""
 PATTERNS = ("source",)
 """Fields whose values are shell patterns: `*`, `?`, `[abc]`, `[!abc]`. `*` also matches `/`."""
+ENDS = ("from", "to")
+"""Names of a range's ends in a filter as people write it."""
 MAX_CHARS = 1_000
 MAX_VALUES = 1_000
 MAX_WILDCARDS = 30
 MAX_CANDIDATES = 10_000
 """Maximum number of candidates to fetch for a query where a store cannot filter by itself."""
+MAX_NUMBER = 10**18
+"""Largest end of a range."""
 
-Where = Mapping[str, str | int | Sequence[str | int]]
-"""Field → its value, or several values of which one must match."""
-Condition = tuple[str, tuple[str, ...]]
-"""A field, and the values of which one must match."""
+Bound = str | int | float
+One = str | int | float | bool | Mapping[str, Bound | None]
+Where = Mapping[str, One | Sequence[One]]
+"""Field → its value or range, or several of which one must match."""
+
+
+class Range(NamedTuple):
+    """Numbers, or ISO 8601 dates, both ends included; an end that is None is open.
+
+    Dates compare as text, as far as the last one goes: 2024-12-31 includes 2024-12-31T18:00:00.
+    """
+
+    start: Bound | None
+    end: Bound | None
+
+    def holds(self, found: object) -> bool:
+        """Return whether a value lies within; it must be a number, or a date, as the ends are."""
+        start, end = self
+        if isinstance(start, str) or isinstance(end, str):
+            return (
+                isinstance(found, str)
+                and is_date(found)
+                and (start is None or found >= str(start))
+                and (end is None or found[: len(str(end))] <= str(end))
+            )
+        return (
+            isinstance(found, int | float)
+            and not isinstance(found, bool)
+            and (start is None or found >= start)
+            and (end is None or found <= end)
+        )
+
+
+Condition = tuple[str, tuple[str | Range, ...]]
+"""A field, and the values and ranges of which one must match."""
 Filter = tuple[Condition, ...]
 """Conditions that must all hold; hashable. An empty filter matches every passage."""
 
@@ -60,9 +99,48 @@ def matches(passage: Mapping[str, Any], wanted: Filter) -> bool:
     """Return whether a passage or hit fulfils a filter.
 
     A field that is missing or empty fulfils no condition, so `{"source": "*"}` matches the
-    passages that have a source. Values are compared as text: page 3 is `"3"`.
+    passages that have a source. Values are compared as text: page 3 is `"3"`, and a list of texts
+    equals each of its members. Ranges compare numbers, or dates, and no lists.
     """
-    return all(_holds(passage.get(name), name, values) for name, values in wanted)
+    known = passage.get("metadata")
+    metadata = known if isinstance(known, Mapping) else {}
+    return all(
+        _holds((passage if name in FIELDS else metadata).get(name), name, values)
+        for name, values in wanted
+    )
+
+
+def text_of(value: object) -> str:
+    """Return a value of the metadata as filters compare it: `true`, `3` also for 3.0."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    return str(int(value) if whole else value)  # type: ignore[call-overload]
+
+
+def same(text: str) -> list[str | int | float | bool]:
+    """Return the values whose `text_of` this is: the text, and the number or bool it may be."""
+    if text in ("true", "false"):
+        return [text, text == "true"]
+    if not _NUMBER.fullmatch(text) or ((whole := text.lstrip("-").isdigit()) and len(text) > 19):
+        return [text]
+    number = int(text) if whole else float(text)
+    return [text, number] if text_of(number) == text else [text]
+
+
+def split(values: Iterable[str | Range]) -> tuple[list[str], list[Range]]:
+    """Return a condition's values and its ranges."""
+    each = list(values)
+    texts = [value for value in each if isinstance(value, str)]
+    return texts, [value for value in each if isinstance(value, Range)]
+
+
+def is_date(text: str) -> bool:
+    """Return whether a text is a date such as 2024-02-01, with a time or without."""
+    try:
+        return bool(_DATE.fullmatch(text) and datetime.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def is_pattern(value: str) -> bool:
@@ -73,7 +151,7 @@ def is_pattern(value: str) -> bool:
 def has_patterns(condition: Condition) -> bool:
     """Return whether one of a condition's values is a shell pattern."""
     name, values = condition
-    return name in PATTERNS and any(map(is_pattern, values))
+    return name in PATTERNS and any(map(is_pattern, split(values)[0]))
 
 
 def escaped(text: str) -> str:
@@ -165,6 +243,10 @@ def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> 
         candidates = max(k, min(4 * candidates, MAX_CANDIDATES))
 
 
+_EXACT = 10**15
+"""Whole numbers below this are exact also as floats, and are written alike."""
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 _PIECE = re.compile(r"\[!?+\]?+[^\]]*+\]|.", re.DOTALL)
 
 
@@ -173,12 +255,16 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
-def _holds(found: object, name: str, values: Sequence[str]) -> bool:
+def _holds(found: object, name: str, values: Sequence[str | Range]) -> bool:
     if found is None or found == "":
         return False
-    if name not in PATTERNS:
-        return str(found) in values
-    return any(_compiled(value).match(str(found)) for value in values)
+    texts, ranges = split(values)
+    if name in PATTERNS:
+        return any(_compiled(value).match(str(found)) for value in texts)
+    members = found if isinstance(found, list) else [found]
+    return any(text_of(each) in texts for each in members) or any(
+        each.holds(found) for each in ranges
+    )
 
 
 def _pairs(where: object) -> Iterable[tuple[Any, Any]]:
@@ -192,21 +278,52 @@ def _pairs(where: object) -> Iterable[tuple[Any, Any]]:
 
 
 def _field(name: object) -> str:
-    if isinstance(name, str) and name in FIELDS:
+    if isinstance(name, str) and _is_usable("", name):
         return name
-    raise ValueError(f"unknown field {shown(name)} in where: use {', '.join(FIELDS)}")
-
-
-def _values(name: str, given: object) -> tuple[str, ...]:
-    several = isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)
-    values: Sequence[object] = given if several else [given]  # type: ignore[assignment]
-    if 0 < len(values) <= MAX_VALUES and all(_is_usable(name, each) for each in values):
-        return tuple(dict.fromkeys(map(str, values)))
     raise ValueError(
-        f"where.{name} is {shown(given)}: use a whole number, or text of 1 to {MAX_CHARS:,} "
-        f"characters (in {', '.join(PATTERNS)} with at most {MAX_WILDCARDS} wildcards), or a list "
-        f"of 1 to {MAX_VALUES:,} of them"
+        f"where has the field {shown(name)}: use {', '.join(FIELDS)}, or the name of a field of "
+        "the metadata"
     )
+
+
+def _values(name: str, given: object) -> tuple[str | Range, ...]:
+    single = isinstance(given, str | bytes | bytearray | Range)
+    several = isinstance(given, Sequence) and not single
+    values: Sequence[object] = given if several else [given]  # type: ignore[assignment]
+    read = [_value(name, each) for each in values] if len(values) <= MAX_VALUES else []
+    found = [each for each in read if each is not None]
+    if found and len(found) == len(values):
+        return tuple(dict.fromkeys(found))
+    plain = "a whole number" if name in FIELDS else "a number, true or false"
+    ranges = name == "page" or name not in FIELDS
+    raise ValueError(
+        f"where.{name} is {shown(given)}: use {plain}, or text of 1 to {MAX_CHARS:,} "
+        f"characters (in {', '.join(PATTERNS)} with at most {MAX_WILDCARDS} wildcards), "
+        + 'a range such as {"from": 1, "to": 9} or {"from": "2024-01-31"}, ' * ranges
+        + f"or a list of 1 to {MAX_VALUES:,} of them"
+    )
+
+
+def _value(name: str, given: object) -> str | Range | None:
+    """Return a value as a filter has it; None if it cannot be used."""
+    if isinstance(given, Range):
+        given = dict(zip(ENDS, given, strict=True))
+    if isinstance(given, Mapping):
+        if not given.keys() <= {*ENDS} or (name in FIELDS and name != "page"):
+            return None
+        start, end = (given.get(end) for end in ENDS)
+        ends = [each for each in (start, end) if each is not None]
+        dates = name != "page" and all(isinstance(each, str) and is_date(each) for each in ends)
+        numbers = all(_is_number(each) and abs(each) <= MAX_NUMBER for each in ends)
+        return Range(start, end) if ends and (dates or numbers) else None
+    if name not in FIELDS and (isinstance(given, bool) or _is_number(given)):
+        return text_of(given)
+    return str(given) if _is_usable(name, given) else None
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -math.inf < value < math.inf
 
 
 def _is_usable(name: str, value: object) -> bool:

@@ -127,9 +127,16 @@ def test_every_field_of_the_context_is_an_option(
     assert {*values, "gate_date", "where", "stop"} == {*Context.model_fields}
     options = [part for name, each in values.items() for part in (option(name), str(each))]
     run("ask", QUESTION)
-    where = ("--where", "source=a.md", "--where", "page=3", "--where", "source=b/*")
+    wheres = ["source=a.md", "page=3", "source=b/*", "author=A..b", "size=..-1.5", "title=1..2"]
+    wheres += ["date=2024-01-01..2024-12-31", "date=2023-05-06", "tags=..", "pages=1.."]
+    where = [part for each in wheres for part in ("--where", each)]
     run("ask", QUESTION, *options, "--no-gate-date", *where)
-    filtered = Context(**values, gate_date=False, where={"source": ["a.md", "b/*"], "page": 3})
+    wanted = {
+        "source": ["a.md", "b/*"], "page": 3, "author": "A..b", "size": {"to": -1.5},
+        "title": "1..2", "date": [{"from": "2024-01-01", "to": "2024-12-31"}, "2023-05-06"],
+        "tags": "..", "pages": {"from": 1},
+    }  # fmt: skip
+    filtered = Context(**values, gate_date=False, where=wanted)
     assert given == [Context(), filtered]
     text = run("ask", "--help").out
     assert all(f"{option(name)} " in text for name in (*values, "where"))
@@ -354,7 +361,8 @@ def test_search_can_be_filtered(run: Callable[..., Ran]) -> None:
     assert {hit["title"] for hit in json.loads(ran.out)} == {title}
     both = ("--where", f"title={title}", "--where", "source=gone.md")
     assert json.loads(run("search", "x", *both, "--json").out) == []
-    one_line(run("search", "x", "--where", "colour=red"), 2, "'colour'", "source")
+    assert json.loads(run("search", "x", "--where", "colour=red", "--json").out) == []
+    one_line(run("search", "x", "--where", "=red"), 2, "where", "source")
     one_line(run("search", "x", "--where", "title"), 2, "'title'", "FIELD=VALUE")
     several = ("--where", "title=gone", "--where", f"title={title}")
     found = json.loads(run("search", "Who designed it?", *several, "--json").out)

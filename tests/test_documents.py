@@ -23,7 +23,7 @@ from hopgate.retrievers.building import (
 )
 from hopgate.retrievers.hybrid import code_last
 from hopgate.retrievers.index.reader import Index
-from hopgate.retrievers.index.texts import METADATA, Words
+from hopgate.retrievers.index.texts import Words
 from hopgate.retrievers.langchain import flat
 from hopgate.retrievers.sources import sample_path
 
@@ -146,6 +146,7 @@ def test_an_index_without_metadata_takes_it_with_its_next_change(tmp_path: Path)
     shutil.copytree(sample_path(), index)
     before = Index.open(index)
     assert before._words.outdated
+    assert before.search(["lighthouse"], 3, where={"year": [1811, {"from": 1}]}) == [[]]
     passage = make_passage("Mill", "It grinds barley.", "mill.txt", metadata={"year": 1811})
     assert add_passages([passage], index).added == 1
     after = Index.open(index)
@@ -154,7 +155,11 @@ def test_an_index_without_metadata_takes_it_with_its_next_change(tmp_path: Path)
     (found,) = after.search(["barley mill grinds"], 1, "bm25")
     assert found[0]["metadata"] == {"year": 1811}
     words: Words = after._words
-    assert words.of(f"{METADATA}.year", [1811]).tolist() == [int(passage["id"], 16)]  # type: ignore[list-item]
+    assert after.search(["the"], 9, "bm25", {"year": {"to": 1811}}) == [[]]
+    assert [hit["id"] for hit in after.search(["mill"], 9, where={"year": {"to": 1811}})[0]] == [
+        passage["id"]
+    ]
+    assert words.of("year", ["1811"]).tolist() == [int(passage["id"], 16)]
     (old, new) = (each.search(["Who drew the lighthouse?"], 5) for each in (before, after))
     assert [hit["id"] for hit in old[0]] == [hit["id"] for hit in new[0]]
 

@@ -33,7 +33,7 @@ from hopgate.common.cache import Cache
 from hopgate.graphs.history import fork, hops
 from hopgate.nodes.run.limits import Limits
 from hopgate.retrievers import filters, rerank
-from hopgate.retrievers.base import Hit, Passage, make_passage
+from hopgate.retrievers.base import Hit, Metadata, Passage, make_passage
 from hopgate.retrievers.building import build_from_passages
 from hopgate.retrievers.filters import (
     Filter,
@@ -53,6 +53,15 @@ from hopgate.server import tokens
 
 USERS = ("ann", "anna", "Ann", "bob", "*", "a*", "[ab]*", "a?n", "an_", "50%", "ünn", "{user}")
 TOPICS = ("harbour", "ledger", "lamp", "ferry")
+KNOWN: tuple[Metadata, ...] = (
+    {"author": "Ada", "date": "2024-01-31", "size": 3, "draft": True, "tags": ["hr", "a"]},
+    {"author": "A\"d'a%", "date": "2024-01-31T23:30:00-11:00", "size": 3.0, "tags": ["legal"]},
+    {"author": "3", "date": "2024-02-01T09:00:00.5+00:00", "size": "3", "draft": False, "a.b": "x"},
+    {"author": "true", "date": "31 January 2024", "size": -7.25, "draft": "true", "tags": "hr"},
+    {"author": ["Ada", "3"], "date": "0001-01-01", "size": 10**17, "tags": ["2024-01-31", "3"]},
+    {"date": "2024-02-30", "size": True, "ü [0]": 'x"', "a.b": ["x", "y"]},
+    {"date": "9999-12-31", "size": 1e22, 'q"]': 5},
+)
 MODE = st.sampled_from(("auto", *MODES))
 slow = settings(
     max_examples=30,
@@ -74,6 +83,7 @@ def passage_of(user: str, number: int) -> Passage:
         f"users/{user}/{topic}.md",
         number + 1 if number % 2 else None,
         "Notes" if number % 3 else None,
+        KNOWN[(USERS.index(user) + number) % len(KNOWN)] | {"groups": [user, f"all {topic}"]},
     )
 
 
@@ -83,6 +93,11 @@ PASSAGES += [
     for number in range(3)
 ]
 PASSAGES += [make_passage("Nobody", "A note about the ferry that has no source.")]
+TWINS = [  # one text, in two documents
+    make_passage("Twin", "A note on twins.", f"{name}.md", metadata={"author": name, "size": size})
+    for name, size in (("Ada", 1), ("Ben", 9))
+]
+EVERY = [*PASSAGES, *TWINS]
 SECRETS = {
     secret(user, number): f"users/{user}/" for user in USERS for number in range(len(TOPICS))
 }
@@ -110,21 +125,51 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
             [
                 *("*", "?*", "*.md", "*lamp.md", "[", "*ü*", "users/*", "users/an?/*"),
                 *("users/[!a]*/f*", "users/[*]/*", "users/an_/*", "*/ann*/*"),
-                *("public/*", "public/1*", "public/[01].md"),
+                *("public/*", "public/1*", "public/[01].md", "Ada.md", "[AB]*.md"),
             ]
         ),
     ),
     "page": st.one_of(st.sampled_from([2, 4, "2", "4", 3, "iv"])),
     "section": st.sampled_from(["Notes", "notes"]),
+    "author": st.sampled_from(["Ada", "ada", "A\"d'a%", "3", 3, "true", True, "%", "\\"]),
+    "date": st.sampled_from(["2024-01-31", "31 January 2024", "2024", "0001-01-01"]),
+    "size": st.sampled_from([3, 3.0, "3", -7.25, 10**17, True, "true", 1e22, "9" * 30, "1e999"]),
+    "draft": st.sampled_from([True, False, "true", "True", 1]),
+    "tags": st.sampled_from(["hr", "legal", "a", "3", 3, "h", '["hr", "a"]', "2024-01-31"]),
+    "groups": st.sampled_from([*USERS, "all lamp"]),
+    "a.b": st.sampled_from(["x", "y"]),
+    "ü [0]": st.sampled_from(['x"', "x"]),
+    'q"]': st.sampled_from([5, "5"]),
+    "nothing": st.just("x"),
 }
+ENDS: dict[str, st.SearchStrategy[Any]] = {
+    "page": st.sampled_from([1, 2, 3, 4, 2.5]),
+    "date": st.sampled_from(
+        [
+            *("0001-01-01", "2024-01-30", "2024-01-31", "2024-02-01T09:00:00"),
+            *("2024-02-02", "9999-12-31"),
+        ]
+    ),
+    "size": st.sampled_from([-10, -7.25, 3, 3.5, 10**17, 10**18]),
+}
+ENDS |= {name: ENDS["size"] for name in ("tags", "draft", 'q"]')}
+
+
+def spans(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Ranges of a field, with an end or two."""
+    end = ENDS[name]
+    return st.fixed_dictionaries({"from": end}, optional={"to": end}) | st.fixed_dictionaries(
+        {"to": end}
+    )
 
 
 @st.composite
 def wheres(draw: st.DrawFn) -> dict[str, Any]:
     """Filters as people write them, with one or two fields."""
-    names = draw(st.lists(st.sampled_from(filters.FIELDS), min_size=1, max_size=2, unique=True))
+    names = draw(st.lists(st.sampled_from([*VALUES]), min_size=1, max_size=2, unique=True))
+    one = {name: VALUES[name] | spans(name) if name in ENDS else VALUES[name] for name in names}
     return {
-        name: draw(st.one_of(VALUES[name], st.lists(VALUES[name], min_size=1, max_size=3)))
+        name: draw(st.one_of(one[name], st.lists(one[name], min_size=1, max_size=3)))
         for name in names
     }
 
@@ -140,8 +185,18 @@ def test_filters_are_combined_and_hashable() -> None:
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ({"colour": "red"}, "field 'colour' in where: use id, title, source, page, section"),
-        ({3: "x"}, "unknown field 3 in where"),
+        ({3: "x"}, "where has the field 3: use id, title, source, page, section, or the name"),
+        *(({each: "x"}, "where has the field ") for each in ("", "x" * 1001, "\ud800")),
+        *(
+            ({"size": each}, "where.size is .*a range such as")
+            for each in (
+                *({}, {"from": None}, {"from": 1, "till": 2}, {"from": 1, "to": "2024-01-31"}),
+                *({"from": "2024"}, {"to": "2024-02-30"}, {"to": True}, {"to": 10**19}, None),
+                *(float("nan"), float("inf"), {"to": float("nan")}, [[1]], {"to": "5"}),
+            )
+        ),
+        *(({"page": each}, "where.page is ") for each in ({"from": "2024-01-31"}, {"to": "5"})),
+        *(({each: {"from": 1}}, f"where.{each} is ") for each in ("source", "title", "id")),
         ({"source": []}, r"where.source is \[\]: use a whole number, or text of 1 to 1,000"),
         *(({"source": each}, "where.source is ") for each in ("", ["a", ""], "?" * 31)),
         *(({"page": each}, "where.page is ") for each in (True, 1.5, None, {"a": 1}, [["a"]])),
@@ -174,12 +229,29 @@ def test_a_wrong_filter_is_refused(where: Any, message: str) -> None:
         ({"page": 3}, {"a"}),
         ({"page": "03"}, set()),
         ({"section": "S"}, {"b"}),
+        ({"page": {"from": 3, "to": 3}}, {"a"}),
+        ({"page": {"to": 2}}, set()),
+        ({"page": [4, {"from": 1, "to": None}]}, {"a"}),
+        ({"author": "Ada"}, {"a"}),
+        ({"author": ["Ben", "Ada"], "tags": ["hr", "legal"]}, {"a"}),
+        ({"tags": "legal"}, {"a", "b"}),
+        ({"tags": "leg*"}, set()),
+        ({"size": 3}, {"a", "b"}),
+        ({"size": {"from": 3}}, {"a"}),  # a text is not a number
+        ({"draft": False}, {"a"}),
+        ({"date": {"from": "2024-01-31", "to": "2024-01-31"}}, {"a"}),
+        ({"date": {"to": "2024-01-31T11:00:00"}}, set()),
+        ({"date": {"from": "2024-02-01"}}, set()),
+        ({"metadata": "Ada"}, set()),
+        ({"text": "1"}, set()),
     ],
 )
 def test_a_filter_matches_all_its_conditions(where: Where, titles: set[str]) -> None:
+    known: Metadata = {"author": "Ada", "tags": ["legal", "x"], "size": 3.0, "draft": False}
+    known["date"] = "2024-01-31T12:00:00"
     passages = [
-        make_passage("a", "1", "x/1.md", 3),
-        make_passage("b", "2", "x/y/2.md", section="S"),
+        make_passage("a", "1", "x/1.md", 3, metadata=known),
+        make_passage("b", "2", "x/y/2.md", section="S", metadata={"tags": "legal", "size": "3"}),
         make_passage("c", "3"),
     ]
     wanted = parse_where(where)
@@ -199,6 +271,9 @@ def test_an_escaped_text_matches_only_itself(text: str, other: str) -> None:
 
 
 def test_a_context_holds_a_filter_that_can_be_stored() -> None:
+    spans = Context(where={"size": [1.0, {"from": 2, "to": 3.5}], "date": {"to": "2024-01-31"}})
+    assert Context(**json.loads(spans.model_dump_json(exclude_unset=True))) == spans
+    assert parse_where(spans.where) == spans.where
     context = Context(where={"source": "a*", "page": [3, "4"]})
     adapter = TypeAdapter(Context)
     assert context.where == (("source", ("a*",)), ("page", ("3", "4")))
@@ -216,18 +291,21 @@ def test_a_context_holds_a_filter_that_can_be_stored() -> None:
 def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An index of notes of several users."""
     folder = tmp_path_factory.mktemp("filters") / "index"
-    build_from_passages(PASSAGES, folder)
+    build_from_passages(EVERY, folder)
     return str(folder)
 
 
 @slow
 @given(where=wheres(), also=st.none() | wheres(), mode=MODE)
+@example({"author": "Ada", "size": {"from": 2}}, None, "auto")
+@example({"author": "Ben", "size": {"from": 2}}, {"source": "*"}, "bm25")
+@example({"author": "Ada"}, {"source": "Ben*"}, "dense")
 def test_a_search_finds_exactly_what_its_filter_matches(
     index: str, where: dict[str, Any], also: dict[str, Any] | None, mode: str
 ) -> None:
     wanted = parse_where(where, also)
-    (hits,) = open_source(index, mode, where=wanted).search(["A note about the"], len(PASSAGES))
-    assert ids(hits) == ids([each for each in PASSAGES if matches(each, wanted)])
+    (hits,) = open_source(index, mode, where=wanted).search(["A note about the"], len(EVERY))
+    assert ids(hits) == ids([each for each in EVERY if matches(each, wanted)])
     (few,) = open_source(index, mode, where=wanted).search(["the secret note"], 2)
     assert ids(few) <= ids(hits)
     assert len(few) == min(2, len(hits))
@@ -260,7 +338,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         else:
             patch.setenv("PGVECTOR_URL", request.getfixturevalue("postgres"))
         name = f"{request.param}:filters"
-        build_from_passages(PASSAGES, name)
+        build_from_passages(EVERY, name)
         yield name
 
 
@@ -271,12 +349,16 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @example({"source": "\\*"}, None, "bm25")
 @example({"source": ['a"b', "a'b*", "\\"], "title": "\\\"'"}, None, "dense")
 @example({"page": "9" * 30}, None, "dense")
+@example({"author": "Ada", "size": {"from": 2}}, None, "auto")
+@example({"author": "A\"d'a%", "date": {"from": "2024-01-31", "to": "2024-01-31"}}, None, "bm25")
+@example({"size": ["9" * 30, 3]}, {"date": {"to": "9999-12-31"}}, "dense")
+@example({"ü [0]": 'x"'}, {"a.b": ["x", "%"]}, "hybrid")
 def test_a_store_finds_exactly_what_a_filter_matches(
     store: str, where: dict[str, Any], also: dict[str, Any] | None, mode: str
 ) -> None:
     wanted = parse_where(where, also)
-    possible = ids([each for each in PASSAGES if matches(each, wanted)])
-    (hits,) = open_source(store, mode, where=wanted).search(["A note about the"], len(PASSAGES))
+    possible = ids([each for each in EVERY if matches(each, wanted)])
+    (hits,) = open_source(store, mode, where=wanted).search(["A note about the"], len(EVERY))
     assert ids(hits) == possible
     (few,) = open_source(store, mode, where=wanted).search(["A note about the"], 2)
     assert ids(few) <= possible
@@ -301,10 +383,35 @@ def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.Mo
     assert calls == {"hybrid": [100, 100, RARE + 1]}.get(mode, [code_depth(1)])
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"author": ["Ada", "true"]},
+        {"tags": "hr", "groups": "bob"},
+        {"size": [{"from": -8, "to": 3.5}, {"from": 10**18}]},
+        {"draft": True},
+        {"size": {"to": 3}, "groups": "bob"},
+        {"groups": ["bob", "*"], "title": "The lamp"},
+    ],
+)
+def test_a_store_leaves_out_what_the_metadata_excludes(store: str, where: Where) -> None:
+    engine, wanted = load_store(store)._collection.engine, parse_where(where)
+    possible = ids([each for each in EVERY if matches(each, wanted)])
+    assert 0 < len(possible) < len(PASSAGES)
+    for rows in (engine.dense([0.5] * 384, 99, wanted), engine.bm25(["note"], 99, wanted)):
+        assert possible <= ids([row.passage() for row, _ in rows])
+        assert len(rows) < len(EVERY)
+    near = parse_where({"date": {"from": "2024-01-31", "to": "2024-01-31"}})
+    assert len(engine.dense([0.5] * 384, 99, near)) < len(PASSAGES) / 2  # a day wider, in Qdrant
+
+
 def documents() -> list[Document]:
     return [
         Document(
-            each["text"], id=each["id"], metadata={k: v for k, v in each.items() if k != "text"}
+            each["text"],
+            id=each["id"],
+            metadata={k: v for k, v in each.items() if k not in ("text", "metadata")}
+            | each.get("metadata", {}),
         )
         for each in PASSAGES
     ]
@@ -467,7 +574,7 @@ BOUND = {"where": {"source": "users/{user}/*"}}
         ({}, "where is {}; give at least one field"),
         (None, "where is None; give at least one field"),
         (["a"], "where is .*use a mapping"),
-        ({"colour": "red"}, "unknown field 'colour' in where"),
+        ({"date": {"from": "x"}}, "where.date is "),
         ({"source": "users/{user}*"}, r"use {user} as a whole name between slashes"),
         ({"source": "*/{user}/*"}, r"without \*, \? or \[ before it, such as users/{user}/\*"),
         ({"source": ["public/*", "[a]/{user}"]}, "use {user} as a whole name"),
@@ -484,6 +591,12 @@ def test_a_limit_is_added_to_the_requests_filter() -> None:
     assert limited.where == (("source", ("*.md",)), ("source", ("public/*", "users/ann/*")))
     assert limited.max_hops == 2
     assert limits.apply(Context(), "*").where == (("source", ("public/*", "users/[*]/*")),)
+    by_group = Limits.parse({"where": {"groups": ["{user}", "public"], "size": {"to": 9}}})
+    assert by_group.apply(Context(), "ann").where == parse_where(
+        {"groups": ["ann", "public"], "size": {"to": 9}}
+    )
+    with pytest.raises(ValueError, match="no authenticated user"):
+        by_group.apply(Context())
     by_title = Limits.parse({"where": {"title": "Notes of {user}"}})
     assert by_title.apply(Context(), "a/*").where == (("title", ("Notes of a/*",)),)
 

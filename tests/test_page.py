@@ -136,10 +136,10 @@ def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
     expect(controls).to_have_count(len(fields))
     drawn = controls.evaluate_all(
         """all => all.map(each => [each.name, {
-            label: each.labels[0].textContent,
+            label: (each.labels?.[0] ?? each.querySelector("legend")).textContent,
             description: document.getElementById(each.getAttribute("aria-describedby")).textContent,
             options: [...(each.options ?? [])].map(option => option.value),
-            value: each.type === "checkbox" ? each.checked : each.value,
+            value: each.type === "checkbox" ? each.checked : (each.value ?? ""),
         }])"""
     )
     for name, control in drawn:
@@ -154,6 +154,62 @@ def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
         assert control["value"] == shown_as
     shown.page.locator("[name=gate]").focus()
     expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])
+
+
+def condition(shown: Shown, number: int, field: str, *values: str) -> Locator:
+    """Add a row to the filter: a field, and its value or its range."""
+    add = shown.page.locator("fieldset[name=where] > button")
+    if not add.is_visible():
+        shown.page.locator(".more > summary").click()
+    add.click()
+    row = shown.page.locator("fieldset[name=where] .row").nth(number)
+    expect(row.get_by_label("Field")).to_be_focused()
+    row.get_by_label("Field").fill(field)
+    if len(values) == 2:
+        row.get_by_label("Compare").select_option("from … to")
+    for box, value in zip(row.locator("input:visible").all()[1:], values, strict=True):
+        box.fill(value)
+    return row
+
+
+def asked_where(shown: Shown) -> Any:
+    """Ask, and return the filter that was sent."""
+    with shown.page.expect_request(re.compile(r"/runs/stream$")) as sent:
+        shown.ask()
+    return sent.value.post_data_json["context"].get("where")
+
+
+def test_a_filter_is_a_form(shown: Shown) -> None:
+    shown.set(strategy="single")
+    assert shown.page.locator("fieldset[name=where] .row").count() == 0
+    condition(shown, 0, "title", "Skerrane Light")
+    condition(shown, 1, "title", "Farrick Head Lighthouse")
+    assert asked_where(shown) == {"title": ["Skerrane Light", "Farrick Head Lighthouse"]}
+    expect(shown.page.locator(".turn").last.locator(".source, .passage").first).to_be_visible()
+    condition(shown, 2, "date", "2024-01-01", "")
+    condition(shown, 3, "size", "-1.5", "100")
+    row = condition(shown, 4, "tags", "")
+    row.get_by_label("Field").fill("")
+    row = shown.page.locator("fieldset[name=where] .row").nth(1)
+    row.get_by_role("button", name="Remove the condition").click()
+    assert asked_where(shown) == {
+        "title": "Skerrane Light",
+        "date": {"from": "2024-01-01"},
+        "size": {"from": -1.5, "to": 100},
+    }
+    assert shown.overflow() <= 0
+    shown.page.get_by_role("button", name="Back to defaults").click()
+    assert shown.page.locator("fieldset[name=where] .row").count() == 0
+    assert asked_where(shown) is None
+
+
+def test_a_filter_that_lacks_a_value_is_refused_and_marked(shown: Shown) -> None:
+    shown.set(strategy="single")
+    condition(shown, 0, "date", "yesterday", "")
+    turn = shown.put(QUESTION)
+    expect(turn).to_contain_text("where.date is {'from': 'yesterday'}: use")
+    expect(shown.page.locator("fieldset[name=where]")).to_have_attribute("aria-invalid", "true")
+    shown.watch.problems.clear()
 
 
 RECTANGLES = """all => all.map(each => each.getBBox())

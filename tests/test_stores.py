@@ -739,5 +739,10 @@ def test_a_table_made_before_metadata_still_opens_and_takes_it(
     with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
         connection.execute('ALTER TABLE "before" DROP COLUMN metadata')
     assert ids("pgvector:before", "bread", "bm25") == [plain[1]["id"]]
+    index, where = load_store("pgvector:before"), {"year": 1811}
+    assert index.search(["bread", "granite"], 3, where=where) == [[], []]
     add_passages(known, "pgvector:before")
+    assert [len(hits) for hits in load_store("pgvector:before").search(["x"], 3, where=where)] == [
+        1
+    ]
     assert {row[-1] for row in content("pgvector:before")} == {"", '{"year": 1811}'}

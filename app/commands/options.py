@@ -21,6 +21,7 @@ import click
 from click.core import ParameterSource
 
 from hopgate.nodes.run.context import Context
+from hopgate.retrievers.filters import ENDS, FIELDS, is_date, parse_where, same
 from hopgate.terminal.pages import AS_JSON
 from hopgate.terminal.progress import stages
 
@@ -195,15 +196,27 @@ def _of_context(name: str, field: "FieldInfo", default: Any, text: str) -> click
 
 def _where(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> Any:
     """Read FIELD=VALUE pairs; several values of one field become a list."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Any]] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise click.BadParameter(
                 f"{pair!r} has no '='; give FIELD=VALUE, such as source=ferry.md", param=option
             )
-        found.setdefault(name, []).append(value)
+        found.setdefault(name, []).append(_range(name, value) or value)
     return found or option.default
+
+
+def _range(name: str, text: str) -> dict[str, str | float] | None:
+    """Read FROM..TO, of which one may be missing; None if it is a text."""
+    ends = text.split("..") if name == "page" or name not in FIELDS else []
+    read = [each if is_date(each) else same(each)[-1] if each else None for each in ends]
+    found = {name: each for name, each in zip(ENDS, read, strict=False) if each is not None}
+    try:
+        parse_where({name: found})
+    except ValueError:
+        return None
+    return found if len(ends) == 2 else None
 
 
 def _number_or_name(value: str | float) -> float | str:
@@ -223,8 +236,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SPECIAL_HELP = {
     "alpha": "{} Or a name that `calibrate --save` saved.",
-    "where": "Search only passages with this id, title, source, page or section, such as "
-    "source=handbook/*.md. Repeatable: all fields must match, and one value of each.",
+    "where": "Search only passages with this id, title, source, page, section or metadata, such as "
+    "source=handbook/*.md, tags=hr, date=2024-01-01..2024-12-31 or size=..100. Repeatable: all "
+    "fields must match, and one value of each.",
 }
 EVERY_FIELD = tuple(Context.model_fields)
 

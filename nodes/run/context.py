@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hopgate.retrievers.base import SAMPLE
-from hopgate.retrievers.filters import FIELDS, Filter, Where, parse_where
+from hopgate.retrievers.filters import ENDS, FIELDS, Filter, Range, Where, parse_where
 
 BUILTIN = "builtin"
 FIXED = "fixed"
@@ -49,18 +49,31 @@ def _day(value: object) -> object:
 
 def _as_mapping(where: Filter) -> Any:
     """Return a filter as people write it; conditions on one field cannot be merged."""
-    found = {name: list(values) for name, values in where}
-    return found if len(found) == len(where) else [list(each) for each in where]
+
+    def plain(value: str | Range) -> Any:
+        if isinstance(value, str):
+            return value
+        ends = zip(ENDS, value, strict=True)
+        return {name: end for name, end in ends if end is not None}
+
+    pairs = [(name, [plain(each) for each in values]) for name, values in where]
+    found = dict(pairs)
+    return found if len(found) == len(where) else [list(each) for each in pairs]
 
 
-_VALUE = {"type": ["string", "integer"]}
+def _one_or_more(*types: str, ranges: bool) -> dict[str, Any]:
+    end = {"type": ["string", "number", "null"]}
+    span = {"type": "object", "properties": dict.fromkeys(ENDS, end), "additionalProperties": False}
+    one = {"anyOf": [{"type": types}, span]} if ranges else {"type": types}
+    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
 _WHERE_SCHEMA = {
     "type": "object",
     "properties": {
-        name: {"anyOf": [_VALUE, {"type": "array", "items": _VALUE, "minItems": 1}]}
-        for name in FIELDS
+        name: _one_or_more("string", "integer", ranges=name == "page") for name in FIELDS
     },
-    "additionalProperties": False,
+    "additionalProperties": _one_or_more("string", "number", "boolean", ranges=True),
 }
 
 
@@ -148,9 +161,10 @@ class Context(BaseModel):
         PlainSerializer(_as_mapping),
         WithJsonSchema(_WHERE_SCHEMA),
     ] = Field(default=(), json_schema_extra={"default": {}})
-    """Search only passages whose id, title, source, page and section have these values; of several
-    values of a field, one must match. A source may be a pattern such as handbook/*.md. Default: all
-    passages."""
+    """Search only passages whose id, title, source, page and section, or fields of their metadata
+    such as author or tags, have these values; of several values of a field, one must match. A
+    source may be a pattern such as handbook/*.md; numbers and dates may be a range, {"from":
+    "2024-01-01", "to": "2024-12-31"}. Default: all passages."""
     rerank: str = Field(default="", max_length=1000)
     """A cross-encoder (folder or hub name) that reranks the passages found. Default: none."""
     router: str = Field(default=BUILTIN, min_length=1, max_length=1000)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from hopgate.common.errors import explain
 from hopgate.nodes.run.context import Context
-from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where
+from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where, split
 
 VARIABLE = "HOPGATE_LIMITS"
 SIZES = ("question_chars", "message_chars", "prompt_chars", "body_bytes")
@@ -187,7 +187,13 @@ NO_LIMITS = Limits()
 def _bound(where: Filter, user: str | None) -> Filter:
     """Return an operator's filter with the user's name in place of `{user}`."""
     return tuple(
-        (name, tuple(_named(name, value, user) if USER in value else value for value in values))
+        (
+            name,
+            tuple(
+                _named(name, each, user) if isinstance(each, str) and USER in each else each
+                for each in values
+            ),
+        )
         for name, values in where
     )
 
@@ -275,7 +281,7 @@ def _where(given: Any) -> Filter:
     found = parse_where(given)
     if not found:
         raise ValueError(f"where is {given!r}; give at least one field, or leave it out")
-    for name, value in ((name, value) for name, values in found for value in values):
+    for name, value in ((name, value) for name, values in found for value in split(values)[0]):
         if name not in PATTERNS or USER not in value:
             continue
         names = [each for each in value.split("/") if USER in each]

@@ -27,7 +27,16 @@ import tantivy
 
 from hopgate.common.words import spaced
 from hopgate.retrievers.base import Metadata, Passage, passage_id
-from hopgate.retrievers.filters import Filter, is_pattern, matches
+from hopgate.retrievers.filters import (
+    FIELDS,
+    Filter,
+    Range,
+    is_pattern,
+    matches,
+    same,
+    split,
+    text_of,
+)
 from hopgate.retrievers.hybrid import dense_weight
 from hopgate.retrievers.language import analyzer
 
@@ -38,6 +47,8 @@ Values = tuple[tuple[str, str | int | float | bool | tuple[str, ...]], ...]
 METADATA = "metadata"
 _NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
 _PLACE_FIELDS = ("source", "page", "section")
+_KINDS = ("text", "number", "member")
+"""How a value of the metadata was given: ranges compare dates and numbers, but no lists."""
 _LONGEST_TERM = 1_000
 """Bytes of a title or section from which its hash is indexed: Tantivy drops terms over 64 KB."""
 MAX_SOURCE_BYTES = 16_384
@@ -171,7 +182,7 @@ class Words:
 
     def search(self, query: str, k: int, wanted: Filter = ()) -> list[tuple[int, float]]:
         """Return the keys of the best passages by BM25, with their scores, best first."""
-        terms = self._terms(query)
+        terms = self._words_of(query)
         if not terms:
             return []
         words = self._one_of("words", terms, "freq")
@@ -191,9 +202,9 @@ class Words:
             return int(self._searcher.doc_freq("words", word))
 
         with tantivy_faults():
-            return dense_weight(self._terms(query), count)
+            return dense_weight(self._words_of(query), count)
 
-    def _terms(self, query: str) -> list[str]:
+    def _words_of(self, query: str) -> list[str]:
         found: list[str] = self._analyzer.analyze(spaced(query))
         return found[:MAX_QUERY_TERMS]
 
@@ -236,10 +247,7 @@ class Words:
 
     def sources(self, prefix: str = "") -> list[str]:
         """List the documents whose source starts with a prefix."""
-        with tantivy_faults():
-            every = tantivy.Query.all_query()
-            found = self._searcher.terms_with_prefix("source", prefix, every)
-        return [source for source, _ in found]
+        return self._terms("source", prefix)
 
     def has(self, source: str) -> bool:
         """Return whether there is a document with this source."""
@@ -257,12 +265,12 @@ class Words:
 
     def code(self) -> Keys:
         """Return the keys of the passages of source code; none if all of them are."""
-        found = self.of(f"{METADATA}.kind", ["code"]) if not self.outdated else _NO_KEYS
+        found = self.of("kind", ["code"])
         return found if len(found) < len(self) else _NO_KEYS
 
-    def of(self, field: str, values: Sequence[str]) -> Keys:
-        """Return the keys of the passages with one of these exact values, in ascending order."""
-        return self._keys(self._any(field, values))
+    def of(self, field: str, values: Sequence[str | Range]) -> Keys:
+        """Return the keys of the passages with one of these values, in ascending order."""
+        return self._keys(self._condition(field, values))
 
     def _selection(self, wanted: Filter) -> tantivy.Query:
         """Return a filter's query; made once, since a pattern lists sources."""
@@ -284,7 +292,7 @@ class Words:
         must = tantivy.Occur.Must
         conditions = [(must, self._condition(field, values)) for field, values in wanted]
         found = tantivy.Query.boolean_query(conditions)
-        if sum(field in _PLACE_FIELDS for field, _ in wanted) > 1:
+        if sum(field not in ("id", "title") for field, _ in wanted) > 1:
             several = tantivy.Query.term_query(self._schema, "several", 1)
             keys = self._keys(tantivy.Query.boolean_query([*conditions, (must, several)])).tolist()
             foreign = [
@@ -298,15 +306,39 @@ class Words:
                 found = tantivy.Query.boolean_query([(must, found), without])
         return found
 
-    def _condition(self, field: str, values: Sequence[str]) -> tantivy.Query:
-        if field != "source":
-            return self._any(field, values)
-        exact = {value for value in values if not is_pattern(value)}
-        for pattern in filter(is_pattern, values):
+    def _condition(self, field: str, values: Sequence[str | Range]) -> tantivy.Query:
+        """Select by terms; patterns and ranges become those of the terms that they match."""
+        texts, ranges = split(values)
+        if field not in FIELDS:
+            return self._known(field, texts, ranges)
+        exact = {value for value in texts if field != "source" or not is_pattern(value)}
+        for pattern in (value for value in texts if value not in exact):
             prefix = re.split(r"[*?[]", pattern, maxsplit=1)[0]
             wanted: Filter = (("source", (pattern,)),)
             exact.update(s for s in self.sources(prefix) if matches({"source": s}, wanted))
+        if ranges:
+            pages = self._terms("page", "")
+            exact.update(p for p in pages if any(each.holds(int(p)) for each in ranges))
         return self._any(field, sorted(exact))
+
+    def _known(self, field: str, texts: Sequence[str], ranges: Sequence[Range]) -> tantivy.Query:
+        if self.outdated:
+            return tantivy.Query.empty_query()
+        found = [_fact(field, kind, text) for kind in _KINDS for text in texts]
+        for kind in ("number", "text") if ranges else ():
+            start = _fact(field, kind, "")
+            for term in self._terms(METADATA, start):
+                text = term[len(start) :]
+                value = same(text)[-1] if kind == "number" else text
+                if any(each.holds(value) for each in ranges):
+                    found.append(term)
+        return self._any(METADATA, found)
+
+    def _terms(self, field: str, prefix: str) -> list[str]:
+        """List the terms of a field that start with a prefix."""
+        with tantivy_faults():
+            found = self._searcher.terms_with_prefix(field, prefix, tantivy.Query.all_query())
+        return [term for term, _ in found]
 
     def _any(self, field: str, values: Sequence[str]) -> tantivy.Query:
         terms: Sequence[Any] = values
@@ -359,7 +391,7 @@ class WordsWriter:
                     "source": [place.source for place in places if place.source],
                     "page": [str(place.page) for place in places if place.page is not None],
                     "section": [_term(place.section) for place in places if place.section],
-                    METADATA: [unfrozen(place.metadata) for place in places if place.metadata],
+                    METADATA: list({fact for place in places for fact in _facts(place.metadata)}),
                     "passage": encode(stored),
                 }
                 self._writer.add_document(tantivy.Document.from_dict(document, self._schema))
@@ -457,13 +489,27 @@ def _schema(*, metadata: bool = True) -> tantivy.Schema:
         builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
     builder.add_bytes_field("passage", stored=True)
     if metadata:
-        builder.add_json_field(METADATA, fast=True, tokenizer_name="raw", index_option="basic")
+        builder.add_text_field(METADATA, tokenizer_name="raw", index_option="basic")
     return builder.build()
 
 
 def _term(value: str) -> str:
     encoded = value.encode()
     return value if len(encoded) <= _LONGEST_TERM else hashlib.sha256(encoded).hexdigest()
+
+
+def _facts(metadata: Values) -> Iterator[str]:
+    for name, value in metadata:
+        if isinstance(value, tuple):
+            yield from (_fact(name, "member", each) for each in value)
+        else:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            yield _fact(name, "number" if number else "text", text_of(value))
+
+
+def _fact(name: str, kind: str, text: str) -> str:
+    """Return the term of a value of the metadata; as JSON, its beginning can be no other's."""
+    return _term(f"{json.dumps(name)}{kind}:{text}")
 
 
 def _stored(key: int, found: Any, *, checked: bool) -> Stored:

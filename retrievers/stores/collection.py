@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +29,8 @@ TIMEOUT_S = 10
 """Seconds to wait for an engine to connect."""
 _WORDS_LOOKED_UP = 32
 """Words of a query that are looked up, one search each."""
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+"""Names in the metadata that engines take as they are; conditions on others are checked here."""
 BATCH = 128
 """Rows written at a time: the most that a killed build loses."""
 

@@ -16,9 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
 
-from hopgate.retrievers.filters import MAX_CANDIDATES, Condition, Filter, has_patterns
+from hopgate.retrievers.filters import (
+    FIELDS,
+    MAX_CANDIDATES,
+    Condition,
+    Filter,
+    Range,
+    has_patterns,
+    same,
+    split,
+)
 from hopgate.retrievers.hybrid import K1, B
 from hopgate.retrievers.stores.collection import (
+    NAME,
     TIMEOUT_S,
     Entry,
     Foreign,
@@ -162,6 +172,8 @@ class Milvus:
 
     def _best(self, field: str, query: Any, k: int, wanted: Filter) -> Scored:
         fields = [each for each in self._fields if each in Row._fields]
+        if "metadata" not in fields and not {name for name, _ in wanted} <= {*FIELDS}:
+            return []
         found = self._search(field, query, k, wanted, fields)
         return [(Row.read(each["entity"] | each), each["distance"]) for each in found]
 
@@ -228,12 +240,29 @@ def _text(words: Sequence[str]) -> str:
 
 def native(wanted: Filter) -> str:
     """Return a filter that leaves out no row that `wanted` matches, but may let others through."""
-    return " and ".join(f"({_either(condition)})" for condition in wanted)
+    return " and ".join(f"({each})" for condition in wanted if (each := _either(condition)))
 
 
 def _either(condition: Condition) -> str:
-    name, values = condition
+    """Return a condition; empty for a range of pages, which are texts, and for an odd name."""
+    name, (texts, ranges) = condition[0], split(condition[1])
+    if name not in FIELDS:
+        return _known(f'metadata["{name}"]', texts, ranges) if NAME.fullmatch(name) else ""
     if not has_patterns(condition):
-        return f"{name} in {json.dumps(values, ensure_ascii=False)}"
-    patterns = (json.dumps(like(each), ensure_ascii=False) for each in values)
-    return " or ".join(f"{name} like {each}" for each in patterns)
+        return "" if ranges else f"{name} in {_json(texts)}"
+    return " or ".join(f"{name} like {_json(like(each))}" for each in texts)
+
+
+def _known(value: str, texts: list[str], ranges: list[Range]) -> str:
+    # milvus-lite knows no `in` for a value of the metadata.
+    found = [f"{value} == {_json(each)}" for text in texts for each in same(text)]
+    found += [f"json_contains_any({value}, {_json(texts)})"] * bool(texts)
+    for start, end in ranges:
+        ends = ((">=", start), ("<=", f"{end}~" if isinstance(end, str) else end))
+        asked = [f"{value} {sign} {_json(each)}" for sign, each in ends if each is not None]
+        found.append(f"({' and '.join(asked)})")
+    return " or ".join(found)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,7 +14,7 @@ from langchain_core.documents import Document
 from psycopg import sql
 from psycopg_pool import ConnectionPool
 
-from hopgate.retrievers.filters import Filter, has_patterns
+from hopgate.retrievers.filters import FIELDS, Filter, Range, has_patterns, same, split
 from hopgate.retrievers.hybrid import CANDIDATES
 from hopgate.retrievers.stores.collection import (
     TIMEOUT_S,
@@ -73,6 +74,7 @@ JOIN pg_am a ON a.oid = c.relam WHERE indrelid = attrelid AND amname = 'hnsw')
 FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'vector'
 """
 """The dimension of a table's vectors, and whether there is a graph of them."""
+_NO_METADATA = sql.SQL("'{}'::jsonb")
 _NEAR: LiteralString = """
 SET LOCAL hnsw.ef_search = {seen}; SET LOCAL hnsw.iterative_scan = strict_order
 """
@@ -220,13 +222,13 @@ class Pgvector:
 
     def dense(self, vector: list[float], k: int, wanted: Filter) -> Scored:
         """Find the rows with the highest inner product."""
-        where, values = native(wanted)
+        where, values = self._native(wanted)
         found = self._near(vector, k, values, where=where, distance=sql.SQL("<#>"))
         return [(_row(row), row[-1]) for row in found]
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
         """Find the best rows for some words."""
-        counts, (where, values) = Counter(words), native(wanted)
+        counts, (where, values) = Counter(words), self._native(wanted)
         given = {
             "k": k,
             "terms": list(counts),
@@ -274,8 +276,8 @@ class Pgvector:
         """
         known: dict[str, sql.Composable] = {"table": self._table}
         if "{columns}" in query and "columns" not in parts:
-            metadata = "metadata" if self._has_metadata else "'{}'::jsonb AS metadata"
-            columns = [*map(sql.Identifier, Row._fields[:-1]), sql.SQL(metadata)]
+            metadata = self._metadata + sql.SQL(" AS metadata")
+            columns = [*map(sql.Identifier, Row._fields[:-1]), metadata]
             known["columns"] = sql.SQL(", ").join(columns)
         known |= parts
         with self._pool.connection() as connection:
@@ -287,6 +289,13 @@ class Pgvector:
     @cached_property
     def _has_metadata(self) -> bool:
         return bool(self._run(_HAS_METADATA, {"table": self._quoted})[0][0])
+
+    @property
+    def _metadata(self) -> sql.Composable:
+        return sql.SQL("metadata" if self._has_metadata else "'{}'::jsonb")
+
+    def _native(self, wanted: Filter) -> tuple[sql.Composable, dict[str, Any]]:
+        return native(wanted, metadata=self._metadata)
 
     def _langchain(self) -> sql.Composable | None:
         """Return the documents that LangChain stored under this name; None if there are none."""
@@ -333,8 +342,8 @@ def _tsvector(terms: Sequence[str]) -> str:
 
 
 def native(
-    wanted: Filter, column: LiteralString = "{}"
-) -> tuple[sql.Composable, dict[str, list[str]]]:
+    wanted: Filter, column: LiteralString = "{}", metadata: sql.Composable = _NO_METADATA
+) -> tuple[sql.Composable, dict[str, Any]]:
     """Return a condition that leaves out no row that `wanted` matches, and its parameters.
 
     Patterns of `source` become those of LIKE, which may let other rows through.
@@ -342,13 +351,52 @@ def native(
     Args:
         wanted: The filter.
         column: The column of a field.
+        metadata: The metadata.
     """
     conditions: list[sql.Composable] = [sql.SQL("true")]
-    values: dict[str, list[str]] = {}
-    for number, (name, allowed) in enumerate(wanted):
-        patterned = has_patterns((name, allowed))
+    values: dict[str, Any] = {}
+    for number, (name, given) in enumerate(wanted):
+        patterned, (allowed, ranges) = has_patterns((name, given)), split(given)
+        if name not in FIELDS:
+            conditions.append(_known(f"w{number}", name, given, metadata, values))
+        if name not in FIELDS or ranges:  # pages are texts here
+            continue
         values[f"w{number}"] = list(map(like, allowed)) if patterned else list(allowed)
         key = sql.Literal(name) if "->>" in column else sql.Identifier(name)
         condition = sql.SQL(column + (" LIKE" if patterned else " =") + " ANY ({})")
         conditions.append(condition.format(key, sql.Placeholder(f"w{number}")))
     return sql.SQL(" AND ").join(conditions), values
+
+
+def _known(
+    prefix: str,
+    name: str,
+    wanted: Sequence[str | Range],
+    metadata: sql.Composable,
+    values: dict[str, Any],
+) -> sql.Composable:
+    """Return a condition on the metadata, and put its parameters among `values`.
+
+    Numbers are compared as JSON, which fails for no other type, and dates by their bytes.
+    """
+
+    def given(value: object) -> sql.Placeholder:
+        values[f"{prefix}_{len(values)}"] = value
+        return sql.Placeholder(f"{prefix}_{len(values) - 1}")
+
+    def compare(form: LiteralString, end: object) -> sql.Composable:
+        if isinstance(end, str):
+            form = '({0} ->> {1}::text) COLLATE "C"' + form
+        else:
+            form, end = "{0} -> {1}::text" + form + "::jsonb", json.dumps(end)
+        return sql.SQL(form).format(metadata, given(name), given(end))
+
+    texts, ranges = split(wanted)
+    is_one: LiteralString = "{0} -> {1}::text = ANY ({2}::jsonb[]) OR {0} -> {1}::text ?| {3}"
+    alike = [json.dumps(each) for text in texts for each in same(text)]
+    either = [sql.SQL(is_one).format(metadata, given(name), given(alike), given(texts))]
+    for start, end in ranges:
+        ends = [(" >= {2}", start), (" <= {2}", f"{end}~" if isinstance(end, str) else end)]
+        asked = [compare(form, each) for form, each in ends if each is not None]
+        either.append(sql.SQL("({})").format(sql.SQL(" AND ").join(asked)))
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(either))

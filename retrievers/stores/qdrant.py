@@ -9,14 +9,33 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 from langchain_core.documents import Document
 from qdrant_client import QdrantClient, models
 
-from hopgate.retrievers.filters import Condition, Filter, has_patterns, literal, pieces
+from hopgate.retrievers.filters import (
+    FIELDS,
+    Condition,
+    Filter,
+    Range,
+    has_patterns,
+    literal,
+    pieces,
+    same,
+    split,
+)
 from hopgate.retrievers.hybrid import K1
-from hopgate.retrievers.stores.collection import TIMEOUT_S, Entry, Foreign, Listed, Row, Scored
+from hopgate.retrievers.stores.collection import (
+    NAME,
+    TIMEOUT_S,
+    Entry,
+    Foreign,
+    Listed,
+    Row,
+    Scored,
+)
 from hopgate.retrievers.stores.names import address, is_local
 
 _DENSE, _WORDS, _INFO = "dense", "words", "hopgate"
@@ -168,19 +187,55 @@ def native(wanted: Filter, prefix: str = "") -> models.Filter:
     """Return a filter that leaves out no row that `wanted` matches, but may let others through.
 
     A pattern of `source` becomes the words that must be in it, since Qdrant matches whole words.
+    A range of pages, which are texts, and a name of the metadata that would be a path are left out.
 
     Args:
         wanted: The filter.
         prefix: Put before the name of a field.
     """
 
-    def either(condition: Condition) -> Any:
-        key, values = prefix + condition[0], condition[1]
-        if not has_patterns(condition):
-            return models.FieldCondition(key=key, match=models.MatchAny(any=[*values]))
-        return models.Filter(should=[models.Filter(must=_words(key, each)) for each in values])
+    def either(condition: Condition) -> list[Any]:
+        name, (texts, ranges) = condition[0], split(condition[1])
+        key = prefix + name
+        if name not in FIELDS:
+            return _known(f"metadata.{name}", texts, ranges) if NAME.fullmatch(name) else []
+        if has_patterns(condition):
+            return [models.Filter(must=_words(key, each)) for each in texts]
+        match = models.MatchAny(any=texts)
+        return [] if ranges else [models.FieldCondition(key=key, match=match)]
 
-    return models.Filter(must=list(map(either, wanted)))
+    found: list[Any] = [
+        models.Filter(should=some) for condition in wanted if (some := either(condition))
+    ]
+    return models.Filter(must=found)
+
+
+def _known(key: str, texts: list[str], ranges: list[Range]) -> list[Any]:
+    """Return conditions on the metadata of which one must hold."""
+    found: list[dict[str, Any]] = [{"match": models.MatchAny(any=texts)}] if texts else []
+    for each in (each for text in texts for each in same(text)[1:]):
+        if isinstance(each, bool):
+            found.append({"match": models.MatchValue(value=each)})
+        else:
+            found.append({"range": _range(each, each)})
+    for start, end in ranges:
+        dates = isinstance(start, str) or isinstance(end, str)
+        found.append({"range": (_dates if dates else _range)(start, end)})
+    return [models.FieldCondition(key=key, **each) for each in found]
+
+
+def _range(start: Any, end: Any) -> models.Range:
+    return models.Range(gte=start, lte=end)
+
+
+def _dates(start: Any, end: Any) -> models.DatetimeRange:
+    """Return a range of instants; a day wider, since filters leave time zones aside."""
+
+    def day(text: str | None, more: int) -> date | None:
+        number = date.fromisoformat(text[:10]).toordinal() + more if text else 0
+        return date.fromordinal(number) if 0 < number <= date.max.toordinal() else None
+
+    return models.DatetimeRange(gte=day(start, -1), lte=day(end, 2))
 
 
 def _words(key: str, pattern: str) -> list[Any]:

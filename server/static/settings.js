@@ -129,7 +129,7 @@ function control(kind, initial, nullable) {
     return { input, read: () => input.checked, write: (value) => (input.checked = value) };
   }
   if (kind.type === "number" || kind.type === "integer") return numeric(kind, id, initial, nullable);
-  if (kind.type === "object") return json(id, initial, '{"source": "handbook/*"}');
+  if (kind.type === "object") return filter(kind, id, initial);
   if (kind.type === "array") return json(id, initial, '["END"]');
   const placeholder = initial || "none";
   const input = el("input", { id, type: "text", maxlength: kind.maxLength, placeholder, spellcheck: "false" });
@@ -153,6 +153,67 @@ function json(id, initial, placeholder) {
   return { input, read, write };
 }
 
+/** A filter as rows of a field and its value or range; rows of one field are alternatives. */
+function filter(kind, id, initial) {
+  const names = newId();
+  const options = Object.keys(kind.properties).map((name) => el("option", { value: name }));
+  const rows = el("div", { class: "rows" });
+  const add = el("button", { type: "button", class: "quiet" }, "Add a condition");
+  const input = el("fieldset", { id }, rows, el("datalist", { id: names }, ...options), add);
+  const changed = () => input.dispatchEvent(new Event("input", { bubbles: true }));
+  const append = (name, value) => {
+    const row = condition(names, name, value);
+    find("button", row).addEventListener("click", () => {
+      row.remove();
+      add.focus();
+      changed();
+    });
+    rows.append(row);
+    return row;
+  };
+  add.addEventListener("click", () => find("input", append("", "")).focus());
+  const read = () => {
+    const found = {};
+    for (const { name, value, blank } of [...rows.children].map((row) => row.read())) {
+      if (!blank) found[name] = Object.hasOwn(found, name) ? [found[name], value].flat() : value;
+    }
+    return Object.keys(found).length ? found : initial;
+  };
+  const write = (value) => {
+    rows.replaceChildren();
+    for (const [name, given] of Object.entries(value)) for (const each of [given].flat()) append(name, each);
+  };
+  return { input, read, write };
+}
+
+/** A row of a filter; what is missing in it is for the server to refuse. */
+function condition(names, name, given) {
+  const between = typeof given === "object";
+  const box = (label, value, more = {}) =>
+    el("input", { type: "text", "aria-label": label, placeholder: label.toLowerCase(), value, spellcheck: "false", ...more });
+  const field = box("Field", name, { list: names });
+  const how = el("select", { "aria-label": "Compare" }, el("option", {}, "is"), el("option", { selected: between }, "from … to"));
+  const value = box("Value", between ? "" : given);
+  const ends = [box("From", given.from), box("To", given.to)];
+  const show = () => {
+    value.hidden = how.selectedIndex === 1;
+    for (const end of ends) end.hidden = !value.hidden;
+  };
+  how.addEventListener("input", show);
+  show();
+  const remove = el("button", { type: "button", class: "quiet", "aria-label": "Remove the condition" }, "×");
+  const row = el("div", { class: "row" }, field, how, value, ...ends, remove);
+  row.read = () => {
+    const [text, from, to] = [value, ...ends].map((each) => (each.hidden ? "" : each.value.trim()));
+    const range = { ...(from && { from: end(from) }), ...(to && { to: end(to) }) };
+    return { name: field.value.trim(), value: value.hidden ? range : text, blank: !(field.value.trim() || text || from || to) };
+  };
+  return row;
+}
+
+/** The end of a range: a number where it is one. */
+const end = (text) => (Number.isNaN(Number(text)) ? text : Number(text));
+
 function numeric(kind, id, initial, nullable) {
   const slides = kind.minimum === 0 && kind.maximum === 1 && !nullable;
   const input = el("input", {
@@ -170,10 +231,11 @@ function numeric(kind, id, initial, nullable) {
 function block(title, input, description) {
   const hint = newId();
   input.setAttribute("aria-describedby", hint);
+  if (input.type === "fieldset") input.prepend(el("legend", {}, title));
   return el(
     "div",
     { class: input.type === "checkbox" ? "field check" : "field" },
-    el("label", { for: input.id }, title),
+    input.type !== "fieldset" && el("label", { for: input.id }, title),
     input,
     el("span", { class: "visually-hidden description", id: hint }, description),
   );
