@@ -9,6 +9,7 @@ nothing else.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -150,6 +151,8 @@ class Network:
         """The network in bfloat16; None without OpenVINO, or on a processor that lacks it."""
         if not (find_spec("openvino") and find_spec("onnx")):
             return None
+        # OpenVINO reports its use from a process that it forks; without the package it does not.
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         import openvino
 
         core = openvino.Core()

@@ -302,8 +302,10 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb") as replies:
         os.dup2(2, 1)  # a library's output is not a reply
         threading.Thread(target=listen, daemon=True).start()
-        while True:
-            _write(replies, answer(requests.get()))
+        with suppress(OSError):
+            while True:
+                _write(replies, answer(requests.get()))
+        os._exit(0)
 
 
 if __name__ == "__main__":

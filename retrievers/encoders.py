@@ -105,6 +105,8 @@ class Encoder:
         passage_prefix: Put before each passage.
     """
 
+    batch: int = PASSAGES_AT_ONCE
+
     def __init__(self, source: EncoderSource, model: Model) -> None:
         """Keep the network.
 
@@ -116,7 +118,7 @@ class Encoder:
         self.fingerprint = source.fingerprint
         self.dimension, self.pooling = model.dimension, model.pooling
         self.normalize, self.max_tokens = model.normalize, model.max_tokens
-        self.batch: int = getattr(model, "batch", PASSAGES_AT_ONCE)
+        self.batch = getattr(model, "batch", PASSAGES_AT_ONCE)
         family = [known for stem, known in _FAMILIES.items() if re.match(stem, source.name)]
         prompts = model.prompts if any(model.prompts) else next(iter(family), ("", ""))
         self.query_prefix, self.passage_prefix = prompts
@@ -309,7 +311,7 @@ def _load_model(source: EncoderSource) -> Model:
         return MiniLM()
     if graph := graph_of(source.folder):
         return OnnxFolder(source.name, graph, source.folder)
-    require(f"encoder {source.name}, which has no ONNX graph,", "sentence_transformers")
+    require(f"encoder {source.name}", "sentence_transformers")
     from hopgate.retrievers.encoding.sentence_models import SentenceModel
 
     return SentenceModel(source.name, source.folder)

@@ -131,6 +131,7 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
     optional = [
         "aegra",
         "documents",
+        "fast",
         "gpu",
         "parquet",
         "plots",

@@ -347,7 +347,7 @@ def test_an_encoder_is_never_fetched_for_a_strangers_index(
     def fetch(*_: object, **__: object) -> None:
         raise AssertionError("something was fetched")
 
-    monkeypatch.setattr(encoders, "_download", fetch)
+    monkeypatch.setattr(encoders, "download", fetch)
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", fetch)
     name_encoder(index, "stranger/model")

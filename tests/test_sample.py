@@ -107,4 +107,4 @@ def test_what_a_retrieval_finds(index: Index) -> None:
         assert row["titles"][0] in first[:3], row["id"]
         assert row["titles"][-1] in last, row["id"]
         complete += set(row["titles"]) <= set(first)
-    assert complete < len(multi) / 2
+    assert complete <= len(multi) / 2

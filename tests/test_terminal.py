@@ -190,7 +190,7 @@ def test_asking(run: Callable[..., Ran], fake: FakeOpenAI, index: Path, output: 
         ("ask", "x", f"--no-option\nfake: {ATTACK}"),
         ("ask", "x", "--index", f"{ATTACK}\nfake"),
         ("ask", "x", "--alpha", ATTACK),
-        ("ask", "x", "--where", f"{ATTACK}=1"),
+        ("ask", "x", "--where", ATTACK),
         ("route", "x", "--router", ATTACK),
         ("route", "--input", ATTACK, "--output", f"{ATTACK}/x"),
         ("label", "--questions", ATTACK, "--out", ATTACK),

@@ -21,23 +21,23 @@ def search(
         k: Maximum number of passages to show.
         settings: Fields of `Context`.
     """
-    from hopgate.nodes.run.resources import search_index
     from hopgate.nodes.texts.text import check_question
+    from hopgate.retrievers.encoding.provider import EncoderDownError
     from hopgate.retrievers.sources import open_source
 
     context = request_context(settings)
+    ranked = context.rerank, context.where
     if not query.strip():
         raise click.UsageError("the query is empty; give some words to search for.")
     with pages.err.status("searching"):
-        found = search_index(
-            lambda mode: open_source(context.index, mode, context.rerank, context.where),
-            context.mode,
-            [check_question(query)],
-            k,
-        )
-    if found[0].warning:
-        pages.note(found[0].warning)
-    hits = found[0].hits
+        asked = [check_question(query)], k
+        try:
+            (hits,) = open_source(context.index, context.mode, *ranked).search(*asked)
+        except EncoderDownError as error:
+            if context.mode == "dense":
+                raise
+            pages.note(f"searched by words only: {error}")
+            (hits,) = open_source(context.index, "bm25", *ranked).search(*asked)
     pages.output(hits, _show)
 
 

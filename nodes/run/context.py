@@ -61,7 +61,7 @@ def _as_mapping(where: Filter) -> Any:
     return found if len(found) == len(where) else [list(each) for each in pairs]
 
 
-def _one_or_more(*types: str, ranges: bool) -> dict[str, Any]:
+def _one_or_more(types: list[str], *, ranges: bool) -> dict[str, Any]:
     end = {"type": ["string", "number", "null"]}
     span = {"type": "object", "properties": dict.fromkeys(ENDS, end), "additionalProperties": False}
     one = {"anyOf": [{"type": types}, span]} if ranges else {"type": types}
@@ -71,9 +71,9 @@ def _one_or_more(*types: str, ranges: bool) -> dict[str, Any]:
 _WHERE_SCHEMA = {
     "type": "object",
     "properties": {
-        name: _one_or_more("string", "integer", ranges=name == "page") for name in FIELDS
+        name: _one_or_more(["string", "integer"], ranges=name == "page") for name in FIELDS
     },
-    "additionalProperties": _one_or_more("string", "number", "boolean", ranges=True),
+    "additionalProperties": _one_or_more(["string", "number", "boolean"], ranges=True),
 }
 
 

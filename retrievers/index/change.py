@@ -231,8 +231,8 @@ class BaseChange:
         else:
             done = ((passages, encode(passages)) for passages in batches)
         for passages, vectors in done:
-            texts = map(passage_text, passages)
-            self._report.tokens += sum(len(text.encode()) for text in texts) // BYTES_PER_TOKEN
+            sizes = (len(passage_text(each).encode()) for each in passages)
+            self._report.tokens += sum(size // BYTES_PER_TOKEN for size in sizes)
             yield passages, vectors
 
     def _reported(self, built: Any, **counts: Any) -> BuildReport:

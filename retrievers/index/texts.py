@@ -268,9 +268,10 @@ class Words:
         found = self.of("kind", ["code"])
         return found if len(found) < len(self) else _NO_KEYS
 
-    def of(self, field: str, values: Sequence[str | Range]) -> Keys:
-        """Return the keys of the passages with one of these values, in ascending order."""
-        return self._keys(self._condition(field, values))
+    def of(self, field: str, values: Sequence[str]) -> Keys:
+        """Return the keys of the passages with one of these exact values, in ascending order."""
+        exact = field in FIELDS
+        return self._keys(self._any(field, values) if exact else self._known(field, values, ()))
 
     def _selection(self, wanted: Filter) -> tantivy.Query:
         """Return a filter's query; made once, since a pattern lists sources."""
