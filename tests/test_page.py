@@ -584,7 +584,8 @@ def test_untrusted_texts_are_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_p
     passages = [make_passage(f"MALLORY {each}", f"MALLORY {each}", each) for each in ATTACKS]
     build_from_passages(passages, tmp_path / "index")
     said = "\n".join(ATTACKS)
-    replies = {"reason": "So the answer is: " + " ".join(ATTACKS), "answer": f"{said} [1]"}
+    marks = "".join(f"[{number + 1}]" for number in range(len(ATTACKS)))
+    replies = {"reason": "So the answer is: " + " ".join(ATTACKS), "answer": f"{said} {marks}"}
     fake.answers(by_task(**{"condense": said, **replies}))
     settings = {"index": tmp_path / "index", "model": "openai:fake"}
     turn = shown.ask(f"MALLORY? {said}", **settings, strategy="multi", hop_k=len(ATTACKS))
