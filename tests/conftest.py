@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Read when langgraph, transformers and torch are imported, which no import above does.
 os.environ |= {
-    "GRPC_VERBOSITY": "ERROR",  # of milvus-lite, Ray and others in one process
+    "GRPC_VERBOSITY": "NONE",  # milvus-lite and Ray share stderr with other tests
     "HF_HUB_OFFLINE": "1",
     "LANGGRAPH_STRICT_MSGPACK": "true",
     "LANGSMITH_TRACING": "false",

@@ -44,7 +44,7 @@ THOUGHTS = [
     "So the answer is: sea salt.",
 ]
 CALLS = len(THOUGHTS) + 1  # and the answer
-CONTEXT = {"model": "openai:fake", "strategy": "multi", "hop_k": 2}
+CONTEXT = {"model": "openai:fake", "strategy": "multi", "hop_k": 6}  # each hop finds something new
 ASKED: dict[str, Any] = {"input": {"question": QUESTION}, "context": CONTEXT}
 JOBS = 4  # runs at a time in a process
 
