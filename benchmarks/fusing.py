@@ -200,7 +200,7 @@ def ranked(index: Index, asked: list[Asked]) -> list[Row]:
     rows = []
     for (text, wanted, every), (dense, bm25) in zip(asked, both, strict=True):
         frequency = index._words._searcher.doc_freq
-        counts = {each: frequency("words", each) for each in index._words._terms(text)}
+        counts = {each: frequency("words", each) for each in index._words._words_of(text)}
         named = [[(f"{key:016x}", score) for key, score in each] for each in (dense, bm25)]
         rows.append(Row(frozenset(wanted), every, *named, counts))
     return rows
