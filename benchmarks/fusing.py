@@ -80,7 +80,7 @@ def django(pages: Path, passages: list[Passage]) -> Iterator[tuple[str, list[Ask
     cves = defaultdict(list)
     notes = (each for each in passages if re.search(r"releases/\d", each["source"]))
     for each in notes:  # not the list of them all
-        for name in re.findall(r"CVE-\d{4}-\d+", each["text"]):
+        for name in set(re.findall(r"CVE-\d{4}-\d+", each.get("section", "") + each["text"])):
             cves[name].append(each["id"])
     names = sorted(cves)
     chosen = [names[int(at * len(names) / 40)] for at in range(40)]
@@ -92,6 +92,10 @@ def django(pages: Path, passages: list[Passage]) -> Iterator[tuple[str, list[Ask
         if found := ids(p for p in own if f"> {name} " in p.get("section", "") + " "):
             settings.append((asks[len(settings) % 3].format(name), found, False))
     yield "Django: settings", settings
+    own, checks = of_page(passages, "ref/checks.html"), []
+    for name in re.findall(r"\b[a-z_]+\.[EW]\d{3}\b", " ".join(each["text"] for each in own))[::6]:
+        checks.append((f"What does {name} mean?", ids(p for p in own if name in p["text"]), False))
+    yield "Django: checks", checks
     lines = (SETS / "django.txt").read_text(encoding="utf-8").splitlines()
     rows = [line.split("|") for line in lines]
     ordinary = [(q, ids(of_page(passages, *ends.split())), False) for q, ends in rows]
@@ -126,6 +130,7 @@ def django_pages(pages: Path) -> Iterator[Path]:
     lines = (SETS / "django.txt").read_text(encoding="utf-8").splitlines()
     yield from (pages / end for line in lines for end in line.split("|")[1].split())
     yield pages / "ref/settings.html"
+    yield pages / "ref/checks.html"
     for folder in ("faq", "intro", "howto"):
         yield from (pages / folder).glob("*.html")
     for page in (pages / "releases").glob("*.html"):

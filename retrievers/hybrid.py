@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, TypeVar
 Mode = Literal["dense", "bm25", "hybrid"]
 Ranked = TypeVar("Ranked")
 Scored: TypeAlias = Sequence[tuple[Ranked, float]]
+Count: TypeAlias = Callable[[str, int], int]
 
 DENSE_WEIGHT, DENSE_WEIGHT_RARE, DENSE_WEIGHT_CODE = 0.6, 0.3, 0.05
 """The vectors' part of a fused score, the same if the query has a rare word, and if it has a code.
@@ -28,20 +29,27 @@ def length_norm(length: int, average: float) -> float:
     return K1 * (1 - B + B * length / average)
 
 
-def dense_weight(words: Iterable[str], count: Callable[[str, int], int]) -> float:
-    """Return the vectors' part of a query's fused scores: little if one of its words says it all.
+def codes(words: Iterable[str], count: Count) -> list[str]:
+    """Return the codes of a query, which BM25 counts twice: they decide, not the words around them.
 
     Args:
         words: The words of the query, as BM25 counts them.
         count: In how many passages a word is; need not count beyond the number that it is given.
     """
-    weight = DENSE_WEIGHT
-    for word in dict.fromkeys(words):
-        code = any(map(str.isdigit, word))
-        most, lower = (CODE, DENSE_WEIGHT_CODE) if code else (RARE, DENSE_WEIGHT_RARE)
-        if lower < weight and 0 < count(word, most + 1) <= most:
-            weight = lower
-    return weight
+    digits = (word for word in dict.fromkeys(words) if any(map(str.isdigit, word)))
+    return [word for word in digits if 0 < count(word, CODE + 1) <= CODE]
+
+
+def dense_weight(words: Sequence[str], count: Count) -> float:
+    """Return the vectors' part of a query's fused scores: little if one of its words says it all.
+
+    Arguments are those of `codes`.
+    """
+    if codes(words, count):
+        return DENSE_WEIGHT_CODE
+    names = (word for word in dict.fromkeys(words) if not any(map(str.isdigit, word)))
+    rare = any(0 < count(word, RARE + 1) <= RARE for word in names)
+    return DENSE_WEIGHT_RARE if rare else DENSE_WEIGHT
 
 
 def fuse(

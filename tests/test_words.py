@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopgate.retrievers.base import passage_id
+from hopgate.retrievers.base import make_passage, passage_id
+from hopgate.retrievers.building import build_from_passages
 from hopgate.retrievers.filters import parse_where
-from hopgate.retrievers.hybrid import CANDIDATES, CODE, RARE, dense_weight, fuse
+from hopgate.retrievers.hybrid import CANDIDATES, CODE, RARE, codes, dense_weight, fuse
+from hopgate.retrievers.index.reader import load_index
 from hopgate.retrievers.index.texts import (
     MAX_QUERY_TERMS,
     Place,
@@ -226,7 +228,20 @@ def test_vectors_decide_among_passages_with_the_same_words() -> None:
 def test_a_word_that_few_passages_have_leaves_the_vectors_little(
     counts: dict[str, int], weight: float
 ) -> None:
-    assert dense_weight(counts, lambda word, most: min(counts[word], most)) == weight
+    def count(word: str, most: int) -> int:
+        return min(counts[word], most)
+
+    assert dense_weight(list(counts), count) == weight
+    assert bool(codes(counts, count)) == (weight == 0.05)
+
+
+def test_a_code_counts_twice_as_much_as_another_word_that_is_as_rare(tmp_path: Path) -> None:
+    texts = ["The field E015 is bad.", "The field ordering is bad.", "Bread is baked."]
+    build_from_passages([make_passage("", text) for text in texts], tmp_path / "index")
+    found = load_index(tmp_path / "index").search(["E015", "ordering"], 1, mode="bm25")
+    (code,), (word,) = found
+    assert (code["text"], word["text"]) == (texts[0], texts[1])
+    assert code["score"] == pytest.approx(2 * word["score"])
 
 
 @given(SCORED, st.floats(0.1, 1), st.floats(0, 1), st.integers(1, 5))

@@ -37,7 +37,7 @@ from hopgate.retrievers.filters import (
     split,
     text_of,
 )
-from hopgate.retrievers.hybrid import dense_weight
+from hopgate.retrievers.hybrid import codes, dense_weight
 from hopgate.retrievers.language import analyzer
 
 if TYPE_CHECKING:
@@ -185,7 +185,9 @@ class Words:
         terms = self._words_of(query)
         if not terms:
             return []
-        words = self._one_of("words", terms, "freq")
+        with tantivy_faults():
+            twice = codes(terms, self._count)
+        words = self._one_of("words", [*terms, *twice], "freq")
         if wanted:
             allowed = tantivy.Query.const_score_query(self._selection(wanted), 0.0)
             must = tantivy.Occur.Must
@@ -197,12 +199,11 @@ class Words:
 
     def dense_weight(self, query: str) -> float:
         """Return the vectors' part of a query's fused scores, see `hybrid.dense_weight`."""
-
-        def count(word: str, _: int) -> int:
-            return int(self._searcher.doc_freq("words", word))
-
         with tantivy_faults():
-            return dense_weight(self._words_of(query), count)
+            return dense_weight(self._words_of(query), self._count)
+
+    def _count(self, word: str, _: int) -> int:
+        return int(self._searcher.doc_freq("words", word))
 
     def _words_of(self, query: str) -> list[str]:
         found: list[str] = self._analyzer.analyze(spaced(query))
