@@ -31,12 +31,12 @@ from hopgate.retrievers.language import detect, terms
 from hopgate.retrievers.stores.collection import (
     BATCH,
     STORE_VERSION,
+    Asked,
     Collection,
     Entry,
     Listed,
     Row,
     StoreInfo,
-    weight_of,
 )
 
 if TYPE_CHECKING:
@@ -231,11 +231,11 @@ class StoreChange(BaseChange):
 
         def search(queries: Sequence[str], vectors: NDArray[np.float32]) -> Iterator[Rankings[str]]:
             for query, vector in zip(queries, vectors.tolist(), strict=True):
-                asked = terms(language, query)
                 near = engine.dense(vector, CANDIDATES, ())
-                found = engine.bm25(asked, CANDIDATES, ()) if asked else []
+                asked = Asked(engine, terms(language, query))
+                found = asked.bm25(CANDIDATES, ())
                 dense, bm25 = ([(row.id, score) for row, score in rows] for rows in (near, found))
-                yield dense, bm25, weight_of(engine, asked)
+                yield dense, bm25, asked.dense_weight()
 
         return default_mode(passages, self.encoder, language, search)
 

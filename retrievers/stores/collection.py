@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Protocol, cast
@@ -16,7 +17,7 @@ from typing_extensions import TypedDict
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Metadata, Passage
 from hopgate.retrievers.filters import Filter, literal, pieces
-from hopgate.retrievers.hybrid import Mode, dense_weight
+from hopgate.retrievers.hybrid import Mode, codes, dense_weight
 from hopgate.retrievers.index.manifest import EncoderInfo
 from hopgate.retrievers.stores.names import ForeignError, StoreName, address, check_store, explained
 
@@ -223,13 +224,24 @@ class Engine(Protocol):
         """Return how to search a collection that LangChain made; None if it did not."""
 
 
-def weight_of(engine: Engine, words: Sequence[str]) -> float:
-    """Return the vectors' part of a query's fused scores, see `hybrid.dense_weight`."""
+class Asked:
+    """The words of a query, and in how many passages of a collection they are."""
 
-    def count(word: str, most: int) -> int:
-        return len({row.id for row, _ in engine.bm25([word], most, ())})
+    def __init__(self, engine: Engine, words: Sequence[str]) -> None:
+        """Keep both; words are counted, one search each, when they are needed."""
+        self._engine, self._words, self._first = engine, words, words[:_WORDS_LOOKED_UP]
+        self._count = cache(
+            lambda word, most: len({r.id for r, _ in engine.bm25([word], most, ())})
+        )
 
-    return dense_weight(words[:_WORDS_LOOKED_UP], count)
+    def bm25(self, k: int, wanted: Filter) -> Scored:
+        """Find the best rows, with the codes counted twice, see `hybrid.codes`."""
+        twice = codes(self._first, self._count)
+        return self._engine.bm25([*self._words, *twice], k, wanted) if self._words else []
+
+    def dense_weight(self) -> float:
+        """Return the vectors' part of the query's fused scores, see `hybrid.dense_weight`."""
+        return dense_weight(self._first, self._count)
 
 
 class Collection:

@@ -15,7 +15,7 @@ from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
 from hopgate.retrievers.langchain import hit_of
 from hopgate.retrievers.language import terms
-from hopgate.retrievers.stores.collection import Collection, StoreInfo, weight_of
+from hopgate.retrievers.stores.collection import Asked, Collection, StoreInfo
 from hopgate.retrievers.stores.names import ForeignError, explained
 
 Search = Callable[[str, list[float], Filter, int], list[Hit]]
@@ -128,8 +128,8 @@ class StoreIndex:
         depth = max(k, CANDIDATES) if mode == "hybrid" else k
         words = terms(language, query)[:MAX_QUERY_TERMS] if mode != "dense" else []
         near = engine.dense(vector, depth, wanted) if mode != "bm25" else []
-        found = engine.bm25(words, depth, wanted) if words else []
+        found = (asked := Asked(engine, words)).bm25(depth, wanted)
         if mode == "hybrid":
-            found = fuse(near, found, weight_of(engine, words), k)
+            found = fuse(near, found, asked.dense_weight(), k)
         ordered = code_last(found or near, lambda row: row.known().get("kind") == "code", most)
         return [with_score(row.passage(), score) for row, score in ordered]
