@@ -1,10 +1,9 @@
 """How much faster workers build an index, and the cost of losing one.
 
-    python benchmarks/build_workers.py --data ../shared/data --work DIR [--ray]
+    python benchmarks/build_workers.py --data ../shared/data --work DIR
 
 Alternately builds an index of a few thousand real passages without and with workers, and compares
-the indexes. Then it kills a worker in the middle of a build. With --ray, it starts a Ray cluster of
-two nodes on this machine, builds on it, and kills one node with all its processes.
+the indexes. Then it kills a worker in the middle of a build.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from hopgate.common.ray_workers import RayWorkers
 from hopgate.common.workers import LocalWorkers, Workers
 from hopgate.retrievers.building import build_index
 from hopgate.retrievers.index.manifest import info
@@ -42,7 +40,6 @@ WAYS = {
 }
 """The number of workers, and their total threads."""
 BASIS = "one process, two threads"
-PORT = 6391
 
 
 # Documents
@@ -181,55 +178,11 @@ def a_worker() -> psutil.Process:
     return next(each for each in found if "hopgate.common.workers" in each.cmdline())
 
 
-# Ray
-
-
-def raylets() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if each.name() == "raylet"]
-
-
-def start_node(*options: str) -> psutil.Process:
-    """Start a node with one CPU; return its raylet."""
-    before = set(raylets())
-    fixed = ["--num-cpus", "1", "--object-store-memory", "200000000"]
-    ray = [sys.executable, "-c", "from ray.scripts.scripts import cli; cli()", "start"]
-    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
-    subprocess.run([*ray, *fixed, *options], check=True, capture_output=True, env=environment)
-    (raylet,) = set(raylets()) - before
-    return raylet
-
-
-def when_busy(node: psutil.Process) -> psutil.Process:
-    """Wait until a node works on a piece."""
-    while not any(each.name().startswith("ray::do") for each in node.children()):
-        time.sleep(0.05)
-    return node
-
-
-@contextmanager
-def cluster() -> Iterator[psutil.Process]:
-    """Start two nodes; yield the raylet of the second."""
-    begun, nodes = set(psutil.process_iter()), []
-    try:
-        nodes.append(start_node("--head", "--port", str(PORT), "--include-dashboard", "false"))
-        nodes.append(start_node("--address", f"127.0.0.1:{PORT}"))
-        yield nodes[1]
-    finally:
-        for each in nodes:
-            with suppress(psutil.Error):
-                kill_all(each)
-        for each in set(psutil.process_iter()) - begun:
-            with suppress(psutil.Error):
-                if str(PORT) in (said := " ".join(each.cmdline())) and "ray" in said:
-                    each.kill()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--small", action="store_true", help="Only a part of the passages.")
     given = parser.parse_args()
     docs = write_documents(given.data, given.work / "docs", given.small)
@@ -238,9 +191,6 @@ def main() -> None:
     build(docs, given.work / "alone", 0, 2)
     with closing(LocalWorkers(2)) as workers:
         with_a_kill(docs, given.work, workers, lambda: kill_all(a_worker()), "two workers")
-    if given.ray:
-        with cluster() as node, closing(RayWorkers(f"127.0.0.1:{PORT}")) as nodes:
-            with_a_kill(docs, given.work, nodes, lambda: kill_all(when_busy(node)), "two nodes")
 
 
 if __name__ == "__main__":

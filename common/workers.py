@@ -1,4 +1,4 @@
-"""Work distributed over processes on this machine; `ray_workers.py` does the same on a Ray cluster.
+"""Work distributed over processes on this machine.
 
 A piece of work is a function of hopgate, by its name, and one message for it. Messages and results
 are MessagePack; nothing is pickled. A worker that dies costs only the piece that it had.

@@ -136,7 +136,6 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         "parquet",
         "plots",
         "postgres",
-        "ray",
         "serve",
         "train",
     ]

@@ -2,11 +2,9 @@
 
 import json
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from commands import Ran, one_line, started
-from msgspec import msgpack
 
-from hopgate.common import ray_workers
 from hopgate.common.workers import LocalWorkers, Piece, Workers
 from hopgate.retrievers.building import BuildReport, build_index
 from hopgate.retrievers.encoders import load_encoder
@@ -185,33 +181,8 @@ def test_workers_end_with_the_build_and_the_same_command_resumes(
     assert verify(out).problems == []
 
 
-def test_a_ray_cluster_that_does_not_answer_is_one_line(
-    documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_workers, "ANSWER_SECONDS", 1)
-    with socket.socket() as silent:  # it accepts connections and never answers
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = "{}:{}".format(*silent.getsockname())
-        ran = run("index", "build", documents, "--out", tmp_path / "index", "--ray", address)
-    one_line(ran, 1, f"--ray {address} cannot be used (nothing answers within 1 s)", "ray start")
-    assert not (tmp_path / "index").exists()
-
-
-def test_a_node_with_another_hopgate_says_so() -> None:
-    request, here = msgpack.encode(["math:sqrt", 9]), version("hopgate")
-    assert msgpack.decode(ray_workers.do(request, here)) == {"result": 3}
-    reply = msgpack.decode(ray_workers.do(request, "0.0.1"))
-    assert f"hopgate is {here} there and 0.0.1 here" in reply["error"]
-
-
-def test_bad_numbers_and_addresses_are_one_line(
-    documents: Path, tmp_path: Path, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_numbers_are_one_line(documents: Path, tmp_path: Path, run: Callable[..., Ran]) -> None:
     build = ["index", "build", documents, "--out", tmp_path / "index"]
     one_line(run(*build, "--workers", "0"), 2, "--workers", "0")
-    one_line(run(*build, "--workers", "2", "--ray", "auto"), 2, "--workers or --ray, not both")
-    monkeypatch.setattr("hopgate.common.errors.find_spec", lambda name: None)
-    one_line(run(*build, "--ray", "auto"), 1, "pip install 'hopgate[ray]'")
     with pytest.raises(ValueError, match="0 workers"):
         LocalWorkers(0)

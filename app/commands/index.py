@@ -85,7 +85,7 @@ def build(
     if bool(paths) == bool(vectors):
         raise click.UsageError("give PATHS, or --vectors FILE")
     if vectors:
-        refuse(("workers", "ray"), "shares out encoding, and --vectors come encoded")
+        refuse(("workers",), "shares out encoding, and --vectors come encoded")
     with sharing.hired() as hands, stages() as progress:
         build = partial(build_from_vectors, vectors)
         if paths:

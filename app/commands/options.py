@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from inspect import Parameter, cleandoc, signature
@@ -270,30 +270,19 @@ class Sharing:
 
     Args:
         workers: Processes to share the work on this machine. Default: only this one.
-        ray: Share the work on a Ray cluster: auto, or HOST:PORT of its head. Needs the extra ray.
     """
 
     workers: Annotated[int | None, click.IntRange(1, 256)] = None
-    ray: Annotated[str | None, {"metavar": "ADDRESS"}] = None
 
     @contextmanager
     def hired(self) -> "Iterator[Workers | None]":
-        """Yield the workers; None without either option.
-
-        Raises:
-            UsageError: Both were given.
-            RuntimeError: The cluster cannot be used.
-        """
-        if self.workers and self.ray:
-            raise click.UsageError("give --workers or --ray, not both")
-        if not (self.workers or self.ray):
+        """Yield the workers; None without the option."""
+        if not self.workers:
             yield None
             return
-        from hopgate.common.ray_workers import RayWorkers
         from hopgate.common.workers import LocalWorkers
 
-        found: Workers = RayWorkers(self.ray) if self.ray else LocalWorkers(self.workers or 1)
-        with closing(found), redirect_stdout(sys.stderr):  # Ray prints the loss of a node there
+        with closing(LocalWorkers(self.workers)) as found:
             yield found
 
 
