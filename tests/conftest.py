@@ -147,7 +147,6 @@ SLOW = (
     "stores",
     "training",
     "filters",
-    "workers",
     "onnx",
     "resuming",
     "auth",

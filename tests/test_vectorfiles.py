@@ -144,6 +144,5 @@ def test_files_that_cannot_be_used_are_named(
         assert says in ran.err.splitlines()[-1], ran.err
     one_line(run(*build), 2, "give PATHS, or --vectors FILE")
     one_line(run(*build, tmp_path, "--vectors", few), 2, "give PATHS, or --vectors FILE")
-    one_line(run(*build, "--vectors", few, "--workers", "2"), 2, "--vectors come encoded")
     monkeypatch.setattr("hopgate.common.errors.find_spec", lambda name: None)
     one_line(run(*build, "--vectors", empty), 1, "pip install 'hopgate[parquet]'")

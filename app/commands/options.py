@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from inspect import Parameter, cleandoc, signature
@@ -28,7 +28,6 @@ from hopgate.terminal.progress import stages
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from hopgate.common.workers import Workers
     from hopgate.evaluation.learning.labelling import Judging
     from hopgate.evaluation.measuring.runner import Job
 
@@ -265,29 +264,7 @@ def request_context(settings: Mapping[str, Any]) -> Context:
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """Shares work out over processes.
-
-    Args:
-        workers: Processes to share the work on this machine. Default: only this one.
-    """
-
-    workers: Annotated[int | None, click.IntRange(1, 256)] = None
-
-    @contextmanager
-    def hired(self) -> "Iterator[Workers | None]":
-        """Yield the workers; None without the option."""
-        if not self.workers:
-            yield None
-            return
-        from hopgate.common.workers import LocalWorkers
-
-        with closing(LocalWorkers(self.workers)) as found:
-            yield found
-
-
-@dataclass(frozen=True)
-class Asking(Sharing):
+class Asking:
     """Asks a model many questions.
 
     Args:
@@ -304,8 +281,8 @@ class Asking(Sharing):
         from hopgate.evaluation.measuring.runner import Job
 
         line = shlex.join(["hopgate", *sys.argv[1:]])
-        with self.hired() as hands, stages() as progress:
-            yield Job(settings, self.concurrency, self.overwrite, line, progress, hands)
+        with stages() as progress:
+            yield Job(settings, self.concurrency, self.overwrite, line, progress)
 
 
 @dataclass(frozen=True)
