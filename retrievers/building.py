@@ -171,7 +171,7 @@ def build_from_vectors(
     Nothing is encoded but a sample, which shows whether the vectors are those of the encoder.
 
     Args:
-        files: .parquet or .npy files.
+        files: .npy files.
         out: The folder of the index.
         encoder: The encoder that made the vectors, see `build_index`.
         progress: Called as the work goes on.
@@ -179,7 +179,7 @@ def build_from_vectors(
 
     Raises:
         ValueError: A file cannot be used, or its vectors are not those of the encoder.
-        RuntimeError: The extra `parquet` is missing, or see `build_index`.
+        RuntimeError: See `build_index`.
     """
     if is_store(out):
         raise ValueError(

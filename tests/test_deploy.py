@@ -133,7 +133,6 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         "documents",
         "fast",
         "gpu",
-        "parquet",
         "plots",
         "postgres",
         "serve",

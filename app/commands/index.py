@@ -65,8 +65,8 @@ def build(
 
     Args:
         paths: The files and folders.
-        vectors: In place of PATHS: a .parquet file with columns text, title and vector, or a .npy
-            file of vectors with passages in the .jsonl of the same name; repeatable.
+        vectors: In place of PATHS: a .npy file of vectors, with passages in the .jsonl of the same
+            name; repeatable.
         out: Folder or store to write.
         encoder: minilm, contriever, contriever-msmarco, or a model's folder or hub name. Default:
             the index's own if there is one, else minilm.
