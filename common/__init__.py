@@ -1,4 +1,4 @@
-"""Shared by the other packages: files, the cache, threads, workers, networks, strategy names.
+"""Shared by the other packages: files, the cache, threads, networks, strategy names.
 
 It imports no other hopgate package.
 """

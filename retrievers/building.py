@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from typing_extensions import TypedDict
 
-from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import given_mode
 from hopgate.retrievers.base import Passage, encodable
 from hopgate.retrievers.documents.finding import (
@@ -94,8 +93,6 @@ def build_index(
     out: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    *,
-    workers: Workers | None = None,
     **options: Unpack[BuildOptions],
 ) -> BuildReport:
     """Build an index from files and folders; an index already at `out` is brought up to date.
@@ -110,8 +107,6 @@ def build_index(
         encoder: See `load_encoder`, or one that is loaded; None for that of the index at `out`,
             else `minilm`.
         progress: Called as the work goes on.
-        workers: Read and encode, see `LocalWorkers`; None for this process. The index is the
-            same.
         options: See `BuildOptions`.
 
     Returns:
@@ -126,11 +121,11 @@ def build_index(
     """
     given = documents_in(paths)
     if isinstance(given, Iterator):
-        return build_from_passages(given, out, encoder, progress, workers=workers, **options)
+        return build_from_passages(given, out, encoder, progress, **options)
     check_apart(out, given)
     found = find_files(given)
     with building(out, encoder, progress, **options) as change:
-        change.roots, change.workers = _roots(given), workers
+        change.roots = _roots(given)
         _read(change, _named(found, change.roots))
         change.reading.check()
         return change.run()
@@ -141,8 +136,6 @@ def build_from_passages(
     out: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    *,
-    workers: Workers | None = None,
     **options: Unpack[BuildOptions],
 ) -> BuildReport:
     """Build an index from passages as they are, see `build_index`.
@@ -152,7 +145,6 @@ def build_from_passages(
         out: The folder of the index.
         encoder: See `build_index`.
         progress: Called as the work goes on.
-        workers: See `build_index`.
         options: See `BuildOptions`.
 
     Raises:
@@ -161,7 +153,6 @@ def build_from_passages(
         RuntimeError: See `build_index`.
     """
     with building(out, encoder, progress, **options) as change:
-        change.workers = workers
         change.incoming.put(passages)
         if not len(change.incoming):
             raise ValueError(f"no passages given: nothing to index in {out}")
@@ -180,7 +171,7 @@ def build_from_vectors(
     Nothing is encoded but a sample, which shows whether the vectors are those of the encoder.
 
     Args:
-        files: .parquet or .npy files.
+        files: .npy files.
         out: The folder of the index.
         encoder: The encoder that made the vectors, see `build_index`.
         progress: Called as the work goes on.
@@ -188,7 +179,7 @@ def build_from_vectors(
 
     Raises:
         ValueError: A file cannot be used, or its vectors are not those of the encoder.
-        RuntimeError: The extra `parquet` is missing, or see `build_index`.
+        RuntimeError: See `build_index`.
     """
     if is_store(out):
         raise ValueError(
@@ -209,8 +200,6 @@ def add(
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
-    *,
-    workers: Workers | None = None,
 ) -> BuildReport:
     """Add files and folders to an index; a document that is in it already is replaced.
 
@@ -223,7 +212,6 @@ def add(
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
         announce: See `BuildOptions`.
-        workers: See `build_index`.
 
     Raises:
         ValueError: There is no such index or path, or nothing could be read.
@@ -231,10 +219,10 @@ def add(
     """
     given = documents_in(paths)
     if isinstance(given, Iterator):
-        return add_passages(given, index, encoder, progress, announce, workers=workers)
+        return add_passages(given, index, encoder, progress, announce)
     found = find_files(given)
     with _changing(index, encoder, progress, announce) as change:
-        change.roots, change.workers = sorted({*change.roots, *_roots(given)}), workers
+        change.roots = sorted({*change.roots, *_roots(given)})
         sources = _read(change, _named(found, change.roots))
         change.reading.check()
         change.replace_documents(sources)
@@ -247,8 +235,6 @@ def add_passages(
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
     announce: Announce | None = None,
-    *,
-    workers: Workers | None = None,
 ) -> BuildReport:
     """Add passages as they are; those of the same sources are replaced, see `add`.
 
@@ -259,7 +245,6 @@ def add_passages(
         RuntimeError: See `build_index`.
     """
     with _changing(index, encoder, progress, announce) as change:
-        change.workers = workers
         change.replace_documents(_put(change, passages, index))
         return change.run()
 
@@ -526,7 +511,7 @@ def _read(change: AnyChange, found: FoundFiles) -> set[str]:
     """Read files; return the sources that were read, also those that now have no text."""
     sources = set()
     stage = change.stage("reading files")
-    for file in read_files(found, change.reading, stage, change.workers):
+    for file in read_files(found, change.reading, stage):
         followed = any(file.file.resolve().is_relative_to(root) for root in change.roots)
         change.incoming.put(file.passages, _stamp(file.stamp) if followed else "")
         emptied = file.skipped and file.skipped.reason == NO_TEXT

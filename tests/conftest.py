@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Read when langgraph, transformers and torch are imported, which no import above does.
 os.environ |= {
-    "GRPC_VERBOSITY": "NONE",  # milvus-lite and Ray share stderr with other tests
+    "GRPC_VERBOSITY": "NONE",  # milvus-lite shares stderr with other tests
     "HF_HUB_OFFLINE": "1",
     "LANGGRAPH_STRICT_MSGPACK": "true",
     "LANGSMITH_TRACING": "false",
@@ -147,7 +147,6 @@ SLOW = (
     "stores",
     "training",
     "filters",
-    "workers",
     "onnx",
     "resuming",
     "auth",

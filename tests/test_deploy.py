@@ -133,10 +133,8 @@ def test_the_image_has_every_package_that_the_graph_imports() -> None:
         "documents",
         "fast",
         "gpu",
-        "parquet",
         "plots",
         "postgres",
-        "ray",
         "serve",
         "train",
     ]

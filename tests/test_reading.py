@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from documents import WORD, paragraph, write_docx, write_epub, write_pdf
 
-from hopgate.common.workers import OwnProcess
 from hopgate.retrievers.base import Passage
-from hopgate.retrievers.documents import cutting, parsers, reading, rows
+from hopgate.retrievers.documents import apart, cutting, parsers, reading, rows
+from hopgate.retrievers.documents.apart import Parser
 from hopgate.retrievers.documents.cutting import CODE
 from hopgate.retrievers.documents.finding import (
     DOCUMENTS,
@@ -26,7 +26,6 @@ from hopgate.retrievers.documents.finding import (
     find_files,
     ignored_summary,
 )
-from hopgate.retrievers.documents.parsers import parsing_process
 from hopgate.retrievers.documents.reading import Documents, ReadReport, load_documents, read_files
 from hopgate.retrievers.documents.zipped import MAX_XML_BYTES
 
@@ -36,7 +35,7 @@ POLISH = (
 )
 
 
-class SharedProcess(OwnProcess):
+class SharedParser(Parser):
     def close(self) -> None:
         """Go on for the next test."""
 
@@ -44,11 +43,11 @@ class SharedProcess(OwnProcess):
 @pytest.fixture(scope="module", autouse=True)
 def shared_process() -> Iterator[None]:
     """One process parses the documents of all tests."""
-    shared = SharedProcess(quiet=True, memory=parsers.MAX_MEMORY_BYTES)
+    shared = SharedParser()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "parsing_process", lambda: shared)
+        patch.setattr(reading, "Parser", lambda: shared)
         yield
-    OwnProcess.close(shared)
+    Parser.close(shared)
 
 
 def read(path: Path) -> list[Passage]:
@@ -573,7 +572,8 @@ def test_a_file_that_is_gone_when_it_is_read_is_skipped(tmp_path: Path) -> None:
 def test_files_that_take_too_long_are_skipped_and_the_rest_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsers, "MAX_SECONDS", 3.0)
+    monkeypatch.setattr(reading, "Parser", Parser)
+    monkeypatch.setattr(apart, "MAX_SECONDS", 3.0)
     (tmp_path / "a.rst").write_text("\n".join("=" * 9 + " " + "=" * 9 for _ in range(40_000)))
     (tmp_path / "b.html").write_text("<p>Good words.</p>")
     documents = load_documents([tmp_path])
@@ -584,8 +584,8 @@ def test_files_that_take_too_long_are_skipped_and_the_rest_is_read(
 def test_a_file_that_takes_too_much_memory_costs_only_that_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "parsing_process", parsing_process)
-    monkeypatch.setattr(parsers, "MAX_MEMORY_BYTES", 160 << 20)
+    monkeypatch.setattr(reading, "Parser", Parser)
+    monkeypatch.setattr(apart, "MAX_MEMORY_BYTES", 160 << 20)
     (tmp_path / "a.html").write_text("😀" + "words " * 2_500_000)  # 4 bytes a letter in memory
     (tmp_path / "b.html").write_text("<p>Good words.</p>")
     documents = load_documents([tmp_path])
@@ -593,12 +593,25 @@ def test_a_file_that_takes_too_much_memory_costs_only_that_file(
     assert "it takes too much memory to read" in skipped_in(documents)["a.html"]
 
 
+def test_a_file_that_crashes_its_parser_costs_only_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "Parser", Parser)
+    (tmp_path / "pypdf.py").write_text("import os; os.abort()")  # stands for a fault in a parser
+    monkeypatch.syspath_prepend(tmp_path)
+    write_pdf(tmp_path / "a.pdf", ["Words."])
+    (tmp_path / "b.html").write_text("<p>Good words.</p>")
+    documents = load_documents([tmp_path / "a.pdf", tmp_path / "b.html"])
+    assert [p["text"] for p in documents.passages] == ["Good words."]
+    assert "the process that read it crashed" in skipped_in(documents)["a.pdf"]
+
+
 def test_the_process_imports_nothing_from_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "html_to_markdown.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (tmp_path / "a.html").write_text("<p>Words.</p>")
-    monkeypatch.setattr(reading, "parsing_process", parsing_process)
+    monkeypatch.setattr(reading, "Parser", Parser)
     monkeypatch.chdir(tmp_path)
     assert [p["text"] for p in read(tmp_path / "a.html")] == ["Words."]
     assert not (tmp_path / "ran").exists()
@@ -631,7 +644,7 @@ def test_wrapped_lines_of_chinese_and_thai_are_joined_without_a_space(tmp_path: 
 def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: str
 ) -> None:
-    monkeypatch.setattr(reading, "parsing_process", parsing_process)
+    monkeypatch.setattr(reading, "Parser", Parser)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})")
     write_epub(tmp_path / "a.epub", "Words.", title="A")

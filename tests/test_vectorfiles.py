@@ -1,13 +1,11 @@
 """Indexes of vectors that were computed elsewhere."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from commands import Ran, one_line
 
@@ -19,7 +17,7 @@ from hopgate.retrievers.index.reader import load_index
 from hopgate.retrievers.index.verifying import verify
 
 ROWS = [
-    {"id": n, "title": f"Ferry {n}", "text": f"Ferry {n} leaves at {n} o'clock.", "url": f"/{n}"}
+    {"id": n, "title": f"Ferry {n}", "text": f"Ferry {n} leaves at {n} o'clock.", "source": f"/{n}"}
     for n in range(12)
 ]
 
@@ -35,25 +33,17 @@ def vectors() -> np.ndarray:
     return load_encoder().encode_passages(passages)
 
 
-def parquet(file: Path, vectors: Any, **columns: Any) -> Path:
-    fields = {name: [row[name] for row in ROWS] for name in ROWS[0]}
-    table = pa.table(fields | {"emb": [list(map(float, each)) for each in vectors]} | columns)
-    pq.write_table(table, file)
-    return file
-
-
-def npy(file: Path, vectors: np.ndarray, rows: int = len(ROWS)) -> Path:
+def npy(file: Path, vectors: np.ndarray, rows: Sequence[Any] = ROWS) -> Path:
     np.save(file, vectors)
-    lines = [json.dumps({**row, "source": row["url"]}) for row in ROWS[:rows]]
+    lines = map(json.dumps, rows)
     file.with_suffix(".jsonl").write_text("\n".join(lines) + "\n")
     return file
 
 
-@pytest.mark.parametrize("write", [parquet, npy])
 def test_given_vectors_make_the_index_that_encoding_makes(
-    tmp_path: Path, vectors: np.ndarray, write: Callable[..., Path], run: Callable[..., Ran]
+    tmp_path: Path, vectors: np.ndarray, run: Callable[..., Ran]
 ) -> None:
-    file = write(tmp_path / f"ferries.{write.__name__}", vectors)
+    file = npy(tmp_path / "ferries.npy", vectors)
     out = tmp_path / "index"
     built = run("index", "build", "--vectors", file, "--out", out, "--json")
     assert built.code == 0, built.err
@@ -61,7 +51,7 @@ def test_given_vectors_make_the_index_that_encoding_makes(
     assert verify(out).problems == []
     (hits,) = load_index(out).search(["Ferry 7"], 1, "bm25")
     assert hits[0]["source"] == "/7"
-    passages = [make_passage(row["title"], row["text"], row["url"]) for row in ROWS]
+    passages = [make_passage(row["title"], row["text"], row["source"]) for row in ROWS]
     again = build_from_passages(passages, out)
     assert not again.changed
     assert not build_from_vectors([file], out).changed
@@ -76,8 +66,8 @@ def test_a_refused_file_leaves_nothing_for_the_corrected_one(
     out = tmp_path / "index"
     with monkeypatch.context() as patch, pytest.raises(ValueError, match="ferries"):
         patch.setattr(vectorfiles, "_FIRST_CHECKED", 1)
-        build_from_vectors([parquet(tmp_path / "ferries.parquet", wrong)], out)
-    build_from_vectors([parquet(tmp_path / "ferries.parquet", vectors)], out)
+        build_from_vectors([npy(tmp_path / "ferries.npy", wrong)], out)
+    build_from_vectors([npy(tmp_path / "ferries.npy", vectors)], out)
     assert verify(out).problems == []
 
 
@@ -106,44 +96,32 @@ def late(vectors: np.ndarray) -> np.ndarray:
 def test_vectors_of_another_encoder_are_refused(
     tmp_path: Path, vectors: np.ndarray, change: Any, says: str, run: Callable[..., Ran]
 ) -> None:
-    for file in (
-        parquet(tmp_path / "a.parquet", change(vectors)),
-        npy(tmp_path / "a.npy", change(vectors)),
-    ):
-        ran = run("index", "build", "--vectors", file, "--out", tmp_path / "index", "--json")
-        assert (ran.code, ran.out) == (2, "")
-        assert says in ran.err.splitlines()[-1]
-        assert not (tmp_path / "index" / "manifest.json").exists()
+    file = npy(tmp_path / "a.npy", change(vectors))
+    ran = run("index", "build", "--vectors", file, "--out", tmp_path / "index", "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err.splitlines()[-1]
+    assert not (tmp_path / "index" / "manifest.json").exists()
 
 
 def test_files_that_cannot_be_used_are_named(
-    tmp_path: Path, vectors: np.ndarray, run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, vectors: np.ndarray, run: Callable[..., Ran]
 ) -> None:
     build = ["index", "build", "--out", tmp_path / "index"]
-    (tmp_path / "bad.parquet").write_text("no parquet")
     (tmp_path / "bad.npy").write_text("no array")
-    (tmp_path / "bad.bin").write_text("")
     np.save(tmp_path / "alone.npy", vectors)
-    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "none.parquet")
-    few = npy(tmp_path / "few.npy", vectors, 3)
-    empty = parquet(tmp_path / "empty.parquet", vectors, text=["", *["x"] * 11])
-    ragged = parquet(tmp_path / "ragged.parquet", [*vectors[:-1], vectors[-1][:9]])
-    for file, says in (
-        ("gone.npy", "does not exist"),
-        ("bad.parquet", "bad.parquet"),
-        ("bad.npy", "bad.npy"),
-        ("bad.bin", "use .parquet or .npy"),
-        ("alone.npy", "alone.jsonl is not beside it"),
-        ("none.parquet", "one of vector, emb, embedding"),
-        (few.name, "12 vectors, and few.jsonl not as many"),
-        (empty.name, "row 1: its title and text"),
-        (ragged.name, "inhomogeneous shape"),
-    ):
-        ran = run(*build, "--vectors", tmp_path / file)
-        assert ran.code == 2, ran.err
-        assert says in ran.err.splitlines()[-1], ran.err
+    np.save(tmp_path / "flat.npy", vectors[0])
+    npy(tmp_path / "few.npy", vectors, ROWS[:3])
+    npy(tmp_path / "many.npy", vectors[:3])
+    npy(tmp_path / "empty.npy", vectors, [{"text": ""}, *ROWS[1:]])
+    for name, says in {
+        "gone": "No such file",
+        "bad": "bad.npy: the magic string is not correct",
+        "alone": "alone.jsonl is not beside it",
+        "flat": "it must hold floats, [passages, dimension]",
+        "few": "12 vectors, and few.jsonl not as many",
+        "many": "3 vectors, and many.jsonl not as many",
+        "empty": "row 1: its title and text",
+    }.items():
+        one_line(run(*build, "--vectors", tmp_path / f"{name}.npy"), 2, says)
     one_line(run(*build), 2, "give PATHS, or --vectors FILE")
-    one_line(run(*build, tmp_path, "--vectors", few), 2, "give PATHS, or --vectors FILE")
-    one_line(run(*build, "--vectors", few, "--workers", "2"), 2, "--vectors come encoded")
-    monkeypatch.setattr("hopgate.common.errors.find_spec", lambda name: None)
-    one_line(run(*build, "--vectors", empty), 1, "pip install 'hopgate[parquet]'")
+    one_line(run(*build, tmp_path, "--vectors", "few.npy"), 2, "give PATHS, or --vectors FILE")

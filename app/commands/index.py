@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from rich.filesize import decimal
 
-from hopgate.commands.options import Sharing, command, refuse
+from hopgate.commands.options import command
 from hopgate.retrievers.language import LANGUAGES
 from hopgate.terminal.errors import explain_error
 from hopgate.terminal.pages import (
@@ -57,7 +57,6 @@ def build(
     query_prefix: str | None = None,
     passage_prefix: str | None = None,
     replace: bool = False,
-    sharing: Sharing,
 ) -> None:
     """Build an index of files and folders.
 
@@ -66,8 +65,8 @@ def build(
 
     Args:
         paths: The files and folders.
-        vectors: In place of PATHS: a .parquet file with columns text, title and vector, or a .npy
-            file of vectors with passages in the .jsonl of the same name; repeatable.
+        vectors: In place of PATHS: a .npy file of vectors, with passages in the .jsonl of the same
+            name; repeatable.
         out: Folder or store to write.
         encoder: minilm, contriever, contriever-msmarco, or a model's folder or hub name. Default:
             the index's own if there is one, else minilm.
@@ -78,18 +77,13 @@ def build(
         query_prefix: Prefix of each query, e.g. 'query: '. Default: the model's own.
         passage_prefix: Prefix of each passage. Default: the model's own.
         replace: Allow this to remove most passages of an existing index, or to change its encoder.
-        sharing: Who encodes.
     """
     from hopgate.retrievers.building import build_from_vectors, build_index
 
     if bool(paths) == bool(vectors):
         raise click.UsageError("give PATHS, or --vectors FILE")
-    if vectors:
-        refuse(("workers", "ray"), "shares out encoding, and --vectors come encoded")
-    with sharing.hired() as hands, stages() as progress:
-        build = partial(build_from_vectors, vectors)
-        if paths:
-            build = partial(build_index, paths, workers=hands)
+    with stages() as progress:
+        build = partial(build_index, paths) if paths else partial(build_from_vectors, vectors)
         report = build(
             out,
             encoder,
@@ -106,7 +100,7 @@ def build(
 
 
 @command()
-def add(paths: Paths, /, *, index: Path, encoder: str | None = None, sharing: Sharing) -> None:
+def add(paths: Paths, /, *, index: Path, encoder: str | None = None) -> None:
     """Add files and folders to an index.
 
     Documents that it already has are replaced.
@@ -115,12 +109,11 @@ def add(paths: Paths, /, *, index: Path, encoder: str | None = None, sharing: Sh
         paths: The files and folders.
         index: Folder of the index, or a store: milvus:NAME, qdrant:NAME, pgvector:NAME.
         encoder: Where the index's encoder is now, if it was moved.
-        sharing: Who encodes.
     """
     from hopgate.retrievers import building
 
-    with sharing.hired() as hands, stages() as progress:
-        report = building.add(paths, index, encoder, progress, note, workers=hands)
+    with stages() as progress:
+        report = building.add(paths, index, encoder, progress, note)
     output(report, _show_built)
 
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from inspect import Parameter, cleandoc, signature
@@ -28,7 +28,6 @@ from hopgate.terminal.progress import stages
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from hopgate.common.workers import Workers
     from hopgate.evaluation.learning.labelling import Judging
     from hopgate.evaluation.measuring.runner import Job
 
@@ -265,40 +264,7 @@ def request_context(settings: Mapping[str, Any]) -> Context:
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """Shares work out over processes.
-
-    Args:
-        workers: Processes to share the work on this machine. Default: only this one.
-        ray: Share the work on a Ray cluster: auto, or HOST:PORT of its head. Needs the extra ray.
-    """
-
-    workers: Annotated[int | None, click.IntRange(1, 256)] = None
-    ray: Annotated[str | None, {"metavar": "ADDRESS"}] = None
-
-    @contextmanager
-    def hired(self) -> "Iterator[Workers | None]":
-        """Yield the workers; None without either option.
-
-        Raises:
-            UsageError: Both were given.
-            RuntimeError: The cluster cannot be used.
-        """
-        if self.workers and self.ray:
-            raise click.UsageError("give --workers or --ray, not both")
-        if not (self.workers or self.ray):
-            yield None
-            return
-        from hopgate.common.ray_workers import RayWorkers
-        from hopgate.common.workers import LocalWorkers
-
-        found: Workers = RayWorkers(self.ray) if self.ray else LocalWorkers(self.workers or 1)
-        with closing(found), redirect_stdout(sys.stderr):  # Ray prints the loss of a node there
-            yield found
-
-
-@dataclass(frozen=True)
-class Asking(Sharing):
+class Asking:
     """Asks a model many questions.
 
     Args:
@@ -315,8 +281,8 @@ class Asking(Sharing):
         from hopgate.evaluation.measuring.runner import Job
 
         line = shlex.join(["hopgate", *sys.argv[1:]])
-        with self.hired() as hands, stages() as progress:
-            yield Job(settings, self.concurrency, self.overwrite, line, progress, hands)
+        with stages() as progress:
+            yield Job(settings, self.concurrency, self.overwrite, line, progress)
 
 
 @dataclass(frozen=True)

@@ -200,8 +200,6 @@ def _answer_id(example: Example, strategy: Strategy) -> str:
 class _EachStrategy:
     """The whole graph with a forced strategy."""
 
-    item, options = tuple[Example, Strategy], ()
-
     def __init__(self) -> None:
         self._graph = WholeGraph()
 

@@ -63,8 +63,6 @@ class GivenPassages:
 class _Graph:
     """The graph, with an app's retriever and router if they are given; see `runner.Subject`."""
 
-    options: Any = ()
-
     def __init__(
         self, retriever: Retriever | None = None, router: OneRetrieval | None = None
     ) -> None:
@@ -115,8 +113,6 @@ class _Graph:
 class WholeGraph(_Graph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
 
-    item = Example
-
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
 
@@ -143,12 +139,9 @@ class SingleRetrievalGraph(_Graph):
         given: Retrieve each example's own passages instead of searching the context's index.
     """
 
-    item = Example
-
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
         super().__init__(GivenPassages() if given else None, OneRetrieval())
-        self.options = (given,)
 
     async def ask(self, item: Example, context: Context) -> Prediction:
         """Ask one question and score the answer; see `WholeGraph.ask`."""
@@ -158,8 +151,6 @@ class SingleRetrievalGraph(_Graph):
 
 class GateAlone(_Graph):
     """The gate as the graph runs it, with nothing after it."""
-
-    item = Question
 
     def __init__(self) -> None:
         """Replace the steps after the gate with stand-ins."""

@@ -1,15 +1,10 @@
-"""The parsers of .html, .pdf, .docx, .epub and .rst files.
-
-Such files can make a parser take hours or all memory, so they run in a process of their own.
-"""
+"""The parsers of .html, .pdf, .docx, .epub and .rst files; `apart` runs them."""
 
 from __future__ import annotations
 
-import gc
-import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import suppress
 from functools import cache
 from html import unescape
@@ -17,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopgate.common.errors import reason
-from hopgate.common.workers import OutOfMemory, OwnProcess, ProcessLost
 from hopgate.retrievers.documents.cutting import Section
 from hopgate.retrievers.documents.markdown import (
     CODE,
@@ -37,10 +31,6 @@ MAX_TEXT_CHARACTERS = 128 << 20
 """Longest text of one file."""
 MIN_PAGES = 3
 """Least number of pages with a block that counts as repeated."""
-MAX_SECONDS = 120.0
-"""Longest time for one file: a PDF of some thousands of pages."""
-MAX_MEMORY_BYTES = 4 << 30
-"""Maximum memory of the process: twice what 16 MB of HTML take."""
 _AROUND = [
     "nav", "footer", "aside", "dialog",
     "[role=navigation]", "[role=search]", "[role=banner]", "[role=contentinfo]",
@@ -112,17 +102,13 @@ def _options() -> ConversionOptions:
     )
 
 
-def repeated_blocks(message: Mapping[str, Any]) -> list[str]:
-    """Return the paragraphs that most of some pages share, in the process of `parse`.
-
-    Args:
-        message: The `paths` of the pages, in bytes.
-    """
+def repeated_blocks(*pages: str) -> list[str]:
+    """Return the paragraphs that most of some pages share."""
     counts: Counter[str] = Counter()
-    for path in message["paths"]:
+    for page in pages:
         with suppress(OSError, ValueError):
-            counts.update(blocks(markdown_of(read_text(Path(os.fsdecode(path))))))
-    least = max(MIN_PAGES, len(message["paths"]) / 2)
+            counts.update(blocks(markdown_of(read_text(Path(page)))))
+    least = max(MIN_PAGES, len(pages) / 2)
     return [block for block, count in counts.items() if count >= least]
 
 
@@ -211,22 +197,11 @@ PARSERS: dict[str, Callable[[Path, str, Set[str]], Iterator[Section]]] = {
 }
 
 
-def parse(message: Mapping[str, Any]) -> list[Section]:
-    """Parse a file, in a process of its own.
-
-    Args:
-        message: Its `path`, in bytes, its `kind`, its `source`, and the blocks to leave out,
-            `repeated`.
-
-    Raises:
-        ValueError: It cannot be parsed.
-        RuntimeError: The extra `documents` is missing.
-    """
-    gc.set_threshold(100_000, 50, 100)  # documents are large trees: up to twice as fast
-    file, found, characters = Path(os.fsdecode(message["path"])), list[Section](), 0
-    kind = message["kind"]
+def parse(path: str, kind: str, source: str, repeated: Collection[str]) -> list[Section]:
+    """Parse a file; see `apart.Parser.parse`."""
+    found, characters = list[Section](), 0
     try:
-        for section in PARSERS[kind](file, message["source"], frozenset(message["repeated"])):
+        for section in PARSERS[kind](Path(path), source, frozenset(repeated)):
             found.append(section)
             characters += len(section.text)
             if characters > MAX_TEXT_CHARACTERS:
@@ -238,43 +213,4 @@ def parse(message: Mapping[str, Any]) -> list[Section]:
         raise RuntimeError(needed) from error
     except Exception as error:  # the parsers' errors have no common base class
         raise ValueError(f"it cannot be read as {kind}: {reason(error)}") from error
-    finally:
-        gc.collect()
     return found
-
-
-REPEATED_BLOCKS = f"{__name__}:{repeated_blocks.__name__}"
-
-
-def parsing_process() -> OwnProcess:
-    """Return the process for `parse_apart`; it starts with the first file."""
-    return OwnProcess(quiet=True, memory=MAX_MEMORY_BYTES)
-
-
-def parse_apart(
-    process: OwnProcess, file: Path, kind: str, source: str, repeated: Collection[str] = ()
-) -> list[Section]:
-    """Let a process parse a file.
-
-    Args:
-        process: See `parsing_process`.
-        file: The file.
-        kind: The suffix of its kind.
-        source: Its source.
-        repeated: Blocks to leave out of a page, see `repeated_blocks`.
-
-    Raises:
-        ValueError: It cannot be parsed, or not within the limits of time and memory.
-        RuntimeError: The extra `documents` is missing.
-    """
-    message = {"path": os.fsencode(file), "kind": kind, "source": source}
-    message["repeated"] = list(repeated)
-    try:
-        found = process.call(f"{__name__}:parse", message, MAX_SECONDS)
-    except TimeoutError:
-        raise ValueError(f"it took over {MAX_SECONDS:g} s to read: convert it to .txt") from None
-    except OutOfMemory:
-        raise ValueError("it takes too much memory to read: convert it to .txt") from None
-    except ProcessLost:
-        raise ValueError("the process that read it crashed: convert it to .txt") from None
-    return [Section(*each) for each in found]

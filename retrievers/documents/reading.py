@@ -5,22 +5,20 @@ A file or row that cannot be read is reported with the reason, and the others ar
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hopgate.common.errors import reason
-from hopgate.common.workers import OwnProcess, Piece, ProcessLost, Workers
 from hopgate.retrievers.base import Passage
+from hopgate.retrievers.documents.apart import Parser
 from hopgate.retrievers.documents.cutting import CODE, Section, cut, cut_code
 from hopgate.retrievers.documents.finding import (
     PAGES,
@@ -34,13 +32,7 @@ from hopgate.retrievers.documents.finding import (
     stamp_of,
 )
 from hopgate.retrievers.documents.markdown import PROSE, parts, sections, stem
-from hopgate.retrievers.documents.parsers import (
-    MAX_SECONDS,
-    MIN_PAGES,
-    REPEATED_BLOCKS,
-    parse_apart,
-    parsing_process,
-)
+from hopgate.retrievers.documents.parsers import MIN_PAGES
 from hopgate.retrievers.documents.plaintext import (
     is_restructured,
     read_text,
@@ -56,9 +48,6 @@ MAX_FILE_BYTES = 128 << 20
 """Largest file that is read whole; .csv and .jsonl are read row by row, at any size."""
 MAX_MARKUP_BYTES = 16 << 20
 """Largest .html or .rst file: its parser takes up to a hundred times as much memory."""
-
-MAX_SENT_BYTES = 16 << 20
-"""Largest file whose content is sent to another machine; this one reads larger ones itself."""
 
 _ORG_HEADING = re.compile(r"^(\*+)[ \t]+(.*)$", re.MULTILINE)
 _ORG_TITLE = re.compile(r"^#\+title:[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
@@ -152,20 +141,14 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
 
 
 def read_files(
-    found: FoundFiles,
-    report: ReadReport,
-    progress: ReadProgress | None = None,
-    workers: Workers | None = None,
+    found: FoundFiles, report: ReadReport, progress: ReadProgress | None = None
 ) -> Iterator[FilePassages]:
     """Read files one by one; passages of .csv and .jsonl files are streamed.
-
-    Workers do not read those: cutting rows takes little time compared with encoding them.
 
     Args:
         found: The files, from `find_files`.
         report: Filled on the way; call its `check` after the last file.
         progress: Called at the start and after each file.
-        workers: Read the files in place of this process, with the same results.
 
     Yields:
         Every file in order with its passages, unreadable ones included.
@@ -173,21 +156,12 @@ def read_files(
     report.skipped.extend(found.skipped)
     report.ignored.extend(found.ignored)
     total = len(found.files)
-    sent = [workers is not None and _is_sent(file, workers) for file, _ in found.files]
-    replies: Iterator[tuple[Stamp | None, Any]] = iter(())
-    with closing(parsing_process()) as parser:
+    with closing(Parser()) as parser:
         near = Neighbours(parser)
-        if workers:
-            away = (each for each, is_sent in zip(found.files, sent, strict=True) if is_sent)
-            pieces = (_piece(*each, workers.share_files, near.repeated(*each)) for each in away)
-            replies = workers.map(f"{__name__}:read_piece", pieces)
         for done, (file, source) in enumerate(found.files):
             if progress:
                 progress(done, total)
-            if sent[done]:
-                yield _file_passages(file, source, *next(replies), report)
-            else:
-                yield read_file(file, source, parser, report, near.repeated(file, source))
+            yield read_file(file, source, parser, report, near.repeated(file, source))
     if progress:
         progress(total, total)
 
@@ -199,11 +173,10 @@ class Neighbours:
         parser: The process that reads pages.
     """
 
-    def __init__(self, parser: OwnProcess) -> None:
+    def __init__(self, parser: Parser) -> None:
         """Remember each folder's."""
-        self._parser = parser
         self._pages = cache(first_pages)
-        self._repeated = cache(self._read)
+        self._repeated = cache(lambda folder: parser.repeated_blocks(self._pages(folder)))
 
     def repeated(self, file: Path, source: str) -> Sequence[str]:
         """Return the blocks of a page that most pages of its folder, or of one above, have."""
@@ -213,15 +186,9 @@ class Neighbours:
         known = (each for each in above if len(self._pages(each)) >= MIN_PAGES)
         return self._repeated(next(known, above[-1]))
 
-    def _read(self, folder: Path) -> Sequence[str]:
-        paths = [os.fsencode(page) for page in self._pages(folder)]
-        with suppress(ValueError, RuntimeError, TimeoutError, ProcessLost):
-            return list(self._parser.call(REPEATED_BLOCKS, {"paths": paths}, MAX_SECONDS))
-        return ()
-
 
 def read_file(
-    file: Path, source: str, parser: OwnProcess, report: ReadReport, repeated: Sequence[str] = ()
+    file: Path, source: str, parser: Parser, report: ReadReport, repeated: Sequence[str] = ()
 ) -> FilePassages:
     """Read one file, by `parser` if its kind needs that; errors go to the report."""
     stamp = stamp_of(file)
@@ -247,7 +214,7 @@ def _reported(file: Path, passages: Iterator[Passage], report: ReadReport) -> It
 
 
 def _passages(
-    file: Path, source: str, parser: OwnProcess, report: ReadReport, repeated: Sequence[str]
+    file: Path, source: str, parser: Parser, report: ReadReport, repeated: Sequence[str]
 ) -> Iterator[Passage]:
     kind = file.suffix.lower()
     if not stat.S_ISREG(file.stat().st_mode):
@@ -269,7 +236,7 @@ def _passages(
     if kind == ".txt" and size <= MAX_MARKUP_BYTES and find_spec("docutils"):
         kind = ".rst" if is_restructured(read_text(file)) else kind
     read = _TEXTS.get(kind)
-    parsed = read(file, source) if read else parse_apart(parser, file, kind, source, repeated)
+    parsed = read(file, source) if read else parser.parse(file, kind, source, repeated)
     for section in parsed:
         yield from cut(section, source)
 
@@ -299,61 +266,3 @@ _TEXTS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
     ".md": _markdown,
     ".org": _org,
 }
-
-
-# By workers
-
-
-def _is_sent(file: Path, workers: Workers) -> bool:
-    """Return whether a worker reads a file; unreadable files are reported by this process."""
-    if file.suffix.lower() in ROWS or not os.access(file, os.R_OK):
-        return False
-    return workers.share_files or file.stat().st_size <= MAX_SENT_BYTES
-
-
-def _piece(
-    file: Path, source: str, share_files: bool, repeated: Sequence[str]
-) -> Piece[Stamp | None]:
-    message: dict[str, Any] = {"path": os.fsencode(file.absolute()), "source": source}
-    message["repeated"] = repeated
-    stamp = stamp_of(file)
-    if not share_files:
-        message["content"] = b""
-        with suppress(OSError):  # it has vanished: it is reported as a file without text
-            message["content"] = file.read_bytes()
-    return Piece(f"reading {source}", message, stamp)
-
-
-_parser = cache(parsing_process)  # of a worker, for all its files
-
-
-def read_piece(message: dict[str, Any]) -> dict[str, Any]:
-    """Read a file, in a worker.
-
-    Args:
-        message: Its `path`, its `source`, the blocks to leave out, `repeated`, and if the worker
-            cannot read the path, its `content`.
-
-    Returns:
-        Its `passages`, why files were `skipped`, and the `missing` extra.
-    """
-    file, report = Path(os.fsdecode(message["path"])), ReadReport()
-    with TemporaryDirectory(prefix="hopgate-") as folder:
-        if "content" in message:
-            file = Path(folder, f"file{file.suffix}")
-            file.write_bytes(message["content"])
-        near, source = message["repeated"], message["source"]
-        passages = list(read_file(file, source, _parser(), report, near).passages)
-    skipped = [each.reason for each in report.skipped]
-    return {"passages": passages, "skipped": skipped, "missing": report.missing}
-
-
-def _file_passages(
-    file: Path, source: str, stamp: Stamp | None, reply: dict[str, Any], report: ReadReport
-) -> FilePassages:
-    skipped = [SkippedFile(readable(file), why) for why in reply["skipped"]]
-    report.skipped.extend(skipped)
-    report.missing = report.missing or reply["missing"]
-    report.files += bool(reply["passages"])
-    why = None if reply["passages"] else skipped[0]
-    return FilePassages(file, source, stamp, iter(reply["passages"]), why)

@@ -1,20 +1,16 @@
-"""Files of passages that come with their vectors, read a piece at a time.
-
-A .parquet file has columns `text`, `title` and a vector, as published for Wikipedia. A .npy file
-has only vectors; the .jsonl file of the same name has a passage a line.
-"""
+"""Vectors that were computed elsewhere, read a piece at a time with their passages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hopgate.common.errors import reason, require
+from hopgate.common.errors import reason
 from hopgate.common.files import parse_object, shown
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.encoders import TOLERANCE, Encoder, differ
@@ -23,116 +19,75 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
-    Rows = Iterator[tuple[Sequence[Mapping[str, Any]], NDArray[Any]]]
 
-VECTOR_COLUMNS = ("vector", "emb", "embedding", "embeddings")
-"""Names that the column of vectors may have."""
-SOURCE_COLUMNS = ("source", "url")
-"""Columns that name the document of a passage; without any, it is the file."""
 _ROWS = 4_096
 _FIRST_CHECKED = 32
 """Passages of a file's first piece that are encoded again; of each other piece it is one."""
 
 
 class VectorFile:
-    """A file of passages with their vectors.
+    """A .npy file of vectors, and the .jsonl file of the same name with a passage on each line.
 
     Attributes:
-        path: The file.
-        rows: How many it has.
+        path: The .npy file.
+        rows: How many vectors it has.
     """
 
     def __init__(self, path: Path) -> None:
         """Open it.
 
         Raises:
-            ValueError: It is missing, damaged, of another kind, or has no vectors or texts.
-            RuntimeError: The extra `parquet` is missing.
+            ValueError: A file is missing, damaged or of another kind.
         """
-        self.path = path
+        self.path, self._texts = path, path.with_suffix(".jsonl")
         with _named(path):
-            if not path.is_file():
-                raise ValueError("it does not exist or is not a file")
-            if path.suffix == ".parquet":
-                require(f"--vectors {path}", "pyarrow", extra="parquet")
-                self.rows, self._pieces = _open_parquet(path)
-            elif path.suffix == ".npy":
-                self.rows, self._pieces = _open_npy(path)
-            else:
-                raise ValueError("it is of an unknown kind: use .parquet or .npy")
+            self._vectors = np.lib.format.open_memmap(path, mode="r")
+            if self._vectors.ndim != 2 or self._vectors.dtype.kind != "f":
+                raise ValueError("it must hold floats, [passages, dimension]")
+            if not self._texts.is_file():
+                raise ValueError(
+                    f"{self._texts.name} is not beside it, with a passage on each line"
+                )
+        self.rows = len(self._vectors)
 
     def read(self) -> Iterator[tuple[list[Passage], Vectors]]:
         """Yield passages and their vectors, [passages, dimension].
 
         Raises:
-            ValueError: A row has no text or no vector; the message names it, from 1.
+            ValueError: A passage is malformed, has no vector, or one with NaN.
         """
-        done = 0
-        with _named(self.path):
-            for rows, vectors in self._pieces():
-                passages = [self._passage(row, done + at) for at, row in enumerate(rows, start=1)]
-                if vectors.ndim != 2 or vectors.dtype.kind != "f":
-                    raise ValueError("its vectors must be lists of numbers, all equally long")
+        with _named(self.path), self._texts.open("rb") as file:
+            lines = filter(bytes.strip, file)
+            for done in range(0, self.rows, _ROWS):
+                vectors = np.asarray(self._vectors[done : done + _ROWS], np.float32)
                 if not np.isfinite(vectors).all():
                     raise ValueError(f"vectors after row {done} hold NaN or infinite values")
-                yield passages, vectors.astype(np.float32)
-                done += len(rows)
+                numbered = enumerate(islice(lines, len(vectors)), start=done + 1)
+                passages = [self._passage(line, number) for number, line in numbered]
+                last = done + _ROWS >= self.rows
+                if len(passages) < len(vectors) or (last and any(lines)):
+                    raise ValueError(
+                        f"it has {self.rows} vectors, and {self._texts.name} not as many passages"
+                    )
+                yield passages, vectors
 
-    def _passage(self, row: Mapping[str, Any], number: int) -> Passage:
+    def _passage(self, line: bytes, number: int) -> Passage:
+        row = parse_object(line)
         title, text = row.get("title") or "", row.get("text")
         if not isinstance(title, str) or not isinstance(text, str) or not text.strip():
             raise ValueError(
                 f"row {number}: its title and text must be strings, the text not empty"
             )
-        named = (row[each] for each in SOURCE_COLUMNS if row.get(each))
-        return make_passage(title, text, str(next(named, self.path.name)))
+        return make_passage(title, text, str(row.get("source") or self.path.name))
 
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in errors, those of numpy and pyarrow too."""
+    """Name the file in errors, those of numpy too."""
     try:
         yield
-    except (OSError, EOFError, TypeError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise ValueError(f"--vectors {path}: {reason(error, 300)}") from error
-
-
-def _open_parquet(path: Path) -> tuple[int, Callable[[], Rows]]:
-    """Return how many rows a file has, and a function that reads them in pieces."""
-    from pyarrow.parquet import ParquetFile
-
-    file: Any = ParquetFile(path)
-    names = file.schema_arrow.names
-    vector = next((each for each in VECTOR_COLUMNS if each in names), "")
-    if "text" not in names or not vector:
-        raise ValueError(f"it needs a column text and one of {', '.join(VECTOR_COLUMNS)}")
-    columns = [each for each in ("title", "text", vector, *SOURCE_COLUMNS) if each in names]
-
-    def pieces() -> Rows:
-        for batch in file.iter_batches(_ROWS, columns=columns):
-            lists = batch.column(vector).to_numpy(zero_copy_only=False).tolist()
-            yield batch.drop_columns([vector]).to_pylist(), np.array(lists, np.float32)
-
-    return file.metadata.num_rows, pieces
-
-
-def _open_npy(path: Path) -> tuple[int, Callable[[], Rows]]:
-    """Return the same of a file of vectors with one of passages beside it."""
-    found, texts = np.load(path, mmap_mode="r"), path.with_suffix(".jsonl")
-    if not texts.is_file():
-        raise ValueError(f"{texts.name} is not beside it, with a passage a line")
-
-    def pieces() -> Rows:
-        with texts.open("rb") as file:
-            lines = filter(bytes.strip, file)
-            for done in range(0, len(found), _ROWS):
-                rows = [parse_object(line) for line in islice(lines, _ROWS)]
-                vectors = found[done : done + _ROWS]
-                if len(rows) < len(vectors) or (done + _ROWS >= len(found) and any(lines)):
-                    raise ValueError(f"it has {len(found)} vectors, and {texts.name} not as many")
-                yield rows, vectors
-
-    return len(found), pieces
 
 
 def checked_vectors(

@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from msgspec import structs
 
-from hopgate.common.workers import Workers
 from hopgate.retrievers.automode import GIVEN, Given, Rankings, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
-from hopgate.retrievers.documents.parallel import encode_with
 from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import Encoder, passage_text
 from hopgate.retrievers.hybrid import CANDIDATES, Mode
@@ -163,7 +161,6 @@ class BaseChange:
         language: One of `LANGUAGES`; empty for that of the index, or the one detected.
         roots: Folders that were indexed.
         unchanged: Files that were not read again.
-        workers: Read and encode; None for this process.
         mode: See `Given`.
     """
 
@@ -182,7 +179,6 @@ class BaseChange:
         self.reading = ReadReport()
         self.factory, self.language, self.roots = "", "", list(roots)
         self.rewrite, self.unchanged = False, 0
-        self.workers: Workers | None = None
         self.mode: Given = None
         self._rebuild, self._may_shrink = False, True
         self._report = BuildReport(str(index))
@@ -226,11 +222,8 @@ class BaseChange:
 
     def _encoded(self, batches: Iterable[list[Passage]]) -> Iterator[tuple[list[Passage], Vectors]]:
         encode = self.encoder.encode_passages
-        if self.workers:
-            done = encode_with(self.workers, self.encoder, batches)
-        else:
-            done = ((passages, encode(passages)) for passages in batches)
-        for passages, vectors in done:
+        for passages in batches:
+            vectors = encode(passages)
             sizes = (len(passage_text(each).encode()) for each in passages)
             self._report.tokens += sum(size // BYTES_PER_TOKEN for size in sizes)
             yield passages, vectors

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -292,9 +291,7 @@ class StoreChange(BaseChange):
         known = sorted(self._stored[each] for each in passages if each in self._stored)
         found = {row.id: vector for row, vector in (self._engine.read(known) if known else ())}
         if fresh := [passage for each, passage in passages.items() if each not in found]:
-            share = ceil(len(fresh) / self.workers.count) if self.workers else len(fresh)
-            parts = [vectors for _, vectors in self._encoded(chunks(fresh, share))]
-            encoded = np.concatenate(parts)
+            ((_, encoded),) = self._encoded([fresh])
             if not np.isfinite(encoded).all():
                 raise RuntimeError("the encoder returned NaN or infinite values: nothing is lost")
             found |= zip((each["id"] for each in fresh), encoded.tolist(), strict=True)
