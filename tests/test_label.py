@@ -10,6 +10,7 @@ from commands import Ran, one_line
 from doubles import task
 from fake_openai import COMPLETION_TOKENS, PROMPT_TOKENS, FakeOpenAI
 from ships import CORRECT, answers_some, prompted, read_rows, ship, write_rows
+from tiny_models import save_t5
 
 from hopgate.classifiers.labels import read_labels
 from hopgate.evaluation.measuring.datasets import read_examples
@@ -119,8 +120,9 @@ def test_a_router_is_trained_on_the_labels_and_swept_over_them(
     assert [each.retrieve for each in read_pool(out)] == [False, True, True, True]
     hops = [{"id": str(n), "question": f"Who is {n}?", "label": "BC"[n % 2]} for n in range(4)]
     binary, router = write_rows(tmp_path / "binary.jsonl", hops), tmp_path / "router"
+    base = save_t5(tmp_path / "base", [ship(number)["question"] for number in range(4)])
     ran = run(
-        "train-router", "--base", "minilm", "--epochs", "1", "--cost", out, "--json",
+        "train-router", "--base", base, "--epochs", "1", "--cost", out, "--json",
         "--reliability", binary, "--out", router,
     )  # fmt: skip
     assert ran.code == 0, ran.err
