@@ -143,21 +143,3 @@ def test_a_killed_command_resumes(
         with command.journals[0].open("a") as file:
             file.write('{"id": "cut sh')  # what a kill in the middle of a write leaves
     resume(run, fake, command)
-
-
-def test_workers_answer_as_one_process_does(
-    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skip_pictures(monkeypatch)
-    rows = []
-    for name in ("alone", "shared"):
-        (tmp_path / name).mkdir()
-        command = label(tmp_path / name)
-        fake.answers(command.model)
-        more = ["--workers", "2"] if name == "shared" else []
-        ran = run(*command.arguments, *more)
-        assert ran.code == 0, ran.err
-        timed = sorted(command.rows(), key=lambda row: (row["id"], row["llm_calls"]))
-        rows.append([{key: row[key] for key in row if key != "ms"} for row in timed])
-    assert rows[0] == rows[1]
-    assert len(rows[1]) == command.total

@@ -13,7 +13,7 @@ from hopgate.terminal.progress import stage
 GOALS = ("budget_steps", "budget_calls", "budget_tokens", "min_accuracy")
 ALPHA_ONLY = ("router", "profile", "questions", "steps_multi", *GOALS, "save")
 GATE_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
-GATE_ONLY = (*GATE_FIELDS, "min_recall", "out", "concurrency", "workers", "ray", "overwrite")
+GATE_ONLY = (*GATE_FIELDS, "min_recall", "out", "concurrency", "overwrite")
 NAMED_POINTS = ("shipped", "chosen")
 GATE_COLUMNS = (
     *("threshold", "retrieves if needed=needed", "otherwise=known"),

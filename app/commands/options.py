@@ -298,7 +298,7 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class Asking(Sharing):
+class Asking:
     """Asks a model many questions.
 
     Args:
@@ -315,8 +315,8 @@ class Asking(Sharing):
         from hopgate.evaluation.measuring.runner import Job
 
         line = shlex.join(["hopgate", *sys.argv[1:]])
-        with self.hired() as hands, stages() as progress:
-            yield Job(settings, self.concurrency, self.overwrite, line, progress, hands)
+        with stages() as progress:
+            yield Job(settings, self.concurrency, self.overwrite, line, progress)
 
 
 @dataclass(frozen=True)

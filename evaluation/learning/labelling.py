@@ -19,7 +19,7 @@ from hopgate.evaluation.learning.silver import MIN_CONFIDENCE, Answers
 from hopgate.evaluation.measuring.datasets import Example, read_examples
 from hopgate.evaluation.measuring.harness import WholeGraph
 from hopgate.evaluation.measuring.journal import settings_path
-from hopgate.evaluation.measuring.runner import Job, Row, execute, index_identity, make_run
+from hopgate.evaluation.measuring.runner import Job, execute, index_identity, make_run
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files
@@ -200,19 +200,24 @@ def _answer_id(example: Example, strategy: Strategy) -> str:
 class _EachStrategy:
     """The whole graph with a forced strategy."""
 
-    item, options = tuple[Example, Strategy], ()
-
     def __init__(self) -> None:
         self._graph = WholeGraph()
 
     async def check(self, context: Context) -> None:
-        # With a strategy, no router is loaded.
-        await self._graph.check(context.model_copy(update={"strategy": STRATEGIES[0]}))
+        await self._graph.check(_forced(context, "none"))  # with a strategy, no router is loaded
 
-    async def ask(self, item: tuple[Example, Strategy], context: Context) -> Row:
+    async def load(self, context: Context) -> None:
+        await self._graph.load(_forced(context, "multi"))
+
+    async def ask(self, item: tuple[Example, Strategy], context: Context) -> Answered:
         example, strategy = item
-        row = await self._graph.ask(example, context.model_copy(update={"strategy": strategy}))
-        return {**row, "id": _answer_id(example, strategy)}
+        row = await self._graph.ask(example, _forced(context, strategy))
+        row["id"] = _answer_id(example, strategy)
+        return row
+
+
+def _forced(context: Context, strategy: Strategy) -> Context:
+    return context.model_copy(update={"strategy": strategy})
 
 
 def _answers_of(out: Path) -> Path:

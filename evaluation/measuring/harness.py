@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -44,7 +43,7 @@ class OneRetrieval:
         return [{"A": 0.0, "B": 1.0, "C": 0.0} for _ in questions]
 
 
-PASSAGES: ContextVar[tuple[Hit, ...]] = ContextVar("passages")
+PASSAGES: ContextVar[tuple[Hit, ...]] = ContextVar("passages", default=())
 """The passages of the example that the running task asks about."""
 
 
@@ -63,8 +62,6 @@ class GivenPassages:
 class _Graph:
     """The graph, with an app's retriever and router if they are given; see `runner.Subject`."""
 
-    options: Any = ()
-
     def __init__(
         self, retriever: Retriever | None = None, router: OneRetrieval | None = None
     ) -> None:
@@ -72,19 +69,13 @@ class _Graph:
         self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
             retriever=retriever, router=router
         )
-        self._loading: dict[Context, asyncio.Task[None]] = {}
 
     async def check(self, context: Context) -> None:
         """Raise ValueError where a run could not use something later."""
         await self._resources.check(context)
 
-    async def _warm_up(self, context: Context) -> None:
-        """Load the resources of a context once, so that no question's time includes loading."""
-        if context not in self._loading:
-            self._loading[context] = asyncio.create_task(self._load(context))
-        await self._loading[context]
-
-    async def _load(self, context: Context) -> None:
+    async def load(self, context: Context) -> None:
+        """Load the resources of a context, so that no question's time includes loading."""
         runtime = NodeRuntime(context, self._resources)
         await runtime.model()
         if context.strategy != "none" and context.gate != "never":
@@ -98,7 +89,6 @@ class _Graph:
 
         A retriever that failed is an error here, not an answer.
         """
-        await self._warm_up(context)
         if context.answers == "auto":
             context = context.model_copy(update={"answers": "short"})
         question = {"question": example.question}
@@ -114,8 +104,6 @@ class _Graph:
 
 class WholeGraph(_Graph):
     """The graph as `hopgate ask` runs it, with the index and the router of the context."""
-
-    item = Example
 
     async def ask(self, item: Example, context: Context) -> Answered:
         """Ask one question and score the answer.
@@ -143,12 +131,9 @@ class SingleRetrievalGraph(_Graph):
         given: Retrieve each example's own passages instead of searching the context's index.
     """
 
-    item = Example
-
     def __init__(self, given: bool) -> None:
         """Compile the graph."""
         super().__init__(GivenPassages() if given else None, OneRetrieval())
-        self.options = (given,)
 
     async def ask(self, item: Example, context: Context) -> Prediction:
         """Ask one question and score the answer; see `WholeGraph.ask`."""
@@ -158,8 +143,6 @@ class SingleRetrievalGraph(_Graph):
 
 class GateAlone(_Graph):
     """The gate as the graph runs it, with nothing after it."""
-
-    item = Question
 
     def __init__(self) -> None:
         """Replace the steps after the gate with stand-ins."""

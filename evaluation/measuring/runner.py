@@ -1,4 +1,4 @@
-"""The resumable runner behind every command that asks a model many questions, here or in workers.
+"""The resumable runner behind every command that asks a model many questions.
 
 A run is one way to answer the questions: a context and a journal. Every finished answer is saved
 to the journal at once, so the same command resumes where an interrupted one stopped.
@@ -12,16 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from hopgate.common.files import json_bytes, sha256
-from hopgate.common.threads import wait_for
-from hopgate.common.workers import Piece, Workers
 from hopgate.evaluation.measuring.journal import Journal, stored_settings
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.nodes.run.context import FIXED, Context
@@ -34,18 +30,13 @@ Progress = Callable[[str, int, int], None]
 
 
 class Subject(Protocol):
-    """The graph, or a part of it; a worker makes its own, from its class and `options`.
-
-    Attributes:
-        item: The type of its questions.
-        options: The arguments that its class was called with.
-    """
-
-    item: Any
-    options: Any
+    """The graph, or a part of it."""
 
     async def check(self, context: Context) -> None:
         """Raise ValueError if a run would fail later for something that the context names."""
+
+    async def load(self, context: Context) -> None:
+        """Load what a run needs, before its first question."""
 
     async def ask(self, item: Any, context: Context) -> Row:
         """Ask about one item; the row has the item's `id`."""
@@ -61,7 +52,6 @@ class Job:
         overwrite: Discard saved answers and ask everything again.
         command: The command line, for reports.
         progress: Shows progress.
-        workers: Who asks, each one question at a time; None for this process.
     """
 
     settings: Mapping[str, Any]
@@ -69,7 +59,6 @@ class Job:
     overwrite: bool
     command: str
     progress: Progress
-    workers: Workers | None = None
 
     @property
     def model(self) -> str:
@@ -213,11 +202,9 @@ async def _ask_one(
         job.progress(run.name, done, len(items))
 
     job.progress(run.name, done, len(items))
-    if job.workers:
-        ask = _asker(job.workers, subject, run.context)
-        await for_each(waiting, ask, job.workers.count, save)
-    else:
-        await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
+    if waiting:
+        await subject.load(run.context)
+    await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
 
 
 async def for_each(
@@ -257,40 +244,6 @@ async def for_each(
             group.create_task(work())
     if errors:
         raise errors[0]
-
-
-def _asker(workers: Workers, subject: Subject, context: Context) -> Callable[[Any], Awaitable[Row]]:
-    """Return a function that lets a worker ask about one item."""
-    kind = type(subject)
-    about = {
-        "subject": [kind.__module__, kind.__qualname__, subject.options],
-        "context": context.model_dump(mode="json"),
-    }
-
-    async def ask(item: Any) -> Row:
-        piece = Piece("a question", {**about, "item": item}, None)
-        row: Row = await asyncio.wrap_future(workers.submit(f"{__name__}:ask_piece", piece))
-        return row
-
-    return ask
-
-
-def ask_piece(message: dict[str, Any]) -> Row:
-    """Ask about one item, in a worker; see `Subject.ask`."""
-    import msgspec
-
-    module, name, options = message["subject"]
-    subject = _subject(module, name, tuple(options))
-    item = msgspec.convert(message["item"], subject.item)
-    context = Context.model_validate(message["context"])
-    row: Row = wait_for(subject.ask(item, context))
-    return row
-
-
-@lru_cache(maxsize=1)
-def _subject(module: str, name: str, options: tuple[bool, ...]) -> Any:
-    """Make the subject, once per process."""
-    return getattr(import_module(module), name)(*options)
 
 
 def endpoint(model: str) -> str | None:
