@@ -13,7 +13,6 @@ from ships import CORRECT, answers_some, prompted, read_rows, ship, write_rows
 from tiny_models import save_t5
 
 from hopgate.classifiers.labels import read_labels
-from hopgate.evaluation.measuring.datasets import read_examples
 from hopgate.nodes.prompts.demonstrations import read_pool
 
 
@@ -152,15 +151,12 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("bad", "reason"), BAD, ids=[reason for _, reason in BAD])
-def test_a_bad_row_is_named_first_and_can_be_left_out(
+def test_a_bad_row_is_named_before_anything_is_asked(
     label: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path, bad: Any, reason: str
 ) -> None:
     write_rows(data, [ship(1), bad, ship(3)])
-    one_line(label(), 2, f"{data}:2", reason, "--skip-bad-rows")
+    one_line(label(), 2, f"{data}:2", reason)
     assert (fake.requests, out.exists()) == ([], False)
-    examples, left_out = read_examples(data, skip_bad=True)
-    assert [each.id for each in examples] == ["q1", "q3"]
-    assert [(each.line, reason in each.reason) for each in left_out] == [(2, True)]
 
 
 def test_labels_from_elsewhere_are_not_replaced(

@@ -52,7 +52,6 @@ def label(
     job: Job,
     *,
     limit: int | None = None,
-    skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """Answer each question with every strategy and write a label row for it.
 
@@ -66,11 +65,10 @@ def label(
         judging: Which answers are correct.
         job: The command's options.
         limit: Use only the first so many questions.
-        skip_bad_rows: Leave out rows that cannot be used.
 
     Returns:
-        `out`, `model`, `judge`, `bad_rows`, `unclear` (rows left out for their confidence), and
-        the `summary` of the rows.
+        `out`, `model`, `judge`, `unclear` (rows left out for their confidence), and the `summary`
+        of the rows.
 
     Raises:
         ValueError: An input is wrong, earlier answers were made with other settings, or `silver`
@@ -79,8 +77,7 @@ def label(
     """
     _check_out(out, questions, job.overwrite)
     silvery = judging.judge == "silver"
-    examples, bad = read_examples(questions, skip_bad_rows, answers_needed=not silvery)
-    examples = examples[:limit]
+    examples = read_examples(questions, answers_needed=not silvery)[:limit]
     data = {"data": sha256(questions), "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
     run = make_run(Variant("answers", {}), _answers_of(out), job, data)
@@ -97,7 +94,6 @@ def label(
         "out": str(out),
         "model": job.model,
         "judge": judging.judge,
-        "bad_rows": len(bad),
         "unclear": len(every) - len(rows),
         **summary(rows),
     }

@@ -79,7 +79,7 @@ def read_outcomes(path: Path) -> list[ReplayRow]:
     Raises:
         ValueError: The file is missing or empty, or a line is not such a row.
     """
-    rows = read_jsonl(path, _replay_row, expected=LABEL_FILE)[0]
+    rows = read_jsonl(path, _replay_row, expected=LABEL_FILE)
     return list({row.key: row for row in reversed(rows)}.values())[::-1]
 
 
