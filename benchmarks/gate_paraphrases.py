@@ -48,7 +48,7 @@ class Group(NamedTuple):
 def read_groups(path: Path) -> list[Group]:
     """Read JSONL rows `{"id", "questions": […]}`, each with at least two different forms."""
     expected = 'JSONL with rows such as {"id": "1", "questions": ["…", "…"]}'
-    return read_jsonl(path, _group, expected=expected, unique="id")[0]
+    return read_jsonl(path, _group, expected=expected, unique="id")
 
 
 def _group(row: dict[str, Any], line: int) -> Group:

@@ -36,7 +36,7 @@ def gathered(questions: Path, index: Path, journal: Path) -> dict[str, Row]:
 
     One kind after the other, so that the model reads the demonstrations of each prompt only once.
     """
-    examples, _ = read_examples(questions)
+    examples = read_examples(questions)
     opened = load_index(index)
     kinds = {"search": partial(_search, index=opened), "draft": _draft, "confidence": _confidence}
     settings = {"model": chat.LOCAL, "passages": opened.manifest["passages"], "depth": DEPTH}

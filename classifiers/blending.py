@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hopgate.classifiers.checkpoint import Checkpoint
-from hopgate.classifiers.networks import Classifier, all_features, network_from
+from hopgate.classifiers.networks import T5Network, all_features, network_from
 
 Features = Callable[[Sequence[list[int]]], NDArray[np.float32]]
 
@@ -33,7 +33,7 @@ def blended_body(checkpoint: Checkpoint, profile: str) -> Callable[[float], Feat
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     @lru_cache(min(BLENDS, max(1, BLEND_BYTES // size)))
-    def network_at(weight: float) -> Classifier:
+    def network_at(weight: float) -> T5Network:
         state = {
             name: values
             if name in checkpoint.parts["shared"]

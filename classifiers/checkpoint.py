@@ -118,7 +118,7 @@ class Checkpoint:
     """A router's folder in memory.
 
     Attributes:
-        architecture: One of `hopgate.classifiers.networks.ARCHITECTURES`.
+        architecture: The kind of network, such as `t5`.
         config: The encoder's configuration, as `transformers` writes it.
         tokenizer: Cuts at `MAX_TOKENS`, does not pad.
         parts: `shared`, and any of `base`, `cost-PROFILE`, and `reliability` or

@@ -65,7 +65,7 @@ def read_labels(path: Path) -> list[LabelRow]:
         ValueError: The file is missing or empty, or a line is not a label row, has an unknown
             label or strategy, or repeats an id. The message names the file and the line.
     """
-    return read_jsonl(path, label_row, expected=LABEL_FILE, unique="id")[0]
+    return read_jsonl(path, label_row, expected=LABEL_FILE, unique="id")
 
 
 def read_questions(path: Path) -> list[QuestionRow]:
@@ -74,7 +74,7 @@ def read_questions(path: Path) -> list[QuestionRow]:
     Raises:
         ValueError: As `read_labels`.
     """
-    return read_jsonl(path, _question_row, expected=QUESTION_FILE, unique="id")[0]
+    return read_jsonl(path, _question_row, expected=QUESTION_FILE, unique="id")
 
 
 def _question_row(fields: dict[str, Any], _: int) -> QuestionRow:

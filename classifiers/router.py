@@ -52,7 +52,7 @@ class Router:
     one body, else through torch, which the extra `train` brings.
 
     Attributes:
-        source: The architecture, `t5` or `minilm`; decisions carry it.
+        source: The architecture, such as `t5`; decisions carry it.
         profile: The LLM that the cost weights were trained for, e.g. `flan-t5-xl`.
         profiles: All LLMs that the folder has cost weights for.
         alpha: The default α of requests.

@@ -52,27 +52,23 @@ def put(candidate: Path, router: Path) -> InUse:
     """Put a router in use in place of another, which is kept as a version.
 
     Args:
-        candidate: A router's folder, which is copied; or a kept version of `router`.
+        candidate: A router's folder, which is copied.
         router: The router to replace; it is created if it does not exist.
 
     Raises:
-        ValueError: The candidate is not a router's folder or is already in use, or `router`
-            cannot be replaced.
+        ValueError: The candidate is not a router's folder, or `router` cannot be replaced.
         RuntimeError: A file of the candidate was altered, or the router cannot be replaced.
     """
     router = replaceable(router)
     verify(candidate)
     with _changing(router) as versions:
         now = router_folder(router)
-        present = _number(now, versions) or (_copied(now, versions) if is_router(now) else None)
-        number = _number(router_folder(candidate), versions)
-        if number == present is not None:
-            raise ValueError(f"version {number} of {router} is already in use")
-        number = number or _copied(router_folder(candidate), versions)
-        about = {"before": present, "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        before = _number(now, versions) or (_copied(now, versions) if is_router(now) else None)
+        number = _copied(router_folder(candidate), versions)
+        about = {"before": before, "since": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomic(versions / f"{number}.json", json_bytes(about))
         _use(versions, number)
-    return InUse(router, number, present)
+    return InUse(router, number, before)
 
 
 def back(router: Path) -> InUse:
@@ -87,18 +83,13 @@ def back(router: Path) -> InUse:
     before = _before(versions, _number(router_folder(router), versions))
     if before is None:
         raise ValueError(
-            f"{router} has no version before the one in use; those kept are in {versions}, and "
-            "`hopgate promote VERSION --to` puts one in use"
+            f"{router} has no version before the one in use; those kept are in {versions}, each a "
+            "router's folder of its own"
         )
     with _changing(router):
         verify(versions / str(before))
         _use(versions, before)
         return InUse(router, before, _before(versions, before))
-
-
-def is_version(folder: Path, router: Path) -> bool:
-    """Return whether a folder is a kept version of a router."""
-    return _number(folder, versions_of(replaceable(router))) is not None
 
 
 def replaceable(router: Path) -> Path:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 Row = TypeVar("Row")
 
@@ -142,27 +142,13 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 # Reading
 
 
-class BadRow(NamedTuple):
-    """A line of a JSON lines file that cannot be used.
-
-    Attributes:
-        line: Line number, from 1.
-        reason: The error.
-    """
-
-    line: int
-    reason: str
-
-
 def read_jsonl(
     path: Path,
     parse: Callable[[dict[str, Any], int], Row | None],
     *,
     expected: str,
-    skip_bad: bool = False,
     unique: str | None = None,
-    remedy: str = "",
-) -> tuple[list[Row], list[BadRow]]:
+) -> list[Row]:
     """Read a JSON lines file, one object a line.
 
     Args:
@@ -170,19 +156,16 @@ def read_jsonl(
         parse: Turns a line's fields and its number into a row, or None to leave the line out. A
             ValueError from it describes the error in the line.
         expected: The expected content; completes "give …" in error messages.
-        skip_bad: Collect bad lines instead of refusing the file.
         unique: Name of a row attribute that no two rows may share, such as `id`.
-        remedy: End of the error message about a bad line.
 
     Returns:
-        The rows in file order, and the bad lines (empty unless `skip_bad`).
+        The rows in file order.
 
     Raises:
-        ValueError: The file is missing or unreadable, no row is left, or a line is bad and
-            `skip_bad` is off. The message names the file and the line.
+        ValueError: The file is missing or unreadable, no row is left, or a line is bad. The
+            message names the file and the line.
     """
     rows: list[Row] = []
-    bad: list[BadRow] = []
     seen: set[Any] = set()
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
@@ -199,13 +182,10 @@ def read_jsonl(
                 seen.add(key)
             rows.append(row)
         except ValueError as error:
-            bad.append(BadRow(number, str(error)))
-    if bad and not (skip_bad and rows):
-        more = f" ({len(bad) - 1} more bad rows follow)" if bad[1:] else ""
-        raise ValueError(f"{path}:{bad[0].line}: {bad[0].reason}{more}{remedy}")
+            raise ValueError(f"{path}:{number}: {error}") from error
     if not rows:
         raise ValueError(f"{path} has no usable rows; give {expected}")
-    return rows, bad
+    return rows
 
 
 def parse_object(line: bytes | str) -> dict[str, Any]:

@@ -64,6 +64,6 @@ def test_interrupted_distillation_resumes_and_gives_a_base_to_train_from(
     assert distill.distill([tmp_path / "text.txt"], tmp_path / "base", **settings) == whole
     assert whole["sentences"] == len(TEXTS)
     start = load_base(str(tmp_path / "base"))
-    assert (start.architecture, start.objective) == ("t5", "utility")
+    assert start.objective == "utility"
     first, second = (read(tmp_path / name).state("base") for name in ("whole", "base"))
     assert all(np.array_equal(values, second[name]) for name, values in first.items())

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopgate.common.files import (
-    BadRow,
     atomic_write,
     json_bytes,
     json_line,
@@ -36,7 +35,7 @@ def parse(fields: dict[str, Any], line: int) -> Item | None:
     return Item(required_text(fields, "id"), line)
 
 
-def read(path: Path, **options: Any) -> tuple[list[Item], list[BadRow]]:
+def read(path: Path, **options: Any) -> list[Item]:
     return read_jsonl(path, parse, expected="a file of items", **options)
 
 
@@ -74,13 +73,6 @@ def test_a_bad_line_is_reported_with_path_and_line(path: Path, line: bytes, reas
         read(path, unique="id")
     assert str(caught.value).startswith(f"{path}:3: ")
     assert "\n" not in str(caught.value)
-
-
-def test_bad_lines_can_be_collected(path: Path) -> None:
-    path.write_bytes(b'{"id": "a"}\n[]\n{"id": "b"}\n{"id": "a"}\n')
-    rows, bad = read(path, skip_bad=True, unique="id")
-    assert rows == [Item("a", 1), Item("b", 3)]
-    assert bad == [BadRow(2, "not a JSON object"), BadRow(4, "id 'a' appears twice")]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b'{"skip": true}\n'])

@@ -14,11 +14,11 @@ import pytest
 from commands import Ran, one_line
 from doubles import task
 from fake_openai import FakeOpenAI, Messages
-from ships import prompted, read_rows, ship, skip_pictures, write_rows
+from ships import prompted, read_rows, ship, write_rows
 from test_versions import made
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, profiles_in
-from hopgate.evaluation.learning import improving
+from hopgate.evaluation.learning import improving, verdicts
 from hopgate.evaluation.learning.labelling import Judging
 from hopgate.evaluation.learning.outcomes import SHARE_HELD_OUT, read_outcomes, split
 from hopgate.evaluation.learning.verdicts import ALPHAS, compare
@@ -52,8 +52,8 @@ def always(label: str) -> Choices:
     return np.full((len(GRID), COUNT), "ABC".index(label), np.int8)
 
 
-def judged(given: Recorded, before: str, after: str, floor: float | None = None) -> dict[str, Any]:
-    return compare(given, always(before), always(after), GRID, ALPHA, floor)
+def judged(given: Recorded, before: str, after: str) -> dict[str, Any]:
+    return compare(given, always(before), always(after), GRID, ALPHA)
 
 
 def worse(found: dict[str, Any]) -> list[str]:
@@ -93,15 +93,6 @@ def test_a_difference_within_chance_does_not_stop_a_candidate() -> None:
     assert worse(compare(given, before, after, GRID, ALPHA)) == []
 
 
-def test_the_floor_replaces_the_comparison_of_the_share_answered() -> None:
-    given = held_out(0.6, 0.6, 0.6)
-    same = judged(given, "A", "A", floor=0.9)
-    assert worse(same)[0].startswith("share answered at α = 0.7 went from 56.0% to 56.0%")
-    assert "below the floor of 90.0%" in worse(same)[0]
-    fell = [line for line in worse(judged(given, "B", "A", floor=0.4)) if "answered" in line]
-    assert fell == []
-
-
 def test_without_answers_nothing_is_said_about_the_share_answered() -> None:
     found = judged(replace(held_out(0.5, 0.5, 0.5), answered=None), "B", "A")
     assert {each["name"] for each in found["figures"]} == {"accuracy", "steps", "area"}
@@ -134,10 +125,10 @@ def test_a_question_once_held_out_stays_so_in_other_files_and_other_wording_of_c
     assert [each.held_out for each in first] == [each.held_out for each in again[::-1]]
     share = sum(each.held_out for each in first) / len(first)
     assert abs(share - SHARE_HELD_OUT) < 0.08
-    train, kept = split(first, again, first[:50])
-    keys = [{each.key for each in part} for part in (train, kept, first[:50])]
-    assert not (keys[0] & keys[1] or keys[0] & keys[2] or keys[1] & keys[2])
-    assert keys[0] | keys[1] | keys[2] == {each.key for each in first}
+    train, kept = split(first, again)
+    keys = [{each.key for each in part} for part in (train, kept)]
+    assert not keys[0] & keys[1] and keys[0] | keys[1] == {each.key for each in first}
+    assert len(train) == len(keys[0])
 
 
 def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
@@ -196,7 +187,6 @@ def improved(tmp_path_factory: pytest.TempPathFactory, _fake_server: FakeOpenAI)
         patch.setenv("OPENAI_API_KEY", "sk-test")
         patch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
         patch.setattr(improving, "MIN_QUESTIONS", LEAST)
-        skip_pictures(patch)
         job = Job({"model": "openai:fake"}, 4, False, "hopgate improve", lambda *_: None)
         inputs = improving.Inputs(folder / "questions.jsonl", sample_path(), Judging("em"))
         improving.improve(inputs, improving.Rule("builtin", "auto", ALPHA), folder / "out", job)
@@ -231,10 +221,9 @@ def test_no_held_out_question_is_trained_on(improved: Path) -> None:
 
 def test_the_report_shows_the_figures_and_the_questions_whose_route_changed(improved: Path) -> None:
     page = (improved / "report.md").read_text()
-    assert "**May be promoted**" in page and "](replay.png)" in page
+    assert "**May be promoted**" in page
     assert "| accuracy | 0.7 |" in page and "| area | all |" in page
     assert "`What is the code word of ship" in page and "| B, right | A, " in page
-    assert (improved / "replay.png").read_bytes() == b"\x89PNG"
     assert "ship" not in (improved / "verdict.json").read_text()
 
 
@@ -250,7 +239,6 @@ def improve(
 ) -> Callable[..., Ran]:
     """`hopgate improve` on the questions of `improved`, with more options."""
     monkeypatch.setattr(improving, "MIN_QUESTIONS", LEAST)
-    skip_pictures(monkeypatch)
     fake.answers(knows_most)
     data = improved.parent / "questions.jsonl"
     return lambda *more: run(
@@ -258,32 +246,30 @@ def improve(
     )
 
 
-def test_a_figure_that_does_not_do_is_one_line_and_exit_code_1(
-    improve: Callable[..., Ran], run: Callable[..., Ran], fake: FakeOpenAI, out: Path
-) -> None:
-    ran = improve("--out", out, "--floor", "1", "--json")
+def test_a_figure_that_fell_is_one_line_and_exit_code_1(
+    improve: Callable[..., Ran], run: Callable[..., Ran], fake: FakeOpenAI, out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(verdicts, "_worse", lambda figure, _: f"{figure['name']} fell")
+    ran = improve("--out", out, "--json")
     assert ran.code == 1, ran.err
-    assert ran.err.startswith("hopgate: not to be promoted: share answered at α = 0.7 went from")
-    assert ran.err.count("\n") == 1 and "below the floor of 100.0%" in ran.err
+    assert ran.err.startswith("hopgate: not to be promoted: accuracy fell (")
+    assert ran.err.count("\n") == 1
     assert json.loads(ran.out) == verdict_of(out)
     assert "**Not to be promoted:**" in (out / "report.md").read_text()
     assert fake.requests == []  # its answers were saved
     router = out.parent / "router"
-    one_line(run("promote", out, "--to", router), 2, "may not be promoted: share answered")
+    one_line(run("promote", out, "--to", router), 2, "may not be promoted: accuracy fell")
     assert not router.exists()
 
 
 def test_people_see_the_figures_and_the_next_command(
     improve: Callable[..., Ran], out: Path, improved: Path, tmp_path: Path
 ) -> None:
-    gold = rows(tmp_path / "gold.jsonl", ["Who painted it?", "What is the code word of ship 3?"])
-    ran = improve("--out", out, "--held-out", gold, "--labels", improved / "labels.jsonl")
+    ran = improve("--out", out, "--labels", improved / "labels.jsonl")
     assert ran.code == 0, ran.err
-    for part in ("held out", "trusted", "share answered", f"promote {out} --to ROUTER"):
+    for part in ("held out", "share answered", f"promote {out} --to ROUTER"):
         assert part in ran.out
-    trained = [row["question"] for row in read_rows(out / "train.jsonl")]
-    assert "What is the code word of ship 3?" not in trained
-    assert len(trained) == len(set(trained))
 
 
 def test_too_few_held_out_questions_stop_a_candidate_with_how_many_are_needed() -> None:
@@ -298,13 +284,12 @@ def test_too_few_held_out_questions_stop_a_candidate_with_how_many_are_needed() 
     [
         ([], [], "questions.jsonl has no usable rows"),
         (["{}"], [], "questions.jsonl:1: question is missing"),
-        (None, ["--floor", "2"], "'--floor': 2.0 is not in the range"),
         (None, ["--router", "nowhere"], "nowhere is not a router's folder"),
         (None, ["--router", "{out}/router"], "is where --out puts the candidate"),
         (None, ["--router", "{own}"], "has no other LLM trained with the utility objective"),
         (None, ["--profile", "Mine!"], "invalid profile name 'Mine!'"),
         (None, ["--labels", "none.jsonl"], "none.jsonl does not exist"),
-        (None, ["--held-out", "{bare}"], "bare.jsonl:1: correct is missing"),
+        (None, ["--labels", "{bare}"], "bare.jsonl:1: correct is missing"),
     ],
 )
 def test_unusable_input_is_one_line_before_a_model_is_asked(
@@ -320,7 +305,7 @@ def test_unusable_input_is_one_line_before_a_model_is_asked(
     assert fake.requests == []
 
 
-@pytest.mark.parametrize("option", ["--questions", "--labels", "--held-out"])
+@pytest.mark.parametrize("option", ["--questions", "--labels"])
 def test_an_input_that_the_command_would_replace_is_refused(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, option: str
 ) -> None:
@@ -360,7 +345,7 @@ def test_a_promotion_and_the_way_back_are_printed(
     assert "fake" in profiles_in(router)
     assert run("promote", "--back", "--to", router).code == 0
     assert "fake" not in profiles_in(router)
-    assert run("promote", tmp_path / "router.versions" / "2", "--to", router).code == 0
+    assert run("promote", out, "--to", router).code == 0
     assert "fake" in profiles_in(router)
 
 

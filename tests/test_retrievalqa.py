@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopgate.common.files import BadRow
 from hopgate.evaluation.measuring.datasets import KINDS, Example, read_retrievalqa
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "retrievalqa" / "dev.jsonl"
@@ -44,9 +43,8 @@ def write(tmp_path: Path) -> Write:
 
 
 def only(path: Path) -> Example:
-    examples, bad = read_retrievalqa(path)
-    assert (len(examples), bad) == (1, [])
-    return examples[0]
+    (example,) = read_retrievalqa(path)
+    return example
 
 
 # What is released
@@ -54,8 +52,7 @@ def only(path: Path) -> Example:
 
 @pytest.mark.skipif(not DATA.is_file(), reason="needs RetrievalQA in ../shared/data")
 def test_the_released_file_is_read_as_it_is() -> None:
-    examples, bad = read_retrievalqa(DATA)
-    assert (len(examples), bad) == (150, [])
+    examples = read_retrievalqa(DATA)
     assert Counter(each.source for each in examples) == dict.fromkeys(KINDS, 30)
     for example in examples:
         assert example.question and example.golds and example.answerable is None
@@ -121,7 +118,7 @@ def test_answerable_is_read_if_present(write: Write, value: Any, expected: bool 
 
 def test_a_missing_id_is_made_from_source_and_line(write: Write) -> None:
     path = write({}, b"", {"question_id": "left out"}, {"question_id": 7})
-    assert [each.id for each in read_retrievalqa(path)[0]] == ["popqa_1", "popqa_3", "7"]
+    assert [each.id for each in read_retrievalqa(path)] == ["popqa_1", "popqa_3", "7"]
 
 
 # Bad rows
@@ -161,11 +158,8 @@ def test_a_bad_row_is_named_with_line_and_reason(
         read_retrievalqa(path)
     message = str(caught.value)
     assert message.startswith(f"{path}:3: ") and reason in message
-    assert "--skip-bad-rows" in message and "\n" not in message and len(message) < 400
+    assert "\n" not in message and len(message) < 400
     message.encode()
-    examples, bad = read_retrievalqa(path, skip_bad=True)
-    assert [each.id for each in examples] == ["popqa_1", "popqa_3"]
-    assert [each.line for each in bad] == [3] and reason in bad[0].reason
 
 
 JSON = st.recursive(
@@ -183,7 +177,7 @@ def test_any_row_is_either_read_or_bad(
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     rows = [ROW | {"question_id": "good"}, ROW | fields]
     path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    examples, bad = read_retrievalqa(path, skip_bad=True)
-    assert len(examples) + len(bad) == 2
-    assert all(isinstance(each, BadRow) and each.line == 2 for each in bad)
-    json.dumps([each._asdict() for each in examples]).encode()
+    try:
+        json.dumps([each._asdict() for each in read_retrievalqa(path)]).encode()
+    except ValueError as error:
+        assert str(error).startswith(f"{path}:2: ")

@@ -1,13 +1,12 @@
 """Summaries of a run, against cases worked by hand and scikit-learn."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from predictions import prediction
 
-from hopgate.evaluation.measuring.scores import Price, decision, interval, read_price, summarise
+from hopgate.evaluation.measuring.scores import decision, interval, summarise
 
 FOUR = [
     prediction(match=True, em=True, f1=1.0, ms=10.0),
@@ -20,7 +19,7 @@ FOUR = [
 
 
 def test_the_summary_by_hand() -> None:
-    found = summarise(FOUR, Price(input=0.5, output=2.0))
+    found = summarise(FOUR)
     assert found["n"] == 4
     assert found["retrieval_rate"] == found["retrieval_accuracy"] == 0.75
     assert (found["match"], found["em"], found["f1"]) == (0.5, 0.25, 0.375)
@@ -36,7 +35,6 @@ def test_the_summary_by_hand() -> None:
         "per_question": {"prompt": 85, "completion": 12.5, "total": 97.5},
     }
     assert (found["llm_calls"], found["retrieval_steps"]) == (2.25, 0.75)
-    assert found["cost"] == pytest.approx({"total": 270e-6, "per_question": 67.5e-6})
     assert found["ms"] == pytest.approx({"mean": 25, "p50": 25, "p95": 38.5})
     assert found["decision"] is None
     json.dumps(found, allow_nan=False)
@@ -45,7 +43,7 @@ def test_the_summary_by_hand() -> None:
 def test_groups_have_the_headline_metrics_of_their_questions() -> None:
     found = summarise([prediction(source="mine", answerable=True, known=False, match=True)])
     assert (list(found["by_source"]), found["by_kind"]) == (["mine"], {})
-    assert (found["retrieval_accuracy"], found["cost"]) == (None, None)
+    assert found["retrieval_accuracy"] is None
     assert (found["match"], found["flow"]["yes"]["unknown"]) == (1, 1)
     found = summarise(FOUR)
     assert {name: part["n"] for name, part in found["by_source"].items()} == {
@@ -105,43 +103,3 @@ def test_the_decision_by_hand() -> None:
     assert always == pytest.approx(
         {"n": 2, "accuracy": 0.5, "precision": 0.25, "recall": 0.5, "f1": 1 / 3}
     )
-
-
-# Prices
-
-
-def test_a_price_is_found_by_full_or_bare_model_name(tmp_path: Path) -> None:
-    path = tmp_path / "prices.json"
-    path.write_text(
-        '\ufeff{"small": {"input": 0.15, "output": 0.6}, "local:x": {"input": 0, "output": 0}}'
-    )
-    assert read_price(path, "openai:small") == read_price(path, "small") == Price(0.15, 0.6)
-    assert read_price(path, "local:x") == Price(0, 0)
-
-
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [
-        ("{", "cannot be read: not JSON"),
-        ("{}", "has no price for model 'openai:small' (it has none)"),
-        ('{"small": {"input": 1}}', "small.output is missing"),
-        ('{"small": {"input": -1, "output": 1}}', "small.input is -1"),
-        ('{"small": {"input": NaN, "output": 1}}', "small.input is nan"),
-    ],
-)
-def test_a_bad_price_file_is_named(tmp_path: Path, content: str, part: str) -> None:
-    path = tmp_path / "prices.json"
-    path.write_text(content)
-    with pytest.raises(ValueError) as caught:
-        read_price(path, "openai:small")
-    assert str(path) in str(caught.value) and part in str(caught.value)
-
-
-def test_calls_without_counted_tokens_have_no_cost() -> None:
-    price = Price(1, 1)
-    assert (
-        summarise([prediction(prompt_tokens=0, completion_tokens=0, llm_calls=2)], price)["cost"]
-        is None
-    )
-    free = summarise([prediction(prompt_tokens=0, completion_tokens=0, llm_calls=0)], price)["cost"]
-    assert free == {"total": 0, "per_question": 0}

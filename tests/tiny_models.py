@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,27 @@ def save_graph(folder: Path) -> None:
     assert program
     (folder / "onnx").mkdir()
     program.save(str(folder / "onnx/model.onnx"), external_data=False)
+
+
+def save_t5(folder: Path, texts: Iterable[str]) -> Path:
+    """Save a T5 of one layer with a tokenizer that knows the words of some texts."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+    words = sorted({word for text in texts for word in text.split()} - {*"abc"})
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *"abc", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=len(vocabulary), d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
+    config = T5Config(**sizes, decoder_start_token_id=0, dropout_rate=0.0)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    return folder
 
 
 def small_t5(seed: int = 0, **settings: Any) -> T5Network:

@@ -83,7 +83,7 @@ def read_sentences(paths: Iterable[Path]) -> list[str]:
 def _texts(file: Path) -> list[str]:
     if file.suffix != ".jsonl":
         return [file.read_text(encoding="utf-8")]
-    rows, _ = read_jsonl(file, lambda fields, _: list(_strings(fields)), expected="JSON lines")
+    rows = read_jsonl(file, lambda fields, _: list(_strings(fields)), expected="JSON lines")
     return list(itertools.chain(*rows))
 
 

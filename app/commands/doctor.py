@@ -151,7 +151,7 @@ def _questions(path: Path, name: str, profile: str) -> Check:
     from hopgate.models import chat
 
     expected = "JSON lines with a `question` in each row"
-    asked, _ = read_jsonl(path, lambda row, _: required_text(row, "question"), expected=expected)
+    asked = read_jsonl(path, lambda row, _: required_text(row, "question"), expected=expected)
     chosen = chosen_profile(name, profile, chat.resolve("auto") if profile == "auto" else "")
     router = load_router(name, chosen)
     title = f"questions ({router.profile})"

@@ -21,23 +21,15 @@ Specs = Annotated[tuple[str, ...], {"metavar": "SPEC"}]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Says where results go, which questions are asked, and what they are compared with.
+    """Says where results go, and which questions are asked.
 
     Args:
         out: Folder to write to.
-        prices: JSON, money per million tokens: {"MODEL": {"input": 0.15, "output": 0.6}}.
         limit: Use only the first N questions.
-        skip_bad_rows: Leave out rows that cannot be used.
-        baseline: An earlier results.json; exit code 1 if a score dropped.
-        tolerance: How much lower than the baseline a score may be.
     """
 
     out: Path
-    prices: Path | None = None
     limit: Annotated[int | None, click.IntRange(min=1)] = None
-    skip_bad_rows: bool = False
-    baseline: Path | None = None
-    tolerance: Annotated[float, click.FloatRange(0, 1)] = 0.02
 
     def run(
         self,
@@ -48,7 +40,7 @@ class Benchmark:
         asking: Asking,
         settings: dict[str, Any],
     ) -> None:
-        """Run a benchmark, show it, and exit with code 1 if a score dropped."""
+        """Run a benchmark and show it."""
         from hopgate.evaluation.measuring import benchmarks
 
         def show(results: dict[str, Any]) -> None:
@@ -58,12 +50,8 @@ class Benchmark:
             pages.rows([("out", str(self.out / "report.md"))])
 
         with asking.job(settings) as job:
-            results, drops = benchmarks.run(name, data, variants, job, index, **vars(self))
+            results = benchmarks.run(name, data, variants, job, index, **vars(self))
         pages.output(results, show)
-        for drop in drops:
-            pages.note(f"hopgate: {drop}")
-        if drops:
-            raise SystemExit(1)
 
 
 @command(context=("model", "layout", "mode", "rerank", "top_k", "max_evidence_tokens", "today"))
@@ -77,7 +65,7 @@ def retrievalqa(
     asking: Asking,
     settings: dict[str, Any],
 ) -> None:
-    """Run gates on RetrievalQA: decisions, answers, tokens, cost and time.
+    """Run gates on RetrievalQA: decisions, answers, tokens and time.
 
     Writes report.md, results.json, plots and every prediction into the folder --out. If it is
     interrupted, the same command resumes.
@@ -88,7 +76,7 @@ def retrievalqa(
             layout=inline|turns, invalid=retrieve|direct.
         passages: What retrieval finds: the passages in the data, or those of --index.
         index: Folder of an index, with --passages index.
-        benchmark: Questions, results and baseline.
+        benchmark: Questions and results.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
@@ -124,7 +112,7 @@ def qa(
         strategies: Which to run; adaptive: gate and router decide, and each α also runs with
             --escalate.
         alphas: adaptive: one run for each.
-        benchmark: Questions, results and baseline.
+        benchmark: Questions and results.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """

@@ -8,13 +8,12 @@ import click
 
 from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, Judged, command, request_context
-from hopgate.common.errors import STATISTICS, TRAINING, require
+from hopgate.common.errors import TRAINING, require
 from hopgate.terminal import pages
 
 DECIDING = ("alpha", "router", "profile")
-Share = Annotated[float | None, click.FloatRange(0, 1)]
 IMPROVE_HELP = INDEX_HELP | {
-    "alpha": "The α of your requests, where the floor and the changed routes are looked at.",
+    "alpha": "The α of your requests, where the changed routes are looked at.",
     "router": "The router in use, which the candidate is made from: a folder, or builtin.",
     "profile": "The profile to train. auto: the model's own, which is added if there is none.",
 }
@@ -26,8 +25,6 @@ def improve(
     questions: Path,
     judged: Judged,
     labels: tuple[Path, ...] = (),
-    held_out: Path | None = None,
-    floor: Share = None,
     out: Path,
     asking: Asking,
     settings: dict[str, Any],
@@ -42,22 +39,19 @@ def improve(
         questions: JSONL as `hopgate harvest` writes it: question; optionally answers, id, dataset.
         judged: Which answers are correct.
         labels: More label rows to train on; repeatable.
-        held_out: Label rows that you trust, to compare on as well; never trained on.
-        floor: Smallest share of the held-out questions that the candidate must answer at --alpha,
-            0 to 1. Default: no less than now, beyond chance.
         out: Folder to write to.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
-    require("hopgate improve", *TRAINING, *STATISTICS)
+    require("hopgate improve", *TRAINING)
     from hopgate.evaluation.learning import improving
     from hopgate.retrievers.sources import index_path
 
     context = request_context(settings)
     judging, index = judged.judging("silver"), index_path(context.index)
-    inputs = improving.Inputs(questions, index, judging, labels, held_out)
+    inputs = improving.Inputs(questions, index, judging, labels)
     alpha = DEFAULT_ALPHA if context.alpha is None else context.alpha
-    rule = improving.Rule(context.router, context.profile, alpha, floor)
+    rule = improving.Rule(context.router, context.profile, alpha)
     answering = {name: value for name, value in settings.items() if name not in DECIDING}
     with asking.job(answering) as job:
         verdict = improving.improve(inputs, rule, out, job)
@@ -95,8 +89,7 @@ def promote(
 ) -> None:
     """Put the candidate in DIR in use; the router that it replaces is kept as a version.
 
-    DIR is what `hopgate improve` wrote, or a kept version in ROUTER.versions. Servers take over
-    the router at their next request.
+    DIR is what `hopgate improve` wrote. Servers take over the router at their next request.
 
     Args:
         folder: The candidate.

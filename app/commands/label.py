@@ -16,7 +16,6 @@ def label(
     out: Path,
     judged: Judged,
     limit: Annotated[int | None, click.IntRange(min=1)] = None,
-    skip_bad_rows: bool = False,
     asking: Asking,
     settings: dict[str, Any],
 ) -> None:
@@ -30,7 +29,6 @@ def label(
         out: JSONL of labels to write.
         judged: Which answers are correct.
         limit: Use only the first N questions.
-        skip_bad_rows: Leave out rows that cannot be used.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
@@ -40,9 +38,7 @@ def label(
     index = index_path(request_context(settings).index)
     judging = judged.judging("em")
     with asking.job(settings) as job:
-        report = labelling.label(
-            questions, index, out, judging, job, limit=limit, skip_bad_rows=skip_bad_rows
-        )
+        report = labelling.label(questions, index, out, judging, job, limit=limit)
     pages.output(report, _show)
 
 
@@ -59,4 +55,4 @@ def _show(report: dict[str, Any]) -> None:
         },
     )
     rest = {"unanswered": report["cheapest"]["unanswered"]}
-    pages.page(report | rest, "unanswered", "unclear", "bad_rows", "out")
+    pages.page(report | rest, "unanswered", "unclear", "out")

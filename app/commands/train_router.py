@@ -43,7 +43,7 @@ def train_router(
         reliability: Labels B (single-hop) and C (multi-hop); required without --add-to.
         add_to: Add your LLM to this router (builtin or a folder) without changing the rest: for
             labels of a few hundred questions.
-        base: builtin, minilm (a frozen encoder under a small layer), or a T5 to start from.
+        base: builtin, or a T5 to start from.
         objective: flare: hard labels, as published. utility: the outcomes of all strategies.
             Default: flare for a pretrained T5 and for labels without `correct`, else utility.
         asked: utility: the number of questions given to the LLMs, if the cost files leave out those

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -11,17 +11,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoTokenizer, BertConfig
+from transformers import AutoTokenizer
 from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 
 from hopgate.classifiers.checkpoint import BASE, MANIFEST, MAX_TOKENS, read, router_folder
-from hopgate.classifiers.networks import HIDDEN, Classifier, MiniLMNetwork, T5Network, network_from
-from hopgate.common import minilm
+from hopgate.classifiers.networks import ARCHITECTURE, T5Network, network_from
 from hopgate.common.strategies import LABELS
 
 Objective = Literal["flare", "utility"]
-MINILM = "minilm"
-"""The base of that name: the embedded all-MiniLM-L6-v2, frozen, under a small untrained layer."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Recipe:
         batch_size: Questions in a batch.
         learning_rate: At the start of the schedule, which falls to 0.
         tuned_layers: Number of top encoder layers that are trained, with everything above them;
-            None trains everything that this kind of network can train.
+            None trains everything.
         readout_rate: The learning rate of the `utility` objective's untrained readout.
         averaged: Use the mean of the weights over the steps of the last epoch.
         int8: Store large matrices as int8 instead of in half precision.
@@ -54,43 +51,35 @@ SMALL = Recipe(
     epochs=3, batch_size=32, learning_rate=1e-4, tuned_layers=4, averaged=True, int8=True
 )
 """For the built-in base; chosen by cross-validation on the train splits."""
-HEAD_ONLY = Recipe(epochs=20, batch_size=32, learning_rate=1e-3, int8=True)
-"""For a frozen encoder with a small layer on top."""
 
 
 class Start(NamedTuple):
     """The base of a training."""
 
-    network: Classifier
-    architecture: str
+    network: T5Network
     config: dict[str, Any]
     tokenizer: Tokenizer
     recipe: Recipe
     objective: Objective
 
 
-def load_base(base: str, seed: int = 0) -> Start:
+def load_base(base: str) -> Start:
     """Load the network to start from, with the recipe and objective that suit it.
 
     Raises:
-        ValueError: `base` is not `builtin`, `minilm`, a router's folder with a base, or a T5 that
+        ValueError: `base` is not `builtin`, a router's folder with a base, or a T5 that
             `transformers` can load.
     """
-    if base == MINILM:
-        network, tokenizer = minilm_network(seed)
-        config = network.encoder.config.to_diff_dict()
-        return Start(network, "minilm", config, tokenizer, HEAD_ONLY, "utility")
     folder = router_folder(base)
     if (folder / MANIFEST).is_file():
         found = read(folder)
         start = network_from(found.architecture, found.config, found.state(BASE))
-        recipe = HEAD_ONLY if found.architecture == MINILM else SMALL
-        return Start(start, found.architecture, found.config, found.tokenizer, recipe, "utility")
+        return Start(start, found.config, found.tokenizer, SMALL, "utility")
     t5, tokenizer = _pretrained(str(folder) if folder.is_dir() else base)
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
     start = from_pretrained(t5, tokenizer)
-    return Start(start, "t5", t5.config.to_diff_dict(), tokenizer, PUBLISHED, "flare")
+    return Start(start, t5.config.to_diff_dict(), tokenizer, PUBLISHED, "flare")
 
 
 def _pretrained(base: str) -> Any:
@@ -130,25 +119,7 @@ def from_pretrained(t5: T5ForConditionalGeneration, tokenizer: Tokenizer) -> T5N
     }
     state["head.weight"] = (rows * config.d_model**-0.5 if scaled else rows).numpy()
     state["head.bias"] = np.zeros(len(LABELS), dtype=np.float32)
-    return cast("T5Network", network_from("t5", config.to_diff_dict(), state))
-
-
-def minilm_network(seed: int) -> tuple[MiniLMNetwork, Tokenizer]:
-    """Return the embedded all-MiniLM-L6-v2 under an untrained layer, and its tokenizer.
-
-    Raises:
-        RuntimeError: One of its files is missing or was altered.
-    """
-    config = BertConfig.from_json_file(minilm.CONFIG)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        hidden = nn.Linear(config.hidden_size, HIDDEN)
-        fresh = nn.ModuleDict({"hidden": hidden, "head": nn.Linear(HIDDEN, len(LABELS))})
-    state = {f"encoder.{name}": values for name, values in minilm.weights().items()}
-    state |= state_of(fresh)
-    tokenizer = minilm.tokenizer()
-    tokenizer.enable_truncation(MAX_TOKENS)
-    return cast("MiniLMNetwork", network_from("minilm", config.to_diff_dict(), state)), tokenizer
+    return network_from(ARCHITECTURE, config.to_diff_dict(), state)
 
 
 def state_of(network: nn.Module) -> dict[str, NDArray[np.float32]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from hopgate.classifiers.networks import Classifier, padded
+from hopgate.classifiers.networks import T5Network, padded
 from hopgate.classifiers.training.bases import Recipe
 from hopgate.common.files import atomic_write
 
@@ -83,7 +83,7 @@ class Training:
 
     def fit(
         self,
-        network: Classifier,
+        network: T5Network,
         ids: Sequence[list[int]],
         loss_of: Callable[[Tensor, Tensor], Tensor],
         stage: str,

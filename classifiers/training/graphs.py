@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from hopgate.classifiers.checkpoint import COST, HEAD, MAX_TOKENS, Checkpoint
-from hopgate.classifiers.networks import Classifier, network_from
+from hopgate.classifiers.networks import T5Network, network_from
 from hopgate.common.exporting import export
 
 
 class _Features(nn.Module):
     """The part of a network that is exported."""
 
-    def __init__(self, network: Classifier) -> None:
+    def __init__(self, network: T5Network) -> None:
         super().__init__()
         self.network = network
 

@@ -29,7 +29,7 @@ from hopgate.classifiers.dial import Dial
 from hopgate.classifiers.doubts import mostly_english
 from hopgate.classifiers.drift import summarise
 from hopgate.classifiers.labels import LabelRow
-from hopgate.classifiers.networks import Classifier, all_features
+from hopgate.classifiers.networks import ARCHITECTURE, T5Network, all_features
 from hopgate.classifiers.router import Router
 from hopgate.classifiers.training import utility
 from hopgate.classifiers.training.bases import (
@@ -75,8 +75,8 @@ def train(
         cost: Label files of each LLM, by the name of its profile.
         reliability: Label file with B for single-hop and C for multi-hop questions.
         out: Folder to write.
-        base: `builtin`, `minilm`, the folder of a router or base (all with the recipe for small
-            ones), or a pretrained T5 (folder or name) that `transformers` can load.
+        base: `builtin` or the folder of a router or base (with the recipe for small ones), or a
+            pretrained T5 (folder or name) that `transformers` can load.
         objective: Default: `flare` for a pretrained T5 and for rows without `correct`, else
             `utility`.
         asked: For `utility`: number of questions put to the LLMs, if the cost files leave out
@@ -101,7 +101,7 @@ def train(
     check_free(out, overwrite)
     labels = {profile: read_cost(profile, paths) for profile, paths in cost.items()}
     hops = read_reliability(reliability)
-    start = load_base(base, seed)
+    start = load_base(base)
     known = all(row.correct is not None for rows in labels.values() for row in rows)
     objective = objective or (start.objective if known else "flare")
     if objective not in get_args(Objective):
@@ -139,7 +139,7 @@ def train(
         parts, training["loss"] = _flare(run, start, rows_of | {RELIABILITY: hops})
         dials = {}  # along this blend, steps may fall as well as rise
     checkpoint = Checkpoint(
-        architecture=start.architecture,
+        architecture=ARCHITECTURE,
         config=start.config,
         tokenizer=start.tokenizer,
         parts=split(parts, state_of(start.network)),
@@ -156,7 +156,7 @@ def train(
                 checkpoint.alphas[profile] = cheapest_alpha(router, rows)
     values = training | {
         "profiles": checkpoint.profiles,
-        "architecture": start.architecture,
+        "architecture": ARCHITECTURE,
         "dials": bool(dials),
     }
     card = model_card("card.md.jinja", values, notes)
@@ -202,7 +202,7 @@ def _utility(
     return {part: body | head for part, head in heads.items()}, {"outcomes": losses}, dials
 
 
-def _network(run: Training, start: Start) -> Classifier:
+def _network(run: Training, start: Start) -> T5Network:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network = copy.deepcopy(start.network).to(device)
     network.tune(run.recipe.tuned_layers)

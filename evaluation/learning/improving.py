@@ -5,14 +5,13 @@
     router/          the candidate
     verdict.json     the figures of both routers, and whether the candidate may be promoted
     report.md        the same for people, with the questions whose route changed
-    replay.png       accuracy against steps of both
 
 Nothing is promoted here: see `hopgate.evaluation.learning.promoting`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from functools import partial
 from importlib.metadata import version
@@ -36,16 +35,14 @@ from hopgate.evaluation.learning.outcomes import (
 )
 from hopgate.evaluation.learning.promoting import CANDIDATE, FORMAT, VERDICT
 from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, compare
-from hopgate.evaluation.measuring.replay import Routes, route_all
+from hopgate.evaluation.measuring.replay import Choices, route_all
 from hopgate.evaluation.measuring.runner import Job, Progress
-from hopgate.evaluation.measuring.sweep import evenly, tabulated
-from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
+from hopgate.evaluation.measuring.sweep import evenly
 from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.evaluation.reports.pages import render
-from hopgate.evaluation.reports.pictures import draw_sweep
 
-LABELLED, TRAIN, PAGE, PICTURE = "labels.jsonl", "train.jsonl", "report.md", "replay.png"
-HELD_OUT, TRUSTED = "held out", "trusted"
+LABELLED, TRAIN, PAGE = "labels.jsonl", "train.jsonl", "report.md"
+HELD_OUT = "held out"
 POINTS = 41
 """Values of α that the area is over."""
 MOST_SHOWN = 200
@@ -60,45 +57,26 @@ class Inputs(NamedTuple):
         collection: The index to search.
         judging: Which answers are correct.
         labels: More label rows to train on.
-        trusted: Label rows of other questions to compare on, such as judged by people.
     """
 
     questions: Path
     collection: Path
     judging: labelling.Judging
     labels: Sequence[Path] = ()
-    trusted: Path | None = None
-
-
-class Replayed(NamedTuple):
-    """Both routers, replayed on one set of questions.
-
-    Attributes:
-        comparison: The figures of both; see `verdicts.compare`.
-        changed: The questions whose route changed at the α of requests, with the old choice and
-            the new one: 0, 1, 2 for A, B, C.
-        sweep: See `measuring.sweep.tabulated`; None if multi-step was never correct.
-    """
-
-    comparison: dict[str, Any]
-    changed: Sequence[tuple[ReplayRow, int, int]]
-    sweep: dict[str, Any] | None
 
 
 class Rule(NamedTuple):
-    """The router that the candidate replaces, and the bounds it must reach.
+    """The router that the candidate replaces.
 
     Attributes:
         router: Folder of the router in use, or `builtin`.
         profile: The profile to train; `auto`: the model's own.
         alpha: The α of requests.
-        floor: Smallest share of the held-out questions to answer; None: it must not fall.
     """
 
     router: str
     profile: str
     alpha: float
-    floor: float | None = None
 
 
 def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
@@ -119,17 +97,12 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
     """
     profile, before = _checked(inputs, rule, out, job)
     more = [row for path in inputs.labels for row in read_outcomes(path)]
-    trusted = read_outcomes(inputs.trusted) if inputs.trusted else []
     labelling.label(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
     labelled = read_outcomes(out / LABELLED)
-    train, held_out = split(labelled, more, trusted)
+    train, held_out = split(labelled, more)
     pair = _trained(rule, profile, before, train, out)
-    replayed = {
-        name: _replayed(name, pair, rows, rule, job.progress)
-        for name, rows in ((HELD_OUT, held_out), (TRUSTED, trusted))
-        if rows
-    }
-    reasons = _reasons(len(held_out), replayed)
+    compared, changed = _replayed(pair, held_out, rule, job.progress) if held_out else ({}, [])
+    reasons = _reasons(len(held_out), compared)
     verdict = {
         "format": FORMAT,
         "promote": not reasons,
@@ -137,27 +110,18 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         "router": {"name": rule.router, "profile": before, "sha256": _manifest(rule.router)},
         "candidate": {"profile": profile, "sha256": _manifest(out / CANDIDATE)},
         "alpha": rule.alpha,
-        "floor": rule.floor,
-        "questions": {"labelled": len(labelled), "trained on": len(train)}
-        | {HELD_OUT: len(held_out), TRUSTED: len(trusted)},
-        "compared": {name: each.comparison for name, each in replayed.items()},
+        "questions": {"labelled": len(labelled), "trained on": len(train), HELD_OUT: len(held_out)},
+        "compared": compared,
         "model": job.model,
         "judge": inputs.judging.judge,
         "command": job.command,
         "date": date.today().isoformat(),
         "version": version("hopgate"),
     }
-    sweep = replayed[HELD_OUT].sweep if HELD_OUT in replayed else None
     page = render(
-        "improving.md.jinja",
-        **verdict,
-        changed={name: each.changed for name, each in replayed.items()},
-        most=MOST_SHOWN,
-        names=FLARE_NAMES,
-        picture=PICTURE if sweep else None,
+        "improving.md.jinja", **verdict, changed=changed, most=MOST_SHOWN, names=FLARE_NAMES
     )
-    pictures = {PICTURE: to_png(draw_sweep(sweep))} if sweep else {}
-    write_files(out, pictures | {PAGE: page.encode(), VERDICT: json_bytes(verdict)})
+    write_files(out, {PAGE: page.encode(), VERDICT: json_bytes(verdict)})
     return verdict
 
 
@@ -167,11 +131,10 @@ def _checked(inputs: Inputs, rule: Rule, out: Path, job: Job) -> tuple[str, str]
     Returns:
         The profile to train, and the one that requests use now.
     """
-    require_matplotlib()
     check_folder(out)
     written = [(out / name).resolve() for name in (LABELLED, TRAIN)]
-    for path in (inputs.questions, *inputs.labels, inputs.trusted):
-        if path and path.resolve() in written:
+    for path in (inputs.questions, *inputs.labels):
+        if path.resolve() in written:
             raise ValueError(f"{path} is a file that this command writes; use another --out")
     if router_folder(rule.router).resolve() == (out / CANDIDATE).resolve():
         raise ValueError(f"--router {rule.router} is where --out puts the candidate; use another")
@@ -199,37 +162,33 @@ def _manifest(router: Path | str) -> str:
 
 
 def _replayed(
-    name: str,
-    pair: tuple[Router, Router],
-    rows: Sequence[ReplayRow],
-    rule: Rule,
-    progress: Progress,
-) -> Replayed:
+    pair: tuple[Router, Router], rows: Sequence[ReplayRow], rule: Rule, progress: Progress
+) -> tuple[dict[str, Any], list[tuple[ReplayRow, int, int]]]:
+    """Replay both routers on the held-out questions.
+
+    Returns:
+        The figures of both (see `verdicts.compare`); and the questions whose route changed at the
+        α of requests, with the old choice and the new one: 0, 1, 2 for A, B, C.
+    """
     recorded = recorded_of(rows)
     alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
-    advance = partial(progress, f"replaying, {name}")
+    advance = partial(progress, "replaying")
 
-    def served(router: Router) -> Routes:
+    def served(router: Router) -> Choices:
         """Route as requests are routed: B instead of A where the router is in doubt."""
-        found = route_all(router, recorded.questions, alphas, advance)
+        choices = route_all(router, recorded.questions, alphas, advance).choices
         doubted = [each is not None for each in router.doubts(recorded.questions)]
-        found.choices[:, doubted] = found.choices[:, doubted].clip(min=1)
-        return found
+        choices[:, doubted] = choices[:, doubted].clip(min=1)
+        return choices
 
-    routed = [served(each) for each in pair]
-    before, after = (each.choices for each in routed)
-    floor = rule.floor if name == HELD_OUT else None
-    named = dict(zip(("in use", "candidate"), zip(pair, routed, strict=True), strict=True))
+    before, after = map(served, pair)
     at = alphas.index(rule.alpha)
     both = zip(rows, before[at].tolist(), after[at].tolist(), strict=True)
-    return Replayed(
-        comparison=compare(recorded, before, after, alphas, rule.alpha, floor),
-        changed=[(row, old, new) for row, old, new in both if old != new],
-        sweep=tabulated(named, recorded, alphas) if recorded.correct[:, -1].any() else None,
-    )
+    found = compare(recorded, before, after, alphas, rule.alpha)
+    return {HELD_OUT: found}, [(row, old, new) for row, old, new in both if old != new]
 
 
-def _reasons(held_out: int, replayed: Mapping[str, Replayed]) -> list[str]:
+def _reasons(held_out: int, compared: dict[str, Any]) -> list[str]:
     """Return why the candidate may not be promoted."""
     if held_out < MIN_QUESTIONS:
         enough = round(MIN_QUESTIONS / SHARE_HELD_OUT, -1)
@@ -238,8 +197,8 @@ def _reasons(held_out: int, replayed: Mapping[str, Replayed]) -> list[str]:
             f"so label about {enough:.0f} questions"
         ]
     return [
-        f"{figure['worse']} ({each.comparison['questions']} questions, {name})"
-        for name, each in replayed.items()
-        for figure in each.comparison["figures"]
+        f"{figure['worse']} ({held_out} questions, {HELD_OUT})"
+        for found in compared.values()
+        for figure in found["figures"]
         if figure["worse"]
     ]

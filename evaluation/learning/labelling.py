@@ -19,7 +19,7 @@ from hopgate.evaluation.learning.silver import MIN_CONFIDENCE, Answers
 from hopgate.evaluation.measuring.datasets import Example, read_examples
 from hopgate.evaluation.measuring.harness import WholeGraph
 from hopgate.evaluation.measuring.journal import settings_path
-from hopgate.evaluation.measuring.runner import Job, Row, execute, index_identity, make_run
+from hopgate.evaluation.measuring.runner import Job, execute, index_identity, make_run
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files
@@ -52,7 +52,6 @@ def label(
     job: Job,
     *,
     limit: int | None = None,
-    skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """Answer each question with every strategy and write a label row for it.
 
@@ -66,11 +65,10 @@ def label(
         judging: Which answers are correct.
         job: The command's options.
         limit: Use only the first so many questions.
-        skip_bad_rows: Leave out rows that cannot be used.
 
     Returns:
-        `out`, `model`, `judge`, `bad_rows`, `unclear` (rows left out for their confidence), and
-        the `summary` of the rows.
+        `out`, `model`, `judge`, `unclear` (rows left out for their confidence), and the `summary`
+        of the rows.
 
     Raises:
         ValueError: An input is wrong, earlier answers were made with other settings, or `silver`
@@ -79,8 +77,7 @@ def label(
     """
     _check_out(out, questions, job.overwrite)
     silvery = judging.judge == "silver"
-    examples, bad = read_examples(questions, skip_bad_rows, answers_needed=not silvery)
-    examples = examples[:limit]
+    examples = read_examples(questions, answers_needed=not silvery)[:limit]
     data = {"data": sha256(questions), "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
     run = make_run(Variant("answers", {}), _answers_of(out), job, data)
@@ -97,7 +94,6 @@ def label(
         "out": str(out),
         "model": job.model,
         "judge": judging.judge,
-        "bad_rows": len(bad),
         "unclear": len(every) - len(rows),
         **summary(rows),
     }
@@ -204,13 +200,20 @@ class _EachStrategy:
         self._graph = WholeGraph()
 
     async def check(self, context: Context) -> None:
-        # With a strategy, no router is loaded.
-        await self._graph.check(context.model_copy(update={"strategy": STRATEGIES[0]}))
+        await self._graph.check(_forced(context, "none"))  # with a strategy, no router is loaded
 
-    async def ask(self, item: tuple[Example, Strategy], context: Context) -> Row:
+    async def load(self, context: Context) -> None:
+        await self._graph.load(_forced(context, "multi"))
+
+    async def ask(self, item: tuple[Example, Strategy], context: Context) -> Answered:
         example, strategy = item
-        row = await self._graph.ask(example, context.model_copy(update={"strategy": strategy}))
-        return {**row, "id": _answer_id(example, strategy)}
+        row = await self._graph.ask(example, _forced(context, strategy))
+        row["id"] = _answer_id(example, strategy)
+        return row
+
+
+def _forced(context: Context, strategy: Strategy) -> Context:
+    return context.model_copy(update={"strategy": strategy})
 
 
 def _answers_of(out: Path) -> Path:

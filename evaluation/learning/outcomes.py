@@ -79,7 +79,7 @@ def read_outcomes(path: Path) -> list[ReplayRow]:
     Raises:
         ValueError: The file is missing or empty, or a line is not such a row.
     """
-    rows = read_jsonl(path, _replay_row, expected=LABEL_FILE)[0]
+    rows = read_jsonl(path, _replay_row, expected=LABEL_FILE)
     return list({row.key: row for row in reversed(rows)}.values())[::-1]
 
 
@@ -104,18 +104,16 @@ def _replay_row(fields: dict[str, Any], line: int) -> ReplayRow:
 
 
 def split(
-    rows: Iterable[ReplayRow], more: Iterable[ReplayRow], trusted: Iterable[ReplayRow]
+    rows: Iterable[ReplayRow], more: Iterable[ReplayRow]
 ) -> tuple[list[ReplayRow], list[ReplayRow]]:
     """Return the rows to train on and the held-out ones.
 
     Args:
         rows: Those of this run; they alone are held out.
         more: More to train on; if a question is in both, the row of this run counts.
-        trusted: Their questions are in neither.
     """
-    taken = {row.key for row in trusted}
-    own = [row for row in rows if row.key not in taken]
-    every = {row.key: row for row in (*more, *own) if row.key not in taken and not row.held_out}
+    own = list(rows)
+    every = {row.key: row for row in (*more, *own) if not row.held_out}
     return list(every.values()), [row for row in own if row.held_out]
 
 

@@ -17,7 +17,7 @@ def promote(folder: Path, router: Path) -> versions.InUse:
     """Put a candidate in use, if its verdict allows it and nothing has changed since.
 
     Args:
-        folder: What `hopgate improve` wrote; or a kept version of the router, which was in use.
+        folder: What `hopgate improve` wrote.
         router: The router to replace; it is created if there is none.
 
     Raises:
@@ -25,8 +25,6 @@ def promote(folder: Path, router: Path) -> versions.InUse:
             since, or the router cannot be replaced.
         RuntimeError: A file of the candidate was altered, or the router cannot be replaced.
     """
-    if versions.is_version(folder, router):
-        return versions.put(folder, router)
     verdict = read_json(folder / VERDICT, "`hopgate improve`'s verdict")
     try:
         _check(verdict, folder, versions.replaceable(router))

@@ -35,7 +35,6 @@ def compare(
     after: Choices,
     alphas: Sequence[float],
     in_use: float,
-    floor: float | None = None,
 ) -> dict[str, Any]:
     """Compare a candidate with the router in use.
 
@@ -45,8 +44,6 @@ def compare(
         after: The same of the candidate.
         alphas: In order, with those of `ALPHAS` and `in_use`.
         in_use: The α of requests.
-        floor: Smallest share that the candidate must answer at that α; None: it must not fall
-            beyond chance.
 
     Returns:
         `questions`, how many; `figures`, each with `name` (`ACCURACY`, `ANSWERED`, `STEPS` or
@@ -65,7 +62,7 @@ def compare(
             rose.add(alpha)
         figure = {"name": name, "alpha": alpha, "before": float(was[0]), "after": float(now[0])}
         figure |= {"low": low, "high": high}
-        figures.append({**figure, "worse": _worse(figure, alpha in rose, floor)})
+        figures.append({**figure, "worse": _worse(figure, alpha in rose)})
     old, new = (choices[alphas.index(in_use)] for choices in (before, after))
     moved = {
         was: {now: int(((old == at) & (new == to)).sum()) for to, now in enumerate(LABELS)}
@@ -99,14 +96,12 @@ def _measured(
     return found
 
 
-def _worse(figure: Mapping[str, Any], accuracy_rose: bool, floor: float | None) -> str:
+def _worse(figure: Mapping[str, Any], accuracy_rose: bool) -> str:
     name, before, after = (figure[key] for key in ("name", "before", "after"))
     where = name if figure["alpha"] is None else f"{name} at α = {figure['alpha']:g}"
-    change = f"from {before:.1%} to {after:.1%}"
     if name == STEPS:
         rose = figure["low"] > 0 and not accuracy_rose
         steps = f"rose from {before:.2f} to {after:.2f}, and accuracy did not rise"
         return f"{where} {steps}" if rose else ""
-    if name == ANSWERED and floor is not None:
-        return f"{where} went {change}, below the floor of {floor:.1%}" if after < floor else ""
-    return f"{where} fell {change}, which is beyond chance" if figure["high"] < 0 else ""
+    fell = f"fell from {before:.1%} to {after:.1%}, which is beyond chance"
+    return f"{where} {fell}" if figure["high"] < 0 else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopgate.common.errors import STATISTICS, require
-from hopgate.common.files import read_json, sha256
+from hopgate.common.files import sha256
 from hopgate.evaluation.measuring import scores
 from hopgate.evaluation.measuring.datasets import read_examples, read_retrievalqa
 from hopgate.evaluation.measuring.harness import SingleRetrievalGraph, WholeGraph
@@ -36,11 +36,7 @@ def run(
     *,
     out: Path,
     limit: int | None = None,
-    skip_bad_rows: bool = False,
-    prices: Path | None = None,
-    baseline: Path | None = None,
-    tolerance: float = 0.0,
-) -> tuple[dict[str, Any], list[str]]:
+) -> dict[str, Any]:
     """Run gates on RetrievalQA, or strategies on other questions, and write the report.
 
     Args:
@@ -51,13 +47,9 @@ def run(
         index: The index to search; None: each question's own passages, of RetrievalQA.
         out: Folder to write to; it is created if needed.
         limit: Use only the first so many questions.
-        skip_bad_rows: Leave out rows that cannot be used.
-        prices: JSON of prices per million tokens.
-        baseline: An earlier `results.json`.
-        tolerance: How much lower than the baseline a score may be, 0 to 1.
 
     Returns:
-        The content of `results.json`, and a line for each score that is lower than the baseline's.
+        The content of `results.json`.
 
     Raises:
         ValueError: An input is wrong, or earlier answers were made with other settings.
@@ -69,12 +61,8 @@ def run(
     read, summarise = PARTS[benchmark]
     if index is not None:
         job = replace(job, settings={**job.settings, "index": str(index)})
-    price = scores.read_price(prices, job.model) if prices else None
-    examples, bad = read(data, skip_bad_rows)
-    used = {example.id: example for example in examples[:limit]}
-    about = {"name": data.name, "sha256": sha256(data), "rows": len(used), "bad_rows": len(bad)}
-    names = [each.name for each in variants]
-    before = _baseline(benchmark, about, names, out, baseline) if baseline else None
+    used = {example.id: example for example in read(data)[:limit]}
+    about = {"name": data.name, "sha256": sha256(data), "rows": len(used)}
     passages = "given" if index is None else index_identity(index)
     identity = {"data": about["sha256"], "passages": passages}
     runs = make_runs(variants, out / PREDICTIONS, job, identity)
@@ -89,22 +77,9 @@ def run(
         endpoint=endpoint(job.model),
         command=job.command,
         runs=[
-            {"name": run.name, "settings": run.shown, "scores": summarise(rows, price)}
+            {"name": run.name, "settings": run.shown, "scores": summarise(rows)}
             for run, rows in zip(runs, answers, strict=True)
         ],
     )
     results.write_report(out, found)
-    return found, results.drops(before, found, tolerance) if before else []
-
-
-def _baseline(
-    benchmark: str, data: dict[str, Any], names: Sequence[str], out: Path, path: Path
-) -> dict[str, Any]:
-    """Read the baseline, and refuse it before any work if it cannot be compared."""
-    if path.resolve() == (out / results.DOCUMENT).resolve():
-        raise ValueError(
-            f"--baseline {path} would be overwritten; copy it elsewhere, or use another --out"
-        )
-    before = read_json(path, "--baseline")
-    results.check_baseline(before, benchmark, data, names)
-    return before
+    return found

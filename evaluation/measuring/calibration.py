@@ -244,7 +244,7 @@ def _unreachable(goal: Goal, alphas: Sequence[float], accuracy: Floats, steps: F
 
 def _costs(labels: Path, cost: str, recorded: Recorded) -> Floats:
     """Return the calls or tokens of each strategy, which `hopgate label` writes with its labels."""
-    rows, _ = read_jsonl(labels, lambda row, _: row, expected="--labels as of `hopgate label`")
+    rows = read_jsonl(labels, lambda row, _: row, expected="--labels as of `hopgate label`")
     try:
         each = [row[cost][name] for row in rows for name in FLARE_NAMES]
         found = [sum(part.values()) if isinstance(part, dict) else part for part in each]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hopgate.common.files import BadRow, has_surrogate, read_jsonl, required_text, shown
+from hopgate.common.files import has_surrogate, read_jsonl, required_text, shown
 from hopgate.nodes.texts.text import check_question, normalise
 from hopgate.retrievers.base import Hit, make_passage
 
@@ -24,8 +24,6 @@ KINDS = {
 """RetrievalQA's sources: knowledge newer than the models, or rare (the paper, section 2)."""
 ANSWERS = ("answers", "ground_truth", "answer")
 """Fields that may hold the accepted answers; the first that is present counts."""
-
-REMEDY = "; correct the file, or leave out bad rows with --skip-bad-rows"
 
 
 class Example(NamedTuple):
@@ -50,7 +48,7 @@ class Example(NamedTuple):
     answerable: bool | None
 
 
-def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example], list[BadRow]]:
+def read_retrievalqa(path: Path) -> list[Example]:
     """Read RetrievalQA's JSONL as the authors publish it.
 
     Rows hold `data_source`, `question`, `ground_truth`, `context`, and optionally `question_id`
@@ -60,11 +58,10 @@ def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example],
 
     Args:
         path: The file.
-        skip_bad: Leave out and return bad rows instead of refusing the file.
 
     Raises:
-        ValueError: The file is missing, has no usable row, or has a bad row and `skip_bad` is
-            off. The message names file and line.
+        ValueError: The file is missing, has no usable row, or has a bad row. The message names
+            file and line.
     """
 
     def parse(fields: dict[str, Any], line: int) -> Example:
@@ -83,14 +80,10 @@ def read_retrievalqa(path: Path, skip_bad: bool = False) -> tuple[list[Example],
             answerable=None if answerable is None else bool(answerable),
         )
 
-    return read_jsonl(
-        path, parse, expected="RetrievalQA's JSONL", skip_bad=skip_bad, unique="id", remedy=REMEDY
-    )
+    return read_jsonl(path, parse, expected="RetrievalQA's JSONL", unique="id")
 
 
-def read_examples(
-    path: Path, skip_bad: bool = False, *, answers_needed: bool = True
-) -> tuple[list[Example], list[BadRow]]:
+def read_examples(path: Path, *, answers_needed: bool = True) -> list[Example]:
     """Read JSONL rows of `question`, one of `ANSWERS`, and optionally `id` and `dataset`.
 
     The answers are a list, a list as JSON in a string, or one text. Other fields are ignored. A
@@ -98,7 +91,6 @@ def read_examples(
 
     Args:
         path: The file.
-        skip_bad: Leave out and return bad rows instead of refusing the file.
         answers_needed: Refuse rows without accepted answers.
 
     Raises:
@@ -117,7 +109,7 @@ def read_examples(
         )
 
     expected = 'JSONL with rows such as {"question": "…", "answers": ["…"]}'
-    return read_jsonl(path, parse, expected=expected, skip_bad=skip_bad, unique="id", remedy=REMEDY)
+    return read_jsonl(path, parse, expected=expected, unique="id")
 
 
 def question_id(question: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -44,7 +43,7 @@ class OneRetrieval:
         return [{"A": 0.0, "B": 1.0, "C": 0.0} for _ in questions]
 
 
-PASSAGES: ContextVar[tuple[Hit, ...]] = ContextVar("passages")
+PASSAGES: ContextVar[tuple[Hit, ...]] = ContextVar("passages", default=())
 """The passages of the example that the running task asks about."""
 
 
@@ -70,19 +69,13 @@ class _Graph:
         self._graph: CompiledStateGraph[Any, Context, Any, Any] = build_graph(
             retriever=retriever, router=router
         )
-        self._loading: dict[Context, asyncio.Task[None]] = {}
 
     async def check(self, context: Context) -> None:
         """Raise ValueError where a run could not use something later."""
         await self._resources.check(context)
 
-    async def _warm_up(self, context: Context) -> None:
-        """Load the resources of a context once, so that no question's time includes loading."""
-        if context not in self._loading:
-            self._loading[context] = asyncio.create_task(self._load(context))
-        await self._loading[context]
-
-    async def _load(self, context: Context) -> None:
+    async def load(self, context: Context) -> None:
+        """Load the resources of a context, so that no question's time includes loading."""
         runtime = NodeRuntime(context, self._resources)
         await runtime.model()
         if context.strategy != "none" and context.gate != "never":
@@ -96,7 +89,6 @@ class _Graph:
 
         A retriever that failed is an error here, not an answer.
         """
-        await self._warm_up(context)
         if context.answers == "auto":
             context = context.model_copy(update={"answers": "short"})
         question = {"question": example.question}

@@ -35,6 +35,9 @@ class Subject(Protocol):
     async def check(self, context: Context) -> None:
         """Raise ValueError if a run would fail later for something that the context names."""
 
+    async def load(self, context: Context) -> None:
+        """Load what a run needs, before its first question."""
+
     async def ask(self, item: Any, context: Context) -> Row:
         """Ask about one item; the row has the item's `id`."""
 
@@ -199,6 +202,8 @@ async def _ask_one(
         job.progress(run.name, done, len(items))
 
     job.progress(run.name, done, len(items))
+    if waiting:
+        await subject.load(run.context)
     await for_each(waiting, lambda item: subject.ask(item, run.context), job.concurrency, save)
 
 

@@ -1,19 +1,15 @@
-"""Summaries of a run: decisions, answers, tokens, money and time."""
+"""Summaries of a run: decisions, answers, tokens and time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from hopgate.common.errors import explain
-from hopgate.common.files import read_json
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.evaluation.measuring.datasets import KINDS
 
@@ -60,49 +56,11 @@ class Answered(Prediction):
 Row = TypeVar("Row", bound=Prediction)
 
 
-Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Price(NamedTuple):
-    """Price of a million tokens, in the currency of the price file.
-
-    Attributes:
-        input: Price of prompt tokens.
-        output: Price of completion tokens.
-    """
-
-    input: Money
-    output: Money
-
-
-def read_price(path: Path, model: str) -> Price:
-    """Read a model's price from a JSON file: `{"MODEL": {"input": 0.15, "output": 0.60}}`.
-
-    Args:
-        path: The file.
-        model: The full name of the model; the file may name `openai:NAME` as `NAME`.
-
-    Raises:
-        ValueError: The file cannot be read, lacks the model, or has a price that is not a number
-            of at least 0.
-    """
-    prices = read_json(path, "--prices")
-    name = next((each for each in (model, model.partition(":")[2]) if each in prices), None)
-    if name is None:
-        known = ", ".join(sorted(prices)) or "none"
-        raise ValueError(f"{path} has no price for model {model!r} (it has {known}); add it")
-    try:
-        return TypeAdapter(Price).validate_python(prices[name])
-    except ValidationError as error:
-        raise ValueError(f"{path}: {explain(error, f'{name}.{{}}'.format)}") from error
-
-
-def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> dict[str, Any]:
+def summarise(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """Summarise predictions; shares and scores are from 0 to 1, and no text is included.
 
     Args:
         predictions: At least one, each question once.
-        price: Price of the model; None leaves cost out.
 
     Returns:
         The metrics of `headline`, and:
@@ -113,8 +71,6 @@ def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> 
             - `tokens`: `prompt`, `completion` and `total`, and the same in `per_question`; the
               gate's call is included.
             - `llm_calls`, `retrieval_steps`: per question.
-            - `cost`: `total` and `per_question`; None without a price, or where the endpoint
-              counts no tokens.
             - `ms`: `mean`, `p50` and `p95` of a question's time.
             - `by_source`, `by_kind` (new-world and long-tail; other sources are in neither) and
               `by_need` (must-retrieve and answerable): `headline` of each group that occurs.
@@ -123,7 +79,7 @@ def summarise(predictions: Sequence[Prediction], price: Price | None = None) -> 
     """
     return {
         **headline(predictions),
-        **_usage(predictions, price),
+        **_usage(predictions),
         "flow": _flow(predictions),
         "by_source": _parts(predictions, headline, lambda row: row["source"]),
         "by_kind": _parts(predictions, headline, lambda row: KINDS.get(row["source"].lower(), "")),
@@ -161,15 +117,14 @@ def headline(predictions: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
-def summarise_qa(answers: Sequence[Answered], price: Price | None = None) -> dict[str, Any]:
+def summarise_qa(answers: Sequence[Answered]) -> dict[str, Any]:
     """Summarise a strategy's answers; shares and scores are from 0 to 1, and no text is included.
 
     Args:
         answers: At least one, each question once.
-        price: Price of the model; None leaves cost out.
 
     Returns:
-        The scores of `headline_qa`, and `tokens`, `cost` and `ms` as `summarise`; `shares` of the
+        The scores of `headline_qa`, and `tokens` and `ms` as `summarise`; `shares` of the
         strategies that were taken (a gate's No counts as `none`); `stop_reasons`, how many loops
         ended for each; `invalid`, the share of gate replies that were neither Yes nor No; and
         `by_dataset`, `headline_qa` of each named dataset.
@@ -178,7 +133,7 @@ def summarise_qa(answers: Sequence[Answered], price: Price | None = None) -> dic
     reasons = Counter(row["stop_reason"] for row in answers if row["stop_reason"])
     return {
         **headline_qa(answers),
-        **_usage(answers, price),
+        **_usage(answers),
         "invalid": mean([row["verdict"] == "invalid" for row in answers]),
         "shares": {name: taken[name] / len(answers) for name in STRATEGIES},
         "stop_reasons": dict(reasons.most_common()),
@@ -291,22 +246,17 @@ def _flow(predictions: Sequence[Prediction]) -> dict[str, dict[str, int]]:
     return flow
 
 
-def _usage(rows: Sequence[Prediction], price: Price | None) -> dict[str, Any]:
-    """Return `tokens`, `cost`, `ms`, `llm_calls` and `retrieval_steps`; see `summarise`."""
+def _usage(rows: Sequence[Prediction]) -> dict[str, Any]:
+    """Return `tokens`, `ms`, `llm_calls` and `retrieval_steps`; see `summarise`."""
     prompt = sum(row["prompt_tokens"] for row in rows)
     completion = sum(row["completion_tokens"] for row in rows)
     tokens = {"prompt": prompt, "completion": completion, "total": prompt + completion}
-    cost, uncounted = None, not tokens["total"] and any(row["llm_calls"] for row in rows)
-    if price is not None and not uncounted:
-        total = (prompt * price.input + completion * price.output) / 1e6
-        cost = {"total": total, "per_question": total / len(rows)}
     p50, p95 = np.percentile([row["ms"] for row in rows], [50, 95])
     each = {name: count / len(rows) for name, count in tokens.items()}
     return {
         "tokens": {**tokens, "per_question": each},
         "llm_calls": _mean(rows, "llm_calls"),
         "retrieval_steps": _mean(rows, "retrieval_steps"),
-        "cost": cost,
         "ms": {"mean": _mean(rows, "ms"), "p50": float(p50), "p95": float(p95)},
     }
 

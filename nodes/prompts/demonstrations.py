@@ -68,10 +68,9 @@ def read_pool(path: Path) -> list[LabelledQuestion]:
         ValueError: The file cannot be read, a row has none of these forms (the message names path
             and line), or no row is left.
     """
-    rows, _ = read_jsonl(
+    return read_jsonl(
         path, _labelled, expected='a pool: rows such as {"question": "…", "answer": "Yes"}'
     )
-    return rows
 
 
 def _labelled(row: dict[str, Any], line: int) -> LabelledQuestion | None:

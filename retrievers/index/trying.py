@@ -39,7 +39,7 @@ def read_questions(path: Path) -> list[Wanted]:
         ValueError: The file cannot be read, or has no questions.
     """
     if path.suffix == ".jsonl":
-        return read_jsonl(path, _parse, expected=_EXPECTED)[0]
+        return read_jsonl(path, _parse, expected=_EXPECTED)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
