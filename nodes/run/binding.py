@@ -73,9 +73,8 @@ class BoundNode(Runnable[Any, Update]):
             noted = with_warning({"decision": decision}, *visited.notes)
             update["decision"] = update.get("decision", {}) | noted
         visited.usage["ms"][self._name] = visited.ms()
-        usage: Any = visited.total()
-        usage = Overwrite(usage) if self._first else usage
-        return {**update, "usage": usage, VISIT_USAGE: visited.usage}
+        cost = Overwrite(visited.total()) if self._first else visited.total()
+        return {**update, "usage": cost, VISIT_USAGE: visited.usage}
 
     def _runtime(self, state: Any, runtime: Runtime[Context]) -> NodeRuntime:
         """Return the visit's runtime, with settings within the limits."""

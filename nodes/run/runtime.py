@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -150,7 +151,7 @@ class NodeRuntime:
     resources: Resources = field(default_factory=Resources)
     send: Callable[[Event], None] = lambda event: None
     before: Usage = field(default_factory=NO_USAGE.copy)
-    usage: Usage = field(default_factory=lambda: {**NO_USAGE, "ms": {}})
+    usage: Usage = field(default_factory=lambda: deepcopy(NO_USAGE))
     began: float = 0
     leaves_room: bool = False
     notes: list[str] = field(default_factory=list)
