@@ -7,7 +7,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateUpdate
 
@@ -15,7 +14,6 @@ from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.edits import check_command, check_edit
 from hopgate.nodes.run.internals import AllSettings
 from hopgate.nodes.run.runtime import Resources
-from hopgate.nodes.run.spending import KEY, Spending
 from hopgate.nodes.run.state import Input, Output, State
 
 if TYPE_CHECKING:
@@ -51,16 +49,15 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         """Run the graph; see LangGraph. Every other way to run it comes through here or `astream`.
 
         Raises:
-            ValueError: The input is a command that edits the state wrongly, or that the operator's
-                limits forbid.
+            ValueError: The input is a command that `check_command` refuses.
         """
-        check_command(input, self.resources.limits)
-        return super().stream(input, _opened(config), **options)
+        check_command(input)
+        return super().stream(input, config, **options)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Run the graph; see `stream`."""
-        check_command(input, self.resources.limits)
-        return super().astream(input, _opened(config), **options)
+        check_command(input)
+        return super().astream(input, config, **options)
 
     def bulk_update_state(
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
@@ -82,7 +79,7 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 
     def _check_edits(self, supersteps: Sequence[Sequence[StateUpdate]]) -> None:
         for update in chain.from_iterable(supersteps):
-            check_edit(update.values, self.resources.limits)
+            check_edit(update.values)
 
     @property
     def defaults(self) -> Context:
@@ -126,17 +123,6 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 def _schema() -> dict[str, Any]:
     """Return the schema of the settings; a LangGraph server asks for it at every run."""
     return Context.model_json_schema()
-
-
-def _opened(config: RunnableConfig | None) -> RunnableConfig:
-    """Return the config of a run, with its account."""
-    given = config or RunnableConfig()
-    configurable = given.get("configurable", {})
-    around = (var_child_runnable_config.get() or {}).get("configurable", {})
-    spending = Spending(
-        forks=bool(configurable.get("checkpoint_id")), place=around.get("checkpoint_ns", "")
-    )
-    return {**given, "configurable": {**configurable, KEY: spending}}
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def build_multihop(resources: Resources) -> "Loop":
     """Compile the loop, without a checkpointer: it inherits the main graph's."""
     builder = StateGraph(MultihopState, context_schema=Context)
-    builder.add_node("decompose", BoundNode(decompose, resources, in_loop=True))
-    builder.add_node("retrieve", BoundNode(retrieve_hop, resources, "retrieve", in_loop=True))
-    builder.add_node("reason", BoundNode(reason, resources, in_loop=True))
-    builder.add_node("sub_answer", BoundNode(sub_answer, resources, in_loop=True))
+    builder.add_node("decompose", BoundNode(decompose, resources))
+    builder.add_node("retrieve", BoundNode(retrieve_hop, resources, "retrieve"))
+    builder.add_node("reason", BoundNode(reason, resources))
+    builder.add_node("sub_answer", BoundNode(sub_answer, resources))
     add_edges(builder, START, at_start)
     add_edges(builder, "decompose", continue_unless_stopped)
     add_edges(builder, "retrieve", after_retrieve)

@@ -126,7 +126,6 @@ class ChatModel:
             measured, so calibrate it for your model.
         tiny: Whether its answers need a warning.
         evidence_chars: Maximum characters of passage text in one prompt.
-        prompt_chars: The operator's limit for the characters of one prompt; None: no limit.
         output_tokens: Maximum tokens of a reply that has no other limit; None: the endpoint's.
         learned: Facts learnt about it from its calls.
     """
@@ -140,7 +139,6 @@ class ChatModel:
     draft_threshold: float = 0.25
     tiny: bool = False
     evidence_chars: int = 48_000  # about 12,000 tokens
-    prompt_chars: int | None = None
     output_tokens: int | None = None
     learned: Learned = field(default_factory=Learned, compare=False)
 
@@ -149,19 +147,6 @@ class ChatModel:
         """Maximum tokens of a prompt by LangChain's profile: less an eighth, for the answer."""
         known = (self.client.profile or {}).get("max_input_tokens")
         return int(known or MAX_INPUT_TOKENS) * 7 // 8
-
-    def check_message(self, tokens: int) -> None:
-        """Check that a message of this size fits a prompt, beside passages.
-
-        Raises:
-            ValueError: It does not, by the model's profile; without one the endpoint decides.
-        """
-        most = self.prompt_tokens - self.evidence_chars // CHARS_PER_TOKEN
-        if self.client.profile and tokens > most:
-            raise ValueError(
-                f"the message has about {tokens} tokens: {self.name} can read {most} at once; "
-                "shorten it, or index the text and ask about it"
-            )
 
     def room(self, max_tokens: int) -> int:
         """Return how many tokens a reply of `max_tokens` may have with its thoughts."""
@@ -384,16 +369,9 @@ async def complete(
             answer only, not for decisions and thoughts.
 
     Raises:
-        ValueError: The prompt is longer than the model's `prompt_chars`.
         OnlyThoughts: The reply had room for nothing but thoughts; the next one has more.
         ModelError: No reply after the client's retries; the message names the endpoint.
     """
-    chars = sum(len(message.text) for message in messages)
-    if model.prompt_chars is not None and chars > model.prompt_chars:
-        raise ValueError(
-            f"a prompt has {chars} characters: this server allows at most {model.prompt_chars} "
-            "(prompt_chars); start a new thread or lower max_evidence_tokens"
-        )
     limit = model.output_tokens if max_tokens is None else model.room(max_tokens)
     options: dict[str, Any] = {"config": {"tags": [] if streamed else ["nostream"]}}
     if stop:

@@ -36,8 +36,7 @@ async def condense(state: State, runtime: NodeRuntime) -> Update:
     rewritten = await rewrite(state["standalone"], history, runtime)
     if rewritten is None:
         return {"decision": Decision(message=FROM_CONVERSATION.copy())}
-    rewritten = inert(rewritten)
-    return {"standalone": rewritten} if runtime.resources.limits.allows_length(rewritten) else {}
+    return {"standalone": inert(rewritten)}
 
 
 async def rewrite(question: str, history: Sequence[Exchange], runtime: NodeRuntime) -> str | None:

@@ -31,10 +31,7 @@ _IN_JSON = re.compile(r'"([^"\n]+[?？؟])"')
 @leaving_room
 async def decompose(state: MultihopState, runtime: NodeRuntime) -> Update:
     """Split the question into sub-questions, one for each hop."""
-    question = state["standalone"]
-    sub_questions = await _split(question, runtime)
-    if not all(map(runtime.resources.limits.allows_length, sub_questions)):
-        sub_questions = [question]
+    sub_questions = await _split(state["standalone"], runtime)
     runtime.send(PlanEvent(event="plan", sub_questions=sub_questions))
     return {"sub_questions": sub_questions, **set_stop_reason(state, Decision(stop_reason=None))}
 

@@ -55,7 +55,7 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
     return {
         "answer": answer.text,
         "citations": answer.citations,
-        "messages": [_message(answer, written.id, runtime.spending.total())],
+        "messages": [_message(answer, written.id, runtime.total())],
         "decision": Decision(
             strategy=strategy,
             model=model.name,

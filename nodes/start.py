@@ -7,7 +7,6 @@ from langgraph.types import Overwrite
 
 from hopgate.nodes.run.conversation import attachments, earlier, system_text
 from hopgate.nodes.run.runtime import NodeRuntime
-from hopgate.nodes.run.spending import estimated_tokens
 from hopgate.nodes.run.state import Decision, State, Update
 from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, decide, query
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_message, inert
@@ -23,23 +22,20 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
     Raises:
         ValueError: There is no new message, or it or a setting cannot be used.
     """
-    context, limits = runtime.context, runtime.resources.limits
+    context = runtime.context
     await runtime.resources.check(context)
     message = _new_message(state)
     text = _text(message)
-    limits.check_length("message_chars", "the message", text)
-    (await runtime.model()).check_message(estimated_tokens([text]))
+    runtime.resources.limits.check_message(text)
     short = context.answers == "short"
-    most = MAX_QUESTION_CHARS if short else QUERY_CHARS
-    question = inert(query(text, min(most, limits.question_chars or most)))
-    limits.check_length("question_chars", "question", question)
+    question = inert(query(text, MAX_QUESTION_CHARS if short else QUERY_CHARS))
     asked = FORCED.copy() if short else _asked_for(text, state, message)
     decision = Decision(
         route=None,
         stop_reason=None,
         escalate_to=None,
         escalated=[],
-        warnings=_warnings(runtime),
+        warnings=[],
         alpha=await runtime.alpha(),
         multihop=context.multihop,
         message=asked,
@@ -61,14 +57,6 @@ def _asked_for(text: str, state: State, message: AnyMessage) -> MessageDecision:
     messages = state.get("messages", [])
     said = [(each.type, each.text) for each in earlier(messages, message.id or "")]
     return decide(text, said, system_text(messages))
-
-
-def _warnings(runtime: NodeRuntime) -> list[str]:
-    """Name the settings of the request that have no effect."""
-    return [
-        f"configurable.{name} has no effect; give it as context=Context({name}=…)"
-        for name in runtime.misplaced
-    ]
 
 
 def _new_message(state: State) -> AnyMessage:

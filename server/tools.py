@@ -134,7 +134,7 @@ class Tools:
     async def search(self, query: Query, call: Call[Any, Any], k: Count = 5) -> Passages:
         """Find passages in the collection, best first, without asking a model."""
         context = Context(top_k=k).over(self.settings())
-        text, runtime = self._checked("query", query, context, call)
+        text, runtime = self._checked(query, context, call)
         found = runtime.search(text, runtime.context.top_k)
         return Passages(passages=await runtime.in_time("search", found))
 
@@ -145,7 +145,7 @@ class Tools:
 
         Gives probabilities and the reason, without searching or asking a model.
         """
-        text, runtime = self._checked("question", question, self.settings(alpha), call)
+        text, runtime = self._checked(question, self.settings(alpha), call)
         found = await runtime.in_time("route", runtime.route(text))
         dial = await runtime.alpha()
         label, reason = choose(found.probs, dial, found.doubt)
@@ -160,14 +160,13 @@ class Tools:
         return settings if alpha is None else Context(alpha=alpha).over(settings)
 
     def _checked(
-        self, name: str, text: str, context: Context, call: Call[Any, Any]
+        self, text: str, context: Context, call: Call[Any, Any]
     ) -> tuple[str, NodeRuntime]:
         """Return a text and a retriever for it, both within the operator's limits."""
         resources, user = self._graph().resources, _user(call)
         allowed = resources.limits.apply(context, user.identity if user else None)
-        asked = inert(check_question(text))
-        resources.limits.check_length("question_chars", name, asked)
-        return asked, NodeRuntime(allowed, resources)
+        resources.limits.check_message(text)
+        return inert(check_question(text)), NodeRuntime(allowed, resources)
 
 
 def _user(call: Call[Any, Any]) -> Any:

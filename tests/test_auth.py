@@ -31,7 +31,6 @@ QUESTION = "Who keeps the Zanderfell ledger?"
 ANSWER = "Ypsilanta keeps it"
 SECRETS = ("Zanderfell", "Ypsilanta", "Quetzalmoor")  # only in what ada owns
 LIMITS = {
-    "question_chars": 200,
     "message_chars": 200,
     "max_hops": 2,
     "index": ["sample"],
@@ -567,8 +566,6 @@ async def test_neither_an_assistant_nor_a_resumed_run_avoids_the_limits(
     for worse in ({"max_hops": 9}, {"index": "/etc"}):
         with pytest.raises(Exception, match="this server allows"):
             await bob.runs.wait(thread, "hopgate", input=None, context=context | worse)
-    with pytest.raises(Exception, match="standalone has 201 characters"):
-        await bob.threads.update_state(thread, {"standalone": "y" * 201})
 
 
 @pytest.mark.parametrize("declared", [True, False])

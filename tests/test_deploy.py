@@ -192,7 +192,7 @@ def test_servers_are_told_to_read_stored_threads_as_data() -> None:
 
 def test_the_example_limits_give_no_access_to_the_server_s_files() -> None:
     limits = Limits.parse(json.loads(dotenv_values(ROOT / ".env.example")["HOPGATE_LIMITS"] or ""))
-    assert limits.question_chars and limits.prompt_chars and limits.body_bytes
+    assert limits.message_chars and limits.body_bytes
     for name in ("index", "router", "demos", "rerank", "model"):
         with pytest.raises(ValueError, match=f"{name} is '/etc/x'"):
             limits.apply(Context(**{name: "/etc/x"}))
@@ -200,7 +200,7 @@ def test_the_example_limits_give_no_access_to_the_server_s_files() -> None:
     documented = (ROOT / "docs/serving.md").read_text(encoding="utf-8").split("```json\n")[1:]
     blocks = [json.loads(block.split("```")[0]) for block in documented]
     assert any(
-        "question_chars" in block and Limits.parse(block).context == limits.context
+        "message_chars" in block and Limits.parse(block).context == limits.context
         for block in blocks
     )
 

@@ -25,6 +25,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"standalone": ["Who?"]}, "standalone is"),
     ({"draft": {"text": "x"}}, "draft.question is missing"),
     ({"usage": {}}, "usage.retrieval_steps is missing"),
+    ({"branch:to:generate": None}, "is not a key of the state; leave it out"),
 ]
 MERGED = ("decision", "hops", "evidence", "usage")
 

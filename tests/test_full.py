@@ -56,12 +56,11 @@ def test_a_long_conversation_is_trimmed_from_its_start() -> None:
     assert trimmed(said, 0) == []
 
 
-async def test_the_conversation_leaves_room_for_the_message(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(direct="x"))
+async def test_the_conversation_leaves_room_for_the_message() -> None:
+    model = TalkingModel(say=lambda *_: "x", profile={"max_input_tokens": 3_000})
     past: Any = [("user", "why " * 500), ("assistant", "so " * 500)] * 20
-    app = graph(limits=Limits.parse({"prompt_chars": 9_000}))
-    await app.ainvoke({"messages": [*past, ("user", "hello!")]})
-    assert 5_000 < len(fake.prompts[0]) < 9_000
+    await graph(model=model).ainvoke({"messages": [*past, ("user", "hello!")]})
+    assert 5_000 < len(model.prompts[0]) < 9_000
 
 
 # Length and budget

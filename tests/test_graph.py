@@ -25,9 +25,9 @@ from langgraph.graph.state import CompiledStateGraph
 from pydantic import ValidationError
 
 from hopgate import Context, build_graph, graph
-from hopgate.classifiers.decision import DEFAULT_ALPHA
 from hopgate.common.errors import explain
 from hopgate.models.chat import ModelError
+from hopgate.nodes.run.limits import Limits
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."
@@ -293,12 +293,11 @@ async def test_one_conversation_can_mix_questions_and_messages(
 async def test_a_conversation_continues_after_a_refused_message(
     fake: FakeOpenAI, saver: Saver, following: dict[str, Any]
 ) -> None:
-    graph = build(checkpointer=saver)
+    retriever, limits = FixedRetriever([LIGHT]), Limits(message_chars=100)
+    graph = build_graph(saver, router=FixedRouter("B"), retriever=retriever, limits=limits)
     fake.answers(by_task(gate="[No]", direct="x"))
-    with pytest.raises(
-        ValueError, match="about 133334 tokens: openai:gpt-4o-mini can read 100000 at once"
-    ):
-        await graph.ainvoke({"messages": [HumanMessage("x" * 400_000)]}, THREAD)
+    with pytest.raises(ValueError, match="the message has 101 characters"):
+        await graph.ainvoke({"messages": [HumanMessage("x" * 101)]}, THREAD)
     result = await graph.ainvoke(following, THREAD)
     assert transcript(result["messages"])[-2:] == [("human", "Two?"), ("ai", "x")]
     assert len(fake.requests) == 2  # nothing to condense: no earlier turn was answered
@@ -494,14 +493,6 @@ async def test_an_image_without_text_is_answered_without_a_search(fake: FakeOpen
     result = await build().ainvoke({"messages": [HumanMessage([IMAGE])]})
     assert result["decision"]["gate"]["mode"] == "rules"
     assert fake.requests[0]["messages"][-1]["content"] == [IMAGE]
-
-
-async def test_a_setting_in_configurable_has_no_effect_but_a_warning(fake: FakeOpenAI) -> None:
-    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
-    result = await build().ainvoke({"question": QUESTION}, {"configurable": {"alpha": 0.9, "x": 1}})
-    assert result["decision"]["alpha"] == DEFAULT_ALPHA
-    (warning,) = result["decision"]["warnings"]
-    assert warning == "configurable.alpha has no effect; give it as context=Context(alpha=…)"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from hopgate.server.access.bodies import BodyLimit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 THREAD: Any = {"configurable": {"thread_id": "1"}}
-OTHER: Any = {"configurable": {"thread_id": "2"}}
 
 
 def say(_: int, prompt: str) -> str:
@@ -42,12 +41,12 @@ def graph(limits: dict[str, Any], label: str = "C", **given: Any) -> Any:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"max_hop": 3}, "unknown limit 'max_hop'; use question_chars, "),
+        ({"max_hop": 3}, "unknown limit 'max_hop'; use message_chars, "),
         ({"max_hops": "3"}, "max_hops is '3'; use a number or a list of allowed values"),
         ({"max_hops": []}, "max_hops is \\[\\]; use"),
         ({"index": "sample"}, "index is 'sample'; use a list of allowed values"),
         ({"gate": ["maybe"]}, "gate is 'maybe': Input should be 'auto', "),
-        ({"question_chars": 0}, "question_chars is 0; use a whole number of at least 1"),
+        ({"message_chars": 0}, "message_chars is 0; use a whole number of at least 1"),
     ],
 )
 def test_a_wrong_limit_is_named(given: dict[str, Any], message: str) -> None:
@@ -62,7 +61,6 @@ def test_a_wrong_limit_is_named(given: dict[str, Any], message: str) -> None:
         ("[1]", r"HOPGATE_LIMITS: \[1\] is neither a JSON object nor a file"),
         ("/nowhere/limits.json", "/nowhere/limits.json is neither a JSON object nor a file"),
         ('{"max_hops": 0}', "HOPGATE_LIMITS: max_hops is 0: Input should be greater"),
-        ('{"max_hops": 2, "max_hops": 9}', "HOPGATE_LIMITS is not valid JSON: a name appears tw"),
     ],
 )
 def test_build_graph_refuses_a_wrong_variable(
@@ -77,11 +75,11 @@ def test_build_graph_refuses_a_wrong_variable(
 def test_limits_are_read_from_a_variable_or_the_file_it_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_file: bool
 ) -> None:
-    value = json.dumps({"max_hops": 2, "model": ["openai:small"], "question_chars": 50})
+    value = json.dumps({"max_hops": 2, "model": ["openai:small"], "message_chars": 50})
     (tmp_path / "limits.json").write_text(value, encoding="utf-8")
     monkeypatch.setenv("HOPGATE_LIMITS", str(tmp_path / "limits.json") if as_file else value)
     limits = limits_from_environment()
-    assert limits.question_chars == 50
+    assert limits.message_chars == 50
     assert limits.apply(Context()) == Context(max_hops=2, model="openai:small")
 
 
@@ -163,73 +161,6 @@ async def test_limits_apply_to_a_fork_of_an_old_checkpoint() -> None:
         await app.ainvoke(None, gate.config, context=Context(alpha=1))
 
 
-@pytest.mark.parametrize("name", ["standalone", "next_query"])
-async def test_a_question_edited_in_the_state_is_limited_in_length(name: str) -> None:
-    app = graph({"question_chars": 60})
-    await app.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
-    refused = f"{name} has 61 characters: this server allows at most 60"
-    with pytest.raises(ValueError, match=refused):
-        await app.aupdate_state(THREAD, {name: "x" * 61})
-    await graph({}, saver=app.checkpointer).aupdate_state(THREAD, {name: "x" * 61})
-    with pytest.raises(ValueError, match=refused):
-        await app.ainvoke(None, THREAD)
-
-
-async def test_sub_questions_are_limited_in_length() -> None:
-    def splitting(number: int, prompt: str) -> str:
-        return f"1. {'Where ' * 30}?" if "Split the" in prompt else say(number, prompt)
-
-    retriever = FixedRetriever([LIGHT], [CORRANE], [])
-    limits = {"question_chars": 60, "multihop": ["decompose"]}
-    app = graph(limits, model=TalkingModel(say=splitting), retriever=retriever)
-    await app.ainvoke({"question": QUESTION}, THREAD)
-    assert retriever.queries == [QUESTION]
-    await app.ainvoke({"question": "Who?"}, OTHER, interrupt_after=["route"])
-    with pytest.raises(ValueError, match="sub_questions has 61 characters: this server allows"):
-        await app.aupdate_state(OTHER, {"sub_questions": ["Who?", "x" * 61]})
-
-
-@pytest.mark.parametrize(
-    ("limits", "edit", "node"),
-    [
-        ({"strategy": ["single", "none"]}, {"strategy": "multi"}, "route"),
-        ({"strategy": ["single", "none"]}, {"strategy": "multi"}, "escalate"),
-        ({"strategy": ["single", "none"]}, {"escalate_to": "multi"}, "generate"),
-        ({"multihop": ["ircot"]}, {"multihop": "decompose"}, "route"),
-    ],
-)
-async def test_a_decision_edited_in_the_state_is_limited(
-    limits: dict[str, Any], edit: dict[str, Any], node: str
-) -> None:
-    app = graph(limits)
-    await app.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["route"])
-    ((key, value),) = edit.items()
-    refused = rf"decision\.{key} is '{value}': this server allows"
-    with pytest.raises(ValueError, match=refused):
-        await app.aupdate_state(THREAD, {"decision": edit}, as_node=node)
-    await graph({}, saver=app.checkpointer).aupdate_state(THREAD, {"decision": edit}, as_node=node)
-    with pytest.raises(ValueError, match=refused):
-        await app.ainvoke(None, THREAD)
-
-
-async def test_a_long_conversation_cannot_exceed_prompt_chars() -> None:
-    model = TalkingModel(say=say)
-    messages = [("user", "Who?"), ("assistant", "word " * 5_000), ("user", "And where?")]
-    await graph({"prompt_chars": 6_000}, model=model).ainvoke({"messages": messages}, THREAD)
-    assert model.prompts and max(map(len, model.prompts)) < 6_000
-
-
-async def test_evidence_edited_in_the_state_cannot_exceed_prompt_chars() -> None:
-    model = TalkingModel(say=say)
-    app = graph({"prompt_chars": 5_000}, "B", model=model)
-    await app.ainvoke({"question": QUESTION}, THREAD, interrupt_after=["retrieve"])
-    calls = len(model.prompts)
-    await app.aupdate_state(THREAD, {"evidence": [LIGHT | {"text": "x" * 6_000}]})
-    with pytest.raises(ValueError, match="this server allows at most 5000"):
-        await app.ainvoke(None, THREAD)
-    assert len(model.prompts) == calls
-
-
 # Questions
 
 
@@ -240,27 +171,6 @@ async def test_a_message_that_is_too_long_is_refused_before_any_call(given: str)
     with pytest.raises(ValueError, match="message has 101 characters: this server allows at most"):
         await graph({"message_chars": 100}, model=model).ainvoke(turn, THREAD)
     assert model.prompts == []
-
-
-async def test_a_long_message_is_searched_for_by_its_question_and_answered_whole() -> None:
-    model, retriever = TalkingModel(say=say), FixedRetriever([LIGHT])
-    app = graph({"question_chars": 40}, "B", model=model, retriever=retriever)
-    story = f"I have seen many lights. {'They were far away. ' * 80}Who built them?"
-    await app.ainvoke({"question": story}, THREAD)
-    assert retriever.queries == ["Who built them?"]
-    assert story in model.prompts[-1]
-
-
-async def test_a_rewritten_follow_up_that_is_too_long_is_dropped() -> None:
-    def rewriting(number: int, prompt: str) -> str:
-        return f"{'Where ' * 30}?" if "Follow-up" in prompt else say(number, prompt)
-
-    model = TalkingModel(say=rewriting)
-    app = graph({"question_chars": 60}, "B", model=model)
-    await app.ainvoke({"question": QUESTION}, THREAD)
-    await app.ainvoke({"question": "And when was it lit?"}, THREAD)
-    assert any("Follow-up" in prompt for prompt in model.prompts)
-    assert (await app.aget_state(THREAD)).values["standalone"] == "And when was it lit?"
 
 
 # Request bodies

@@ -152,7 +152,7 @@ def test_without_its_package_the_command_names_the_extra(
 
 @pytest.fixture
 def graph(fake: FakeOpenAI) -> AdaptiveGraph:
-    retriever, limits = FixedRetriever([LIGHT]), Limits.parse({"question_chars": 60, "top_k": 3})
+    retriever, limits = FixedRetriever([LIGHT]), Limits.parse({"message_chars": 60, "top_k": 3})
     return build_graph(retriever=retriever, router=FixedRouter("B"), limits=limits)
 
 

@@ -13,12 +13,9 @@ from langgraph.runtime import Runtime
 from hopgate import Context
 from hopgate.models.chat import ModelError, wrap
 from hopgate.nodes.run.binding import BoundNode
-from hopgate.nodes.run.limits import Limits
 from hopgate.nodes.run.resources import RetrievalFailed
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
-from hopgate.nodes.run.spending import KEY, Spending
 from hopgate.nodes.run.state import NO_USAGE, Update, add_hops, merge_decision
-from hopgate.nodes.start import start
 
 USAGE: Any = {
     "retrieval_steps": 2,
@@ -111,14 +108,9 @@ async def test_a_failed_call_counts_with_an_estimate_of_its_prompt() -> None:
 
 
 async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:
-    runtime = NodeRuntime(
-        Context(layout="turns", max_evidence_tokens=500),
-        resources(limits=Limits(prompt_chars=9_000)),
-    )
+    runtime = NodeRuntime(Context(layout="turns", max_evidence_tokens=500), resources())
     model = await runtime.model()
-    assert (model.layout, model.evidence_chars, model.prompt_chars) == ("turns", 2_000, 9_000)
-    model = await NodeRuntime(Context(), resources()).model()
-    assert (model.layout, model.prompt_chars) == ("inline", None)
+    assert (model.layout, model.evidence_chars) == ("turns", 2_000)
 
 
 # Time
@@ -133,24 +125,10 @@ def test_the_loop_leaves_a_quarter_of_the_time_for_the_answer(
 ) -> None:
     clock = Clock()
     runtime = NodeRuntime(Context(max_seconds=max_seconds), Resources(clock=clock))
-    runtime.spending.enter(runtime.spending.account, {}, runtime.now())
     clock.advance(elapsed)
     assert runtime.seconds_left() == pytest.approx(left, abs=0.1)
     runtime.leaves_room = True
     assert runtime.seconds_left() == pytest.approx(left_in_the_loop, abs=0.1)
-
-
-async def test_the_deadline_counts_from_before_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, given = Clock(), Spending()
-
-    async def slow_check(*_: Any) -> None:
-        clock.advance(60)
-
-    monkeypatch.setattr(Resources, "check", slow_check)
-    bound = BoundNode(start, resources(clock=clock), first=True)
-    config: Any = {"configurable": {KEY: given}}
-    await bound.visit({"question": "Why?"}, Runtime(context=None), config)
-    assert given.began == Clock().now.timestamp()
 
 
 # Reducers

@@ -15,7 +15,6 @@ from hopgate.nodes.run.conversation import (
     trimmed,
 )
 from hopgate.nodes.run.runtime import NodeRuntime
-from hopgate.nodes.run.spending import BYTES_PER_TOKEN
 from hopgate.nodes.run.state import State
 from hopgate.nodes.texts.message import kind_of
 from hopgate.nodes.texts.text import inert
@@ -101,8 +100,6 @@ def _prompt(
     needed, room = sum(map(message_tokens, prompt([]))), model.prompt_tokens
     dropped = given - len(parts) - sum(map(len, map(attachments, said)))
     warnings = [f"{model.name} reads no images or files: it got the text alone"] * bool(dropped)
-    if model.prompt_chars is not None:
-        room = min(room, model.prompt_chars // BYTES_PER_TOKEN)
     history = trimmed(said, max(0, room - needed))
     return merge_message_runs(prompt(history)), warnings
 

@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
+from langgraph.channels.binop import _get_overwrite as get_overwrite
+
+__all__ = ["SYNC_DURABILITY", "AllSettings", "delta_channel", "get_overwrite"]
 
 Item = TypeVar("Item")
 

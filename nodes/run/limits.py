@@ -1,7 +1,7 @@
 """Limits that an operator sets on requests, read from `HOPGATE_LIMITS`.
 
-The graph enforces them, because a LangGraph server checks a context nowhere else; and every node
-does, because a run that is resumed or forked brings its own context and skips the first node.
+The graph enforces them, because a LangGraph server checks a context nowhere else. Every node does,
+because a run that is resumed or forked brings its own context and skips the first node.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
@@ -19,11 +19,9 @@ from hopgate.nodes.run.context import Context
 from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where, split
 
 VARIABLE = "HOPGATE_LIMITS"
-SIZES = ("question_chars", "message_chars", "prompt_chars", "body_bytes")
+SIZES = ("message_chars", "body_bytes")
 CAPPED = ("max_answer_tokens",)
 """Fields of a context that are lowered to their maximum, not refused."""
-DECIDED = {"multihop": "multihop", "strategy": "strategy", "escalate_to": "strategy"}
-"""Parts of the decision, and the setting that limits each."""
 WHERE = "where"
 USER = "{user}"
 """Stands for the authenticated user in the values of `where`."""
@@ -62,19 +60,14 @@ class Limits:
     """The limits of a request; by default it may ask for everything a `Context` allows.
 
     Attributes:
-        question_chars: Maximum characters of a question as it is decided on and searched for, also
-            of one edited in the state; a longer message is shortened to it.
         message_chars: Maximum characters of a user's message.
-        prompt_chars: Maximum characters of one prompt, whatever the state holds.
         body_bytes: Maximum bytes of one HTTP request; enforced by the server's app.
         where: A filter on every search, besides the request's own; `{user}` in it stands for the
             authenticated user.
         context: The limits of the context's other fields, by name.
     """
 
-    question_chars: int | None = None
     message_chars: int | None = None
-    prompt_chars: int | None = None
     body_bytes: int | None = None
     where: Filter = ()
     context: Mapping[str, Limit] = field(default_factory=lambda: MappingProxyType({}))
@@ -85,7 +78,7 @@ class Limits:
 
         Args:
             given: For a field of `Context`, its maximum or a list of its allowed values; also
-                sizes such as `question_chars`, and `where`, a filter.
+                `message_chars`, `body_bytes`, and `where`, a filter.
 
         Raises:
             ValueError: A name is unknown, or a limit does not suit its field.
@@ -137,48 +130,17 @@ class Limits:
             for name, value in values.items()
         )
 
-    def check_length(
-        self, size: Literal["question_chars", "message_chars"], name: str, text: str
-    ) -> None:
-        """Check the length of a question or a message.
-
-        Args:
-            size: The limit.
-            name: The text's name in the message of the error.
-            text: The text.
+    def check_message(self, text: str) -> None:
+        """Check the length of a user's message.
 
         Raises:
             ValueError: It is longer than the limit.
         """
-        maximum: int | None = getattr(self, size)
-        if maximum is not None and len(text) > maximum:
+        if self.message_chars is not None and len(text) > self.message_chars:
             raise ValueError(
-                f"{name} has {len(text)} characters: this server allows at most {maximum}; "
-                "shorten it"
+                f"the message has {len(text)} characters: this server allows at most "
+                f"{self.message_chars}; shorten it"
             )
-
-    def allows_length(self, question: str) -> bool:
-        """Return whether a question is short enough."""
-        return self.question_chars is None or len(question) <= self.question_chars
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check a state that a person may have edited, as every node does when it starts.
-
-        Raises:
-            ValueError: A question is too long, or the strategy or the loop's mode is not allowed;
-                names the key.
-        """
-        for name in ("standalone", "next_query", "sub_questions"):
-            value = state.get(name) or ""
-            for text in [value] if isinstance(value, str) else value:
-                self.check_length("question_chars", name, text)
-        decision = state.get("decision", {})
-        for key, setting in DECIDED.items():
-            value = decision.get(key)
-            if value and not any(self.allows(**{setting: each}) for each in ("auto", value)):
-                raise ValueError(
-                    f"decision.{key} is {value!r}: this server allows {self.context[setting]}"
-                )
 
 
 NO_LIMITS = Limits()
@@ -250,20 +212,12 @@ def json_variable(name: str) -> dict[str, Any] | None:
                 f"{name} is neither a JSON object nor a file that can be read ({error})"
             ) from error
     try:
-        value = json.loads(text, object_pairs_hook=_without_repeats)
+        value = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{name} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{name} is not a JSON object")
     return value
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Reject a repeated name; JSON would silently drop one of the two."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name appears twice")
-    return found
 
 
 def _size(name: str, value: object) -> int:

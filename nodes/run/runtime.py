@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -20,14 +21,13 @@ from hopgate.nodes.run.events import Event
 from hopgate.nodes.run.limits import NO_LIMITS, Limits
 from hopgate.nodes.run.resources import RetrievalFailed
 from hopgate.nodes.run.spending import (
-    Accounts,
     BudgetSpent,
     Count,
     DeadlinePassed,
-    Spending,
+    add_usage,
     estimated_tokens,
 )
-from hopgate.nodes.run.state import Coverage, Looked, Usage
+from hopgate.nodes.run.state import NO_USAGE, Coverage, Looked, Usage
 from hopgate.nodes.texts.text import first_line
 from hopgate.retrievers.base import Hit, Retriever
 from hopgate.retrievers.coverage import Look
@@ -51,8 +51,6 @@ COUNTED: dict[str, tuple[Count, ...]] = {
 }
 """The counts that a setting bounds."""
 WEB = "web:"
-MAX_COUNT = 100_000_000
-"""Tokens that one call can have; an endpoint that counts more, or below 0, is not believed."""
 Value = TypeVar("Value")
 
 
@@ -77,7 +75,6 @@ class Resources:
         context: The settings of requests that give none.
         instructions: Instructions for every answer.
         prompts: The app's own prompts, by name.
-        accounts: The costs of the graph's threads.
     """
 
     model: ChatModel | None = None
@@ -89,7 +86,6 @@ class Resources:
     context: Context | None = None
     instructions: str = ""
     prompts: Mapping[PromptName, "BasePromptTemplate[Any]"] = field(default_factory=dict)
-    accounts: Accounts = field(default_factory=Accounts, compare=False)
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.
@@ -117,8 +113,6 @@ class Resources:
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
         model = self.model or await chat.load(context.model)
-        if self.limits.prompt_chars is not None:
-            model = replace(model, prompt_chars=self.limits.prompt_chars)
         if context.layout != "auto":
             model = replace(model, layout=context.layout)
         if context.max_evidence_tokens is not None:
@@ -146,8 +140,9 @@ class NodeRuntime:
         context: The request's settings, within the operator's limits.
         resources: The parts that the app passed in.
         send: Writes an event into the run's `custom` stream.
-        misplaced: Names of settings in the config's `configurable`, where they have no effect.
-        spending: The run's cost so far; its nodes share it.
+        before: The turn's cost before this visit.
+        usage: The cost of this visit.
+        began: When it began, in seconds since 1970 by the app's clock.
         leaves_room: Whether the node leaves time, tokens and a call for the answer.
         notes: Warnings for the turn, which the node adds when it ends.
     """
@@ -155,16 +150,20 @@ class NodeRuntime:
     context: Context
     resources: Resources = field(default_factory=Resources)
     send: Callable[[Event], None] = lambda event: None
-    misplaced: tuple[str, ...] = ()
-    spending: Spending = field(default_factory=Spending)
+    before: Usage = field(default_factory=NO_USAGE.copy)
+    usage: Usage = field(default_factory=lambda: deepcopy(NO_USAGE))
+    began: float = 0
     leaves_room: bool = False
     notes: list[str] = field(default_factory=list)
     _model: ChatModel | None = None
 
-    @property
-    def usage(self) -> Usage:
-        """The run's cost so far."""
-        return self.spending.usage
+    def __post_init__(self) -> None:
+        """Note the time."""
+        self.began = self.began or self.now()
+
+    def total(self) -> Usage:
+        """Return the turn's cost so far."""
+        return add_usage(self.before, self.usage)
 
     async def model(self) -> ChatModel:
         """Return the request's chat model."""
@@ -181,17 +180,13 @@ class NodeRuntime:
         return await in_thread("alpha", named.default_alpha, context, name)
 
     async def route(self, question: str) -> RouterReply:
-        """Ask the request's router, once a run: the gate and `route` ask the same."""
-        own, alpha, asked = self.resources.router, await self.alpha(), self.spending.routed
-        if (found := asked.get((question, alpha))) is not None:
-            return found
+        """Ask the request's router."""
+        own, alpha = self.resources.router, await self.alpha()
         if own is not None:
             (found,) = await in_thread(f"route {id(own)}", routed, own, [question], alpha)
-        else:
-            name = self.resources.model_name(self.context)
-            found = await named.route(self.context, name, question, alpha)
-        asked[question, alpha] = found
-        return found
+            return found
+        name = self.resources.model_name(self.context)
+        return await named.route(self.context, name, question, alpha)
 
     async def complete(
         self, messages: Sequence["BaseMessage"], *, max_tokens: int | None, **options: Any
@@ -220,23 +215,18 @@ class NodeRuntime:
         prompt = estimated_tokens(each.text for each in messages)
         reply = USUAL_ANSWER if max_tokens is None else model.room(max_tokens)
         self.check_budget(calls=1, tokens=prompt + reply)
-        estimate = {"llm_calls": 1, "prompt_tokens": prompt, "completion_tokens": reply}
-        self.spending.add(**estimate)  # at once, for the calls beside this one
-        spent = estimate.copy()  # a call that fails midway may have been billed in full
+        self.usage["llm_calls"] += 1
         try:
             completion = await chat.complete(model, messages, max_tokens=max_tokens, **options)
-            written = estimated_tokens([completion.text])
-            spent["prompt_tokens"] = _believed(completion.prompt_tokens, prompt)
-            spent["completion_tokens"] = _believed(completion.completion_tokens, written)
-        except ValueError:  # nothing was sent
-            spent = dict.fromkeys(estimate, 0)
-            raise
+            prompt = completion.prompt_tokens or prompt
+            reply = completion.completion_tokens or estimated_tokens([completion.text])
         except chat.ModelError as error:
             if getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
-                spent["completion_tokens"] = 0
+                reply = 0
             raise
-        finally:
-            self.spending.add(**{name: spent[name] - estimate[name] for name in estimate})
+        finally:  # a call that fails midway may have been billed in full
+            self.usage["prompt_tokens"] += prompt
+            self.usage["completion_tokens"] += reply
         return completion
 
     async def answer_tokens(self, messages: Sequence["BaseMessage"]) -> int | None:
@@ -300,7 +290,7 @@ class NodeRuntime:
             BudgetSpent: The turn may not search again.
         """
         self.check_budget(retrievals=1)
-        self.spending.add(retrieval_steps=1)
+        self.usage["retrieval_steps"] += 1
         if looked and (looked["query"], looked["settings"]) == (query, self._searched()):
             return looked["passages"][:k]
         found = await self._found(query, k)
@@ -334,8 +324,6 @@ class NodeRuntime:
     def check_budget(self, *, calls: int = 0, retrievals: int = 0, tokens: int = 0) -> None:
         """Check that the turn may still spend this much.
 
-        A maximum that the operator sets counts for all runs and forks of the turn in this process.
-
         Raises:
             BudgetSpent: It may not; names the amount used and the setting.
         """
@@ -355,8 +343,8 @@ class NodeRuntime:
                 )
 
     def _used(self, setting: str) -> int:
-        of_thread = setting in self.resources.limits.context
-        return self.spending.used(*COUNTED[setting], of_thread=of_thread)
+        total = self.total()
+        return sum(total[name] for name in COUNTED[setting])
 
     def affords_another(self) -> bool:
         """Return whether time and budget are left for a deeper strategy and its answer."""
@@ -371,6 +359,10 @@ class NodeRuntime:
         """Return the current time by the app's clock, in seconds since 1970."""
         return self.resources.clock().timestamp()
 
+    def ms(self) -> float:
+        """Return how long the visit has taken, in milliseconds."""
+        return round((self.now() - self.began) * 1000, 1)
+
     def today(self) -> date:
         """Return the request's date, or the clock's in the request's time zone."""
         if self.context.today:
@@ -382,11 +374,14 @@ class NodeRuntime:
         return now.astimezone(zone).date()  # None: the system's time zone
 
     def seconds_left(self) -> float:
-        """Return the time until the turn's deadline; 0 if it has passed, inf if there is none."""
+        """Return the time until the turn's deadline; 0 if it has passed, inf if there is none.
+
+        Only the time of its nodes counts: pauses between them do not.
+        """
         if self.context.max_seconds is None:
             return math.inf
         whole = self.context.max_seconds * (1 - ANSWER_SHARE * self.leaves_room)
-        return max(0.0, whole - self.spending.seconds(self.now()))
+        return max(0.0, whole - (sum(self.before["ms"].values()) + self.ms()) / 1000)
 
     async def in_time(self, name: str, work: Coroutine[Any, Any, Value]) -> Value:
         """Wait for work until the turn's deadline.
@@ -413,8 +408,3 @@ class NodeRuntime:
                 f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
                 "(max_seconds); raise max_seconds, or use a faster model or index"
             ) from error
-
-
-def _believed(tokens: object, estimate: int) -> int:
-    """Return the endpoint's count, or the estimate if there is none or it cannot be true."""
-    return tokens if type(tokens) is int and 0 < tokens <= MAX_COUNT else estimate

@@ -17,8 +17,8 @@ from hopgate.graphs.adaptive import after_generate
 from hopgate.graphs.history import LOOP
 from hopgate.models.chat import ModelError
 from hopgate.nodes.generate import generate
-from hopgate.nodes.run.spending import RUN_USAGE
-from hopgate.nodes.run.state import Decision, merge_decision
+from hopgate.nodes.run.spending import VISIT_USAGE, add_usage
+from hopgate.nodes.run.state import NO_USAGE, Decision, merge_decision
 from hopgate.nodes.start import start
 from hopgate.server.observing.turns import Kind, Observer, Step, Turn, TurnOutcome
 
@@ -80,13 +80,13 @@ class TurnWatcher(BaseCallbackHandler):
         turn, step = self._running.pop(run_id, (None, None))
         if turn is None:
             return
-        turn.usage = getattr(error, RUN_USAGE, turn.usage)
         if run_id == turn.run_id:
             self._end(turn, error)
         elif step and step.id == run_id:
             step.ended_at, step.error = time.time_ns(), type(error).__name__
-            if step.kind == "node":
-                turn.failed_in = turn.failed_in or step.name
+            if step.kind == "node" and not turn.failed_in:  # the loop has the error of its node
+                turn.failed_in = step.name
+                turn.usage = add_usage(turn.usage, getattr(error, VISIT_USAGE, NO_USAGE))
 
     def on_chat_model_start(
         self, serialized: Any, messages: list[list[BaseMessage]], *, run_id: UUID, **kwargs: Any
@@ -160,7 +160,7 @@ def _read_update(turn: Turn, update: Any) -> None:
         turn.decision = decision.value
     elif decision:
         turn.decision = merge_decision(turn.decision, decision)
-    turn.usage = update.get(RUN_USAGE, turn.usage)
+    turn.usage = add_usage(turn.usage, update.get(VISIT_USAGE, NO_USAGE))
     turn.question = update.get(QUESTION, turn.question)
     turn.answer = update.get("answer", turn.answer)
 
