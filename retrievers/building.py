@@ -45,7 +45,7 @@ from hopgate.retrievers.index.manifest import (
     info,
 )
 from hopgate.retrievers.index.reader import Parts, matching_encoder, own_encoder
-from hopgate.retrievers.index.vectors import Announce, load_faiss, new_index
+from hopgate.retrievers.index.vectors import load_faiss, new_index
 from hopgate.retrievers.index.writing import writing
 from hopgate.retrievers.langchain import documents_in
 from hopgate.retrievers.stores.change import StoreChange
@@ -70,8 +70,6 @@ class BuildOptions(TypedDict, total=False):
 
     Attributes:
         factory: FAISS's factory string; by default one that suits the collection.
-        announce: Called, before the vectors are indexed, with a line on which FAISS index is
-            built, why, and the memory it will take.
         language: One of `LANGUAGES`; by default detected when the index is made.
         query_prefix: Prefix of each query; by default the encoder's own.
         passage_prefix: Prefix of each passage; likewise.
@@ -81,7 +79,6 @@ class BuildOptions(TypedDict, total=False):
     """
 
     factory: str | None
-    announce: Announce | None
     language: str
     query_prefix: str | None
     passage_prefix: str | None
@@ -208,7 +205,6 @@ def add(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
     *,
     workers: Workers | None = None,
 ) -> BuildReport:
@@ -222,7 +218,6 @@ def add(
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
-        announce: See `BuildOptions`.
         workers: See `build_index`.
 
     Raises:
@@ -231,9 +226,9 @@ def add(
     """
     given = documents_in(paths)
     if isinstance(given, Iterator):
-        return add_passages(given, index, encoder, progress, announce, workers=workers)
+        return add_passages(given, index, encoder, progress, workers=workers)
     found = find_files(given)
-    with _changing(index, encoder, progress, announce) as change:
+    with _changing(index, encoder, progress) as change:
         change.roots, change.workers = sorted({*change.roots, *_roots(given)}), workers
         sources = _read(change, _named(found, change.roots))
         change.reading.check()
@@ -246,7 +241,6 @@ def add_passages(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
     *,
     workers: Workers | None = None,
 ) -> BuildReport:
@@ -258,7 +252,7 @@ def add_passages(
         ValueError: There is no such index, or no passage.
         RuntimeError: See `build_index`.
     """
-    with _changing(index, encoder, progress, announce) as change:
+    with _changing(index, encoder, progress) as change:
         change.workers = workers
         change.replace_documents(_put(change, passages, index))
         return change.run()
@@ -280,7 +274,6 @@ def sync(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
 ) -> BuildReport:
     """Make an index follow a folder: add its new files, replace changed ones, remove those gone.
 
@@ -295,7 +288,6 @@ def sync(
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
-        announce: See `BuildOptions`.
 
     Raises:
         ValueError: There is no such index or folder, or no file of a known kind is left in it.
@@ -305,14 +297,14 @@ def sync(
         passages = documents_in(folder)
         if not isinstance(passages, Iterator):
             raise ValueError("sync follows one folder, or documents of LangChain")
-        with _changing(index, encoder, progress, announce) as change:
+        with _changing(index, encoder, progress) as change:
             sources = _put(change, passages, index)
             others = set(change.sources()) - sources
             change.replace_documents(sources, {each for each in others if not change.stamp(each)})
             return change.run()
     top, target = check_followed(folder, index)
     found = find_files([top])
-    with _changing(target, encoder, progress, announce) as change:
+    with _changing(target, encoder, progress) as change:
         change.roots = sorted({*change.roots, str(top)})
         missing = [root for root in change.roots if not Path(root).is_dir()]
         change.reading.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
@@ -381,9 +373,7 @@ def delete(
         return change.run()
 
 
-def compact(
-    index: Path | str, progress: BuildProgress | None = None, announce: Announce | None = None
-) -> BuildReport:
+def compact(index: Path | str, progress: BuildProgress | None = None) -> BuildReport:
     """Rewrite an index without deleted passages, in as few segments as possible.
 
     Raises:
@@ -391,7 +381,7 @@ def compact(
         RuntimeError: The disk is full, or another process is changing the index.
     """
     check_folder(index, "compact")
-    with _changing(index, None, progress, announce) as change:
+    with _changing(index, None, progress) as change:
         change.rewrite = True
         return change.run()
 
@@ -415,9 +405,8 @@ def building(
         keep = target.info is None or _is_same(target, target.info, loaded, replace)
         if is_store(out) and replace and target.info:  # a folder's language can be changed
             keep &= language in ("", target.info["language"])
-        announce = options.get("announce")
         held = target.held if keep else None
-        change = target.begin(held, describe(loaded), lambda: loaded, progress, announce)
+        change = target.begin(held, describe(loaded), lambda: loaded, progress)
         if isinstance(change, StoreChange):
             change.renew = not keep
         with closing(change):
@@ -432,7 +421,6 @@ def _changing(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
 ) -> Iterator[AnyChange]:
     """Prepare a change of an index; its encoder is loaded when it is needed."""
     with _target(index, new=False) as target:
@@ -441,7 +429,7 @@ def _changing(
         load = partial(matching_encoder, target.name, target.info, encoder)
         if encoder is not None:
             load()
-        change = target.begin(target.held, target.info["encoder"], load, progress, announce)
+        change = target.begin(target.held, target.info["encoder"], load, progress)
         with closing(change):
             yield change
 
