@@ -44,7 +44,7 @@ from hopgate.retrievers.index.manifest import (
     info,
 )
 from hopgate.retrievers.index.reader import Parts, matching_encoder, own_encoder
-from hopgate.retrievers.index.vectors import Announce, load_faiss, new_index
+from hopgate.retrievers.index.vectors import load_faiss, new_index
 from hopgate.retrievers.index.writing import writing
 from hopgate.retrievers.langchain import documents_in
 from hopgate.retrievers.stores.change import StoreChange
@@ -69,8 +69,6 @@ class BuildOptions(TypedDict, total=False):
 
     Attributes:
         factory: FAISS's factory string; by default one that suits the collection.
-        announce: Called, before the vectors are indexed, with a line on which FAISS index is
-            built, why, and the memory it will take.
         language: One of `LANGUAGES`; by default detected when the index is made.
         query_prefix: Prefix of each query; by default the encoder's own.
         passage_prefix: Prefix of each passage; likewise.
@@ -80,7 +78,6 @@ class BuildOptions(TypedDict, total=False):
     """
 
     factory: str | None
-    announce: Announce | None
     language: str
     query_prefix: str | None
     passage_prefix: str | None
@@ -199,7 +196,6 @@ def add(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
 ) -> BuildReport:
     """Add files and folders to an index; a document that is in it already is replaced.
 
@@ -211,7 +207,6 @@ def add(
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
-        announce: See `BuildOptions`.
 
     Raises:
         ValueError: There is no such index or path, or nothing could be read.
@@ -219,9 +214,9 @@ def add(
     """
     given = documents_in(paths)
     if isinstance(given, Iterator):
-        return add_passages(given, index, encoder, progress, announce)
+        return add_passages(given, index, encoder, progress)
     found = find_files(given)
-    with _changing(index, encoder, progress, announce) as change:
+    with _changing(index, encoder, progress) as change:
         change.roots = sorted({*change.roots, *_roots(given)})
         sources = _read(change, _named(found, change.roots))
         change.reading.check()
@@ -234,7 +229,6 @@ def add_passages(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
 ) -> BuildReport:
     """Add passages as they are; those of the same sources are replaced, see `add`.
 
@@ -244,7 +238,7 @@ def add_passages(
         ValueError: There is no such index, or no passage.
         RuntimeError: See `build_index`.
     """
-    with _changing(index, encoder, progress, announce) as change:
+    with _changing(index, encoder, progress) as change:
         change.replace_documents(_put(change, passages, index))
         return change.run()
 
@@ -265,7 +259,6 @@ def sync(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
 ) -> BuildReport:
     """Make an index follow a folder: add its new files, replace changed ones, remove those gone.
 
@@ -280,7 +273,6 @@ def sync(
         index: The folder of the index.
         encoder: For an encoder that has moved, see `Index.open`.
         progress: Called as the work goes on.
-        announce: See `BuildOptions`.
 
     Raises:
         ValueError: There is no such index or folder, or no file of a known kind is left in it.
@@ -290,14 +282,14 @@ def sync(
         passages = documents_in(folder)
         if not isinstance(passages, Iterator):
             raise ValueError("sync follows one folder, or documents of LangChain")
-        with _changing(index, encoder, progress, announce) as change:
+        with _changing(index, encoder, progress) as change:
             sources = _put(change, passages, index)
             others = set(change.sources()) - sources
             change.replace_documents(sources, {each for each in others if not change.stamp(each)})
             return change.run()
     top, target = check_followed(folder, index)
     found = find_files([top])
-    with _changing(target, encoder, progress, announce) as change:
+    with _changing(target, encoder, progress) as change:
         change.roots = sorted({*change.roots, str(top)})
         missing = [root for root in change.roots if not Path(root).is_dir()]
         change.reading.skipped.extend(SkippedFile(root, _ROOT_MISSING) for root in missing)
@@ -366,9 +358,7 @@ def delete(
         return change.run()
 
 
-def compact(
-    index: Path | str, progress: BuildProgress | None = None, announce: Announce | None = None
-) -> BuildReport:
+def compact(index: Path | str, progress: BuildProgress | None = None) -> BuildReport:
     """Rewrite an index without deleted passages, in as few segments as possible.
 
     Raises:
@@ -376,7 +366,7 @@ def compact(
         RuntimeError: The disk is full, or another process is changing the index.
     """
     check_folder(index, "compact")
-    with _changing(index, None, progress, announce) as change:
+    with _changing(index, None, progress) as change:
         change.rewrite = True
         return change.run()
 
@@ -400,9 +390,8 @@ def building(
         keep = target.info is None or _is_same(target, target.info, loaded, replace)
         if is_store(out) and replace and target.info:  # a folder's language can be changed
             keep &= language in ("", target.info["language"])
-        announce = options.get("announce")
         held = target.held if keep else None
-        change = target.begin(held, describe(loaded), lambda: loaded, progress, announce)
+        change = target.begin(held, describe(loaded), lambda: loaded, progress)
         if isinstance(change, StoreChange):
             change.renew = not keep
         with closing(change):
@@ -417,7 +406,6 @@ def _changing(
     index: Path | str,
     encoder: AnyEncoder = None,
     progress: BuildProgress | None = None,
-    announce: Announce | None = None,
 ) -> Iterator[AnyChange]:
     """Prepare a change of an index; its encoder is loaded when it is needed."""
     with _target(index, new=False) as target:
@@ -426,7 +414,7 @@ def _changing(
         load = partial(matching_encoder, target.name, target.info, encoder)
         if encoder is not None:
             load()
-        change = target.begin(target.held, target.info["encoder"], load, progress, announce)
+        change = target.begin(target.held, target.info["encoder"], load, progress)
         with closing(change):
             yield change
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 from hopgate.retrievers.building import check_followed
-from hopgate.retrievers.documents.finding import KINDS
+from hopgate.retrievers.documents.finding import Stamp, find_files, stamp_of
 
-if TYPE_CHECKING:
-    from watchfiles import Change
-
+LOOK_SECONDS = 1.0
+"""Time between two looks at the files; in a large folder it is ten times what a look takes."""
 RETRY_SECONDS = 5.0
 """Time between two tries after an update that failed."""
-_POLL_MS = 1_000
-_DEBOUNCE_MS = 1_600
-_STEP_MS = 200
 
 
 def watch(
@@ -28,72 +21,37 @@ def watch(
 ) -> None:
     """Call `update` at once, and again whenever files below a folder have changed.
 
-    Changes that come within about a second are one call. Hidden files, files of kinds that are not
-    read, and the index itself are left out. A folder that goes away is waited for.
+    The files' sizes and times are compared every few seconds, which works on network drives too. A
+    file that is still being written is waited for, and so is a folder that goes away.
 
     Args:
         folder: The folder.
         index: The index that follows it, in another folder or hidden in this one.
         update: Calls `sync`, for example; returns whether it succeeded. If it did not, it is called
             again every few seconds until it does.
-        stop: Ends the watch when it is set, within a second.
+        stop: Ends the watch when it is set.
 
     Raises:
         ValueError: There is no such folder or index, or the index is or contains the folder.
-        RuntimeError: The extra `documents` is missing.
-        OSError: The system cannot watch the folder.
     """
-    top, target = check_followed(folder, index)
-    try:
-        import watchfiles
-    except ImportError as error:
-        raise RuntimeError(
-            "watching a folder needs watchfiles: pip install 'hopgate[documents]'"
-        ) from error
-
-    def relevant(_: Change, path: str) -> bool:
-        return _is_relevant(Path(path), top, target)
-
+    top, _ = check_followed(folder, index)
     stop = stop or Event()
-    pending, tried = True, -RETRY_SECONDS
-    while not stop.is_set():
-        followed = _identity(top)
-        if followed is None:  # `update` names the problem
-            pending, tried = not update(), time.monotonic()
-            stop.wait(RETRY_SECONDS)
-            continue
-        changes = watchfiles.watch(
-            top,
-            watch_filter=relevant,
-            debounce=_DEBOUNCE_MS,
-            step=_STEP_MS,
-            stop_event=stop,
-            rust_timeout=_POLL_MS,
-            yield_on_timeout=True,
-            ignore_permission_denied=True,
-        )
-        with suppress(FileNotFoundError):  # it went away just now
-            for found in changes:  # with the first, which may be none, the watch has begun
-                if stop.is_set() or _identity(top) != followed:
-                    pending = True  # another folder of this name, or none
-                    break
-                if found or (pending and time.monotonic() - tried >= RETRY_SECONDS):
-                    pending, tried = not update(), time.monotonic()
+    seen = before = _stamps(top)
+    done: object = False
+    pause = LOOK_SECONDS
+    while True:
+        if seen == before and seen != done:
+            done = seen if update() else False
+        if stop.wait(RETRY_SECONDS if done is False else pause):
+            return
+        started = time.monotonic()
+        before, seen = seen, _stamps(top)
+        pause = max(LOOK_SECONDS, 10 * (time.monotonic() - started))
 
 
-def _is_relevant(path: Path, top: Path, index: Path) -> bool:
-    """Return whether an index that follows a folder may change because of a path."""
-    if path == index or index in path.parents or not path.is_relative_to(top):
-        return False
-    if any(part.startswith(".") for part in path.relative_to(top).parts):
-        return False
-    return path.suffix.lower() in KINDS or not path.is_file()
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return a folder's identity, not only its name; None if it is gone."""
+def _stamps(folder: Path) -> dict[Path, Stamp | None] | None:
+    """Return the stamps of the files below a folder; None if there are none."""
     try:
-        found = os.stat(folder)
-    except OSError:
+        return {file: stamp_of(file) for file, _ in find_files([folder]).files}
+    except (ValueError, OSError):  # `update` names the problem
         return None
-    return found.st_dev, found.st_ino

@@ -46,7 +46,7 @@ def test_the_graph_is_in_the_package_s_dictionary_where_langgraph_is_loaded() ->
         ("import hopgate", {"langchain", "langchain_core", "langgraph"}),
         ("import hopgate.cli", {"torch", "langgraph", "langchain_core", "numpy", "tantivy"}),
         ("import hopgate; hopgate.graph", {"hopgate.server", "prometheus_client", "faiss"}),
-        ("from hopgate import graph, AdaptiveRetriever", {"langchain", "watchfiles"}),
+        ("from hopgate import graph, AdaptiveRetriever", {"langchain"}),
     ],
 )
 def test_unused_parts_are_not_imported(statement: str, absent: set[str]) -> None:

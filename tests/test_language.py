@@ -3,19 +3,17 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from hopgate.common.words import spaced
-from hopgate.retrievers.automode import Rankings, SampleEncoder, default_mode
+from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.base import Passage, make_passage
 from hopgate.retrievers.encoders import load_encoder
-from hopgate.retrievers.index.texts import Place, Stored, WordsWriter, identity, key_of
 from hopgate.retrievers.language import LANGUAGES, analyzer, detect
 
 SENTENCES = {
@@ -153,95 +151,38 @@ class TopicEncoder:
         return self.encode_queries([each["text"] for each in passages])
 
 
-def chosen(
-    folder: Path, passages: Sequence[Passage], encoder: SampleEncoder, language: str
-) -> tuple[str, str]:
-    """Choose the mode of an index of all the passages."""
-    writer = WordsWriter(folder, language)
-    stored = [Stored(each["title"], each["text"], (Place("a.txt"),)) for each in passages]
-    ids = [each["id"] for each in passages]
-    writer.put(zip(map(key_of, ids), stored, strict=True))
-    words = writer.commit()
-
-    def search(queries: Sequence[str], vectors: NDArray[np.float32]) -> Iterator[Rankings[str]]:
-        for query, row in zip(queries, vectors @ encoder.encode_passages(passages).T, strict=True):
-            dense = sorted(zip(ids, row.tolist(), strict=True), key=lambda each: -each[1])[:100]
-            bm25 = [(identity(key), score) for key, score in words.search(query, 100)]
-            yield dense, bm25, words.dense_weight(query)
-
-    return default_mode(passages, encoder, language, search)
-
-
-def no_search(*_: Any) -> list[Rankings[str]]:
-    raise AssertionError("there is nothing to search for")
-
-
 @pytest.mark.parametrize("language", ["zh", "de", "en"])
-def test_auto_is_hybrid_with_an_encoder_that_knows_the_language(
-    tmp_path: Path, language: str
-) -> None:
+def test_auto_is_hybrid_with_an_encoder_that_knows_the_language(language: str) -> None:
     passages = xquad(language)
-    assert chosen(tmp_path, passages, TopicEncoder(passages), language)[0] == "hybrid"
-    assert default_mode(passages, RandomEncoder(), language, no_search)[0] == "bm25"
+    first, second = (default_mode(passages, TopicEncoder(passages), language) for _ in range(2))
+    assert first == second
+    assert first[0] == "hybrid"
+    assert default_mode(passages, RandomEncoder(), language)[0] == "bm25"
 
 
-def test_auto_sees_what_minilm_knows(tmp_path: Path) -> None:
-    mode, reason = chosen(tmp_path, xquad("en"), load_encoder(), "en")
+def test_auto_sees_what_minilm_knows() -> None:
+    mode, reason = default_mode(xquad("en"), load_encoder(), "en")
     assert mode == "hybrid"
-    assert "searched by its first sentence: 0." in reason
-    assert re.search(r"searched by a name or code in it: 0\.\d\d dense, 0\.\d\d BM25", reason)
-    mode, reason = default_mode(xquad("zh"), load_encoder(), "zh", no_search)
+    assert re.search(r"first sentence: 0\.\d\d dense, 0\.\d\d BM25, 0\.\d\d hybrid", reason)
+    mode, reason = default_mode(xquad("zh"), load_encoder(), "zh")
     assert mode == "bm25"
     assert reason.startswith("the encoder does not know the language; mean reciprocal rank")
-
-
-class BlindToNames(TopicEncoder):
-    """Takes a single word for any passage but those that have it."""
-
-    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        found = super().encode_queries(texts)
-        return np.array(
-            [1 - row if " " not in text else row for text, row in zip(texts, found, strict=True)],
-            np.float32,
-        )
-
-
-def test_auto_is_bm25_where_the_encoder_hides_names(tmp_path: Path) -> None:
-    letters = [hashlib.sha256(bytes([number])).hexdigest() for number in range(240)]
-    texts = [
-        f"The lamp {a[:6]} shines at night over {a[6:12]}. Its keeper is {name} of {a[12:18]} bay."
-        for number, a in enumerate(letters)
-        for name in [f"Ab_{'abcdefghijklmnopqrst'[number % 20] * 4}_Longest_Of_All"]
-    ]
-    passages = [make_passage("", text) for text in texts]
-    mode, reason = chosen(tmp_path, passages, BlindToNames(passages), "en")
-    assert (mode, reason.split(";")[0]) == ("bm25", "with the encoder, names are lost")
-
-
-def test_auto_always_chooses_the_same(tmp_path: Path) -> None:
-    passages = xquad("de")
-    first, second = (
-        chosen(folder, passages, TopicEncoder(passages), "de")
-        for name in "ab"
-        if not (folder := tmp_path / name).mkdir()
-    )
-    assert first == second
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_auto_is_hybrid_where_there_is_too_little_to_measure(count: int) -> None:
     passages = [make_passage("", f"{text} {text[::-1]}") for text in SENTENCES.values()]
-    mode, reason = default_mode(passages[:count], RandomEncoder(), "other", no_search)
+    mode, reason = default_mode(passages[:count], RandomEncoder(), "other")
     assert (mode, reason) == ("hybrid", "too few passages to measure the encoder")
 
 
-def test_auto_is_hybrid_where_both_find_nearly_all(tmp_path: Path) -> None:
+def test_auto_is_hybrid_where_both_find_nearly_all() -> None:
     names = [hashlib.sha256(bytes([number])).hexdigest()[:12] for number in range(60)]
     texts = [f"The lighthouse {name} is on the coast. {name} was built in 1858." for name in names]
     passages = [make_passage("", text) for text in texts]
-    assert chosen(tmp_path, passages, TopicEncoder(passages), "en")[0] == "hybrid"
+    assert default_mode(passages, TopicEncoder(passages), "en")[0] == "hybrid"
 
 
 def test_auto_measures_texts_without_words() -> None:
     passages = [make_passage("", f"{'!' * (30 + n)} {'?' * 40}. {'-' * 40}") for n in range(30)]
-    assert default_mode(passages, RandomEncoder(), "en", no_search)[0] == "hybrid"
+    assert default_mode(passages, RandomEncoder(), "en")[0] == "hybrid"

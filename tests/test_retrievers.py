@@ -316,7 +316,7 @@ encoders.Encoder = Constant
 assert sources.open_source("sample").search(["Who drew the lighthouse?"], 1)[0]
 print(loaded("hopgate.retrievers.building", "hopgate.retrievers.documents",
              "hopgate.retrievers.rerank", "hopgate.retrievers.web"))
-print(loaded("psutil", "filelock", "html_to_markdown", "mammoth",
+print(loaded("filelock", "html_to_markdown", "mammoth",
              "pypdf", "langchain_text_splitters"))
 """
 

@@ -21,7 +21,6 @@ OPTIONAL_PACKAGES = {
     "documents (.html)": ("html-to-markdown", DOCUMENTS),
     "documents (.docx)": ("mammoth", DOCUMENTS),
     "documents (.rst)": ("docutils", DOCUMENTS),
-    "index sync --watch": ("watchfiles", DOCUMENTS),
     "torch (training)": ("torch", TRAIN),
     "langgraph dev": ("langgraph-api", "pip install 'langgraph-cli[inmem]'"),
 }

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from hopgate.retrievers.index.verifying import VerifyReport
 
 SKIPPED_SHOWN = 20
-REPEATS_SHOWN = 5
 Paths = Annotated[tuple[Path, ...], {"required": True}]
 Either = Annotated[Path | None, {"metavar": "[INDEX]"}]
 DefaultMode = Annotated[str | None, click.Choice(["auto", "dense", "bm25", "hybrid"])]
@@ -89,7 +88,6 @@ def build(
             encoder,
             progress,
             factory=factory,
-            announce=note,
             language=language or "",
             query_prefix=query_prefix,
             passage_prefix=passage_prefix,
@@ -113,7 +111,7 @@ def add(paths: Paths, /, *, index: Path, encoder: str | None = None) -> None:
     from hopgate.retrievers import building
 
     with stages() as progress:
-        report = building.add(paths, index, encoder, progress, note)
+        report = building.add(paths, index, encoder, progress)
     output(report, _show_built)
 
 
@@ -138,20 +136,16 @@ def sync(folder: Path, /, *, index: Path, encoder: str | None = None, watch: boo
             watching.watch(folder, index, _repeated(partial(building.sync, folder, index, encoder)))
         return
     with stages() as progress:
-        report = building.sync(folder, index, encoder, progress, note)
+        report = building.sync(folder, index, encoder, progress)
     output(report, _show_built)
 
 
 def _repeated(update: "Callable[[BuildProgress], BuildReport]") -> Callable[[], bool]:
-    """Return a function that updates once, and shows what is new: changes, skipped files, errors.
-
-    It returns whether the update succeeded.
-    """
-    skipped: list[SkippedFile] = []
-    failed: str | None = None
+    """Return a function that updates once, shows changes and new errors, and says if it worked."""
+    failed = ""
 
     def run() -> bool:
-        nonlocal skipped, failed
+        nonlocal failed
         try:
             with stages(brief=True) as progress:
                 report = update(progress)
@@ -160,22 +154,20 @@ def _repeated(update: "Callable[[BuildProgress], BuildReport]") -> Callable[[], 
                 note(f"{_now():%H:%M:%S} not updated, trying again: {text}")
             failed = text
             return False
-        failed, before = None, skipped
-        skipped = report.skipped
-        fresh = [each for each in skipped if each not in before]
-        if report.changed or fresh:
-            _show_change(report, fresh)
+        failed = ""
+        if report.changed or report.skipped:
+            _show_change(report)
         return True
 
     return run
 
 
-def _show_change(report: "BuildReport", skipped: "Sequence[SkippedFile]") -> None:
+def _show_change(report: "BuildReport") -> None:
     """Print one change during a watch: as a JSON document, or as a line."""
     if click.get_current_context().meta[AS_JSON]:
         print_json({"time": _now().isoformat(timespec="seconds"), **asdict(report)})
         return
-    _show_skipped(skipped)
+    _show_skipped(report.skipped)
     counts = {name: each for name, each in asdict(report).items() if each and type(each) is int}
     line(f"{_now():%H:%M:%S} {value('counts', counts)}")
 
@@ -218,7 +210,7 @@ def compact(folder: Either = None, /, *, index: Path | None = None) -> None:
     from hopgate.retrievers import building
 
     with stages() as progress:
-        report = building.compact(_one(folder, index), progress, note)
+        report = building.compact(_one(folder, index), progress)
     output(report, _show_built)
 
 
@@ -330,8 +322,7 @@ def _show_built(report: "BuildReport") -> None:
         note(summary)
     if not report.changed:
         line("nothing changed")
-    shown = asdict(report) | {"skipped": None, "ignored": None, "changed": None}
-    page(shown | {"repeats": shown["repeats"][:REPEATS_SHOWN]})
+    page(asdict(report) | {"skipped": None, "ignored": None, "changed": None})
     line(f'Ask it: hopgate ask "…" --index {shlex.quote(report.path)}')
 
 

@@ -9,27 +9,25 @@ ones; then the new manifest is published. If nothing changed, nothing is written
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from msgspec import structs
 
-from hopgate.retrievers.automode import GIVEN, Given, Rankings, default_mode
+from hopgate.retrievers.automode import GIVEN, Given, default_mode
 from hopgate.retrievers.base import Passage
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.documents.finding import IgnoredFiles, SkippedFile
 from hopgate.retrievers.documents.reading import ReadReport
 from hopgate.retrievers.encoders import Encoder, passage_text
-from hopgate.retrievers.hybrid import CANDIDATES, Mode
+from hopgate.retrievers.hybrid import Mode
 from hopgate.retrievers.index.incoming import Encoded, Incoming, chunks
 from hopgate.retrievers.index.manifest import (
     FORMAT_VERSION,
@@ -53,8 +51,8 @@ from hopgate.retrievers.index.segments import (
     write_keys,
     write_segment,
 )
-from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, identity, key_of
-from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, Announce, choose
+from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
+from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, choose
 from hopgate.retrievers.index.writing import Writer
 from hopgate.retrievers.language import OTHER, detect
 
@@ -66,27 +64,11 @@ _AT_A_TIME = 1_000
 BYTES_PER_TOKEN = 4
 SAMPLE = 500
 """Passages from which the language is detected and the default mode is chosen."""
-_REPEATS_REPORTED = 10
 _NO_KEYS: Keys = np.empty(0, dtype=np.uint64)
 
 BuildProgress = Callable[[str, int, int], None]
 """Called with the stage (`reading files`, `reading vectors`, `encoding passages`, `indexing words`
 or `indexing vectors`), how many are done, and the total."""
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """Passages that two documents have in common.
-
-    Attributes:
-        source: The document that repeats them.
-        of: The one that had them first.
-        passages: How many they are.
-    """
-
-    source: str
-    of: str
-    passages: int
 
 
 @dataclass
@@ -113,7 +95,6 @@ class BuildReport:
         encoded: Passages that were encoded; the rest had their vectors from before.
         tokens: About how many tokens these had, at four bytes each.
         duplicates: Passages given that had the same title and text as another.
-        repeats: Of which documents, the most frequent first; at most ten.
         skipped: Files and rows that could not be read, and why.
         ignored: Files of unknown kinds, by suffix.
     """
@@ -137,7 +118,6 @@ class BuildReport:
     encoded: int = 0
     tokens: int = 0
     duplicates: int = 0
-    repeats: list[Repeat] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     ignored: list[IgnoredFiles] = field(default_factory=list)
 
@@ -182,7 +162,6 @@ class BaseChange:
         self.mode: Given = None
         self._rebuild, self._may_shrink = False, True
         self._report = BuildReport(str(index))
-        self._repeats: Counter[tuple[str, str]] = Counter()
 
     def close(self) -> None:
         """Close the file of incoming passages."""
@@ -230,7 +209,6 @@ class BaseChange:
 
     def _reported(self, built: Any, **counts: Any) -> BuildReport:
         """Return the report, given the index's description and what only one kind of index has."""
-        repeats = self._repeats.most_common(_REPEATS_REPORTED)
         return replace(
             self._report,
             encoder=built["encoder"]["name"],
@@ -239,7 +217,6 @@ class BaseChange:
             mode_reason=built["mode_reason"],
             files=self.reading.files,
             unchanged=self.unchanged,
-            repeats=[Repeat(source, of, passages) for (source, of), passages in repeats],
             skipped=self.reading.skipped,
             ignored=self.reading.ignored,
             **counts,
@@ -255,7 +232,6 @@ class Change(BaseChange):
         described: The manifest's entry for the encoder.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
-        announce: Called with a line about the FAISS index that is built.
     """
 
     def __init__(
@@ -265,14 +241,12 @@ class Change(BaseChange):
         described: EncoderInfo,
         encoder: Callable[[], Encoder],
         progress: BuildProgress | None,
-        announce: Announce | None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
         self._manifest = manifest = current.manifest if current else None
         roots, file = manifest["roots"] if manifest else [], writer.work / "incoming.jsonl"
         super().__init__(writer.folder, file, roots, described, encoder, progress)
         self._writer, self._current = writer, current
-        self._announce = announce or (lambda _: None)
         self._held = current.vectors.keys() if current else _NO_KEYS
         self.factory = manifest["factory"] if manifest and not manifest["auto"] else ""
         self._leaving = _NO_KEYS  # passages that may lose documents
@@ -422,8 +396,7 @@ class Change(BaseChange):
             sample = keys[:: max(1, len(keys) // SAMPLE)].tolist()
             stored = zip(sample, words.read(sample), strict=True)
             passages = [each.passage(key) for key, each in stored]
-            search = partial(_rankings, words, parts)
-            mode = default_mode(passages, self.encoder, self.language, search)
+            mode = default_mode(passages, self.encoder, self.language)
         background = before.get("background") if before and alike else None
         if background is None:
             background = measure(partial(_best, parts), self.encoder.encode_queries)
@@ -477,8 +450,6 @@ class Change(BaseChange):
             if coming:
                 places = tuple(dict.fromkeys([*rest, *coming.places]))
                 self._report.duplicates -= not rest
-                others = {place.source for place in coming.places} - {places[0].source}
-                self._repeats.update((source, places[0].source) for source in others)
             if not places:
                 gone.append(key)
             elif set(places) != set(had):
@@ -527,7 +498,7 @@ class Change(BaseChange):
         fresh, read = self._encode(without(np.array(self._added), stored))
         merged = parts
         if not (self.rewrite or self._new_factory):
-            merged = to_merge(parts, len(fresh), math.inf if self.factory else FLAT_UP_TO)
+            merged = to_merge(parts, len(fresh))
         staying = [part for part in parts if part not in merged and part.live]
         dead = merged_keys(*(part.keys[~part.alive] for part in staying))
         if len(fresh) or any(part.live for part in merged):
@@ -544,13 +515,9 @@ class Change(BaseChange):
     ) -> SegmentInfo:
         """Write the segment of this change, which has `whole` of the index or a part of it."""
         rows, dimension = len(fresh) + sum(each.live for each in old), self._described["dimension"]
-        factory, why = self.factory, "as requested"
-        if not factory:
-            factory, why = choose(rows, dimension)
-        elif not whole and rows <= FLAT_UP_TO:
+        factory = self.factory or choose(rows)
+        if not whole and rows <= FLAT_UP_TO:
             factory = FLAT
-        if whole or factory != FLAT:
-            self._announce(f"{factory}: {why}")
         write = partial(
             write_segment,
             self._writer.work / VECTORS / self._segment_name,
@@ -561,14 +528,11 @@ class Change(BaseChange):
             progress=self.stage("indexing vectors"),
         )
         try:
-            new = write(factory)
+            return write(factory)
         except ValueError:  # too few vectors are left to train such an index
             if self._rebuild:  # it can be asked for another factory
                 raise
-            new = write(FLAT)
-        if (recall := new["search"].get("recall", 1)) < 0.95:
-            self._announce(f"recall@10 is only {recall:.3f}: use another factory")
-        return new
+            return write(FLAT)
 
     def _encode(self, fresh: Keys) -> tuple[Keys, Callable[[slice], Vectors]]:
         """Encode passages, saving each batch.
@@ -590,20 +554,6 @@ class Change(BaseChange):
             saved.keep([key_of(each["id"]) for each in passages], vectors)
             stage(done := done + len(passages), total)
         return saved.ordered(fresh)
-
-
-def _rankings(
-    words: Words, parts: Sequence[Segment], queries: Sequence[str], vectors: Vectors
-) -> Iterator[Rankings[str]]:
-    """Yield what the parts of a hybrid search find for each query, see `automode.default_mode`."""
-    near = zip(*(part.search(vectors, CANDIDATES) for part in parts), strict=True)
-    for query, found in zip(queries, near, strict=True):
-        dense = sorted(chain.from_iterable(found), reverse=True)[:CANDIDATES]
-        yield (
-            [(identity(key), score) for score, key in dense],
-            [(identity(key), score) for key, score in words.search(query, CANDIDATES)],
-            words.dense_weight(query),
-        )
 
 
 def _best(parts: Sequence[Segment], queries: Vectors) -> list[float]:

@@ -21,7 +21,6 @@ from hopgate.retrievers.index.texts import UnreadableError
 from hopgate.retrievers.index.vectors import (
     EXACT,
     FAISS,
-    FLAT,
     Allowed,
     Searcher,
     reading_headers,
@@ -222,25 +221,16 @@ def write_segment(
     )
 
 
-def to_merge(parts: Sequence[Segment], fresh: int, exact_up_to: float) -> list[Segment]:
-    """Choose the segments to write again together with new vectors.
+def to_merge(parts: Sequence[Segment], size: int) -> list[Segment]:
+    """Choose the segments to write again together with `size` new vectors.
 
-    These are the ones with many deleted vectors, those no larger than the part written anyway, and
-    all exact ones when together they are too large for exact search.
-
-    Args:
-        parts: The segments as they are.
-        fresh: How many vectors are new.
-        exact_up_to: How many vectors may be searched exactly.
+    These are the ones with many deleted vectors, and those no larger than the part written anyway.
     """
-    exact = [part for part in parts if part.described["factory"] == FLAT]
-    size = fresh + sum(part.live for part in exact)
-    chosen = exact if size > exact_up_to else []
-    size = size if chosen else fresh
+    chosen = []
     for part in sorted(parts, key=lambda each: each.live):
         worn = len(part.keys) - part.live > DEAD_SHARE * len(part.keys)
-        if part not in chosen and (worn or part.live <= size):
-            chosen = [*chosen, part]
+        if worn or part.live <= size:
+            chosen.append(part)
             size += part.live
     return chosen
 

@@ -1,7 +1,7 @@
 """FAISS: which index suits a collection, and how it is built, tuned and searched.
 
-Exact search while that is as fast as encoding the query; beyond that, whatever fits into memory. An
-index that is not exact only names candidates. They are scored by the vectors themselves, which lie
+Exact search while that is as fast as encoding the query, then an inverted file of bytes. An index
+that is not exact only names candidates. They are scored by the vectors themselves, which lie
 on disk beside it, memory-mapped: scores mean the same with every factory, and recall is lost only
 where a neighbour is not a candidate.
 """
@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from threading import Lock, RLock
+from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,9 @@ FLAT = "Flat"
 FLAT_UP_TO = 200_000
 """Vectors that are searched exactly: at 384 dimensions some 30 ms on one core, which is about what
 the encoder takes for the query."""
-MEMORY_SHARE = 0.5
-"""Maximum share of the free memory that an index may take."""
-TUNED_RECALL = 0.97
-"""Recall at 10 to reach on a sample of passages: above the promised 0.95 because of sampling error,
-and because queries lie further from passages than passages from each other."""
+TUNED_RECALL = 0.975
+"""Recall at 10 to reach on a sample of passages, each among its own neighbours: above the promised
+0.95 because of sampling error, and because queries lie further away than passages do."""
 _SAMPLE = 400
 _NEIGHBOURS = 10
 _TRAIN_PER_LIST = 40
@@ -55,53 +53,17 @@ _LARGEST = 1e15
 vectors whose distances are NaN, ends the process."""
 _FLAT_HEADER_BYTES = 45
 
-Announce = Callable[[str], None]
 
-
-def choose(count: int, dimension: int, free: int | None = None) -> tuple[str, str]:
-    """Choose the factory for a collection: exact, an inverted file of bytes, or of short codes.
+def choose(count: int) -> str:
+    """Return the factory that suits a number of vectors: exact, or an inverted file of bytes.
 
     A graph (HNSW) is never chosen: at 300,000 vectors it took more than twice as long to build as
-    an inverted file and was slower at a lower recall (docs/results/scale.md), and a deletion builds
-    it anew.
-
-    Args:
-        count: How many vectors.
-        dimension: Their length.
-        free: Bytes of free memory; by default, those of this machine now.
-
-    Returns:
-        FAISS's factory string, and for people, the reason and the memory that it will take.
+    an inverted file and was slower at a lower recall (docs/results/scale.md).
     """
-    room = (free_memory() if free is None else free) * MEMORY_SHARE
-    lists: int = 2 ** round(math.log2(4 * math.sqrt(count)))
-    short = next(parts for parts in range(max(1, dimension // 8), 0, -1) if dimension % parts == 0)
-
-    def inverted(code: int) -> int:
-        """Return the bytes of an inverted file: codes, ids of 8 bytes, and centroids."""
-        return count * (code + 8) + lists * dimension * 4
-
     if count <= FLAT_UP_TO:
-        factory, why, size = FLAT, "few enough for exact search", count * dimension * 4
-    elif (size := inverted(dimension)) <= room:
-        factory, why = f"IVF{lists},SQ8", "too many for exact search, fast to build and change"
-    else:
-        why = f"only short codes fit into {room / 2**30:.1f} GiB"
-        factory, size = f"IVF{lists},PQ{short}", inverted(short)
-    return factory, f"{count:,} vectors, {why}; about {size / 2**20:,.0f} MiB of memory"
-
-
-def free_memory() -> int:
-    """Return the bytes of memory this process can still take, on the machine and in its cgroup."""
-    import psutil
-
-    available = int(psutil.virtual_memory().available)
-    try:  # a container's limit, which psutil does not know
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
-    except OSError:
-        return available
-    return available if limit == "max" else min(available, int(limit) - int(used))
+        return FLAT
+    lists: int = 2 ** round(math.log2(4 * math.sqrt(count)))
+    return f"IVF{lists},SQ8"
 
 
 def load_faiss() -> ModuleType:
@@ -223,7 +185,7 @@ def _spread(count: int, wanted: int) -> Positions:
 def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
     """Find the cheapest settings that reach the target on a sample.
 
-    The sample's queries are vectors of the collection; each is left out of its own neighbours.
+    The sample's queries are vectors of the collection, and among their own neighbours.
 
     Args:
         index: The FAISS index that was built.
@@ -234,15 +196,13 @@ def tune(index: faiss.Index, exact: Vectors) -> dict[str, Any]:
         `oversample`, the candidates for each hit; `recall` at 10 and the number of `queries` it was
         measured on.
     """
-    sample = _spread(len(exact), _SAMPLE)
-    queries, wide = exact[sample], min(_NEIGHBOURS + 1, len(exact))
+    queries, k = exact[_spread(len(exact), _SAMPLE)], min(_NEIGHBOURS, len(exact))
     faiss = load_faiss()
-    truth = _others(faiss.knn(queries, exact, wide, faiss.METRIC_INNER_PRODUCT)[1], sample)
+    truth = faiss.knn(queries, exact, k, faiss.METRIC_INNER_PRODUCT)[1]
     found: dict[str, Any] = {}
     for settings in _ladder(index):
-        near = _others(Searcher(index, exact, settings).search(queries, wide)[0], sample)
-        shares = [len(f & t) / len(t) for f, t in zip(near, truth, strict=True) if t]
-        recall = float(np.mean(shares)) if shares else 1.0
+        near = Searcher(index, exact, settings).search(queries, k)[0]
+        recall = float((near[:, :, None] == truth[:, None]).any(axis=1).mean())
         found = settings | {"recall": round(recall, 4), "queries": len(queries)}
         if recall >= TUNED_RECALL:
             break
@@ -256,16 +216,11 @@ def _ladder(index: faiss.Index) -> Iterator[dict[str, int]]:
     if inverted is not None:
         coarse = inverted.code_size * 4 <= inverted.d  # product quantisation and the like
         oversample = 32 if coarse else 4
-        top = int(math.log2(inverted.nlist))
-        steps = [{"nprobe": 2**power} for power in range(top)] + [{"nprobe": inverted.nlist}]
+        steps = [{"nprobe": 2**power} for power in range((inverted.nlist - 1).bit_length() + 1)]
     elif hasattr(index, "hnsw"):
         steps = [{"efSearch": 2**power} for power in range(4, 12)]
     yield from (step | {"oversample": oversample} for step in steps)
     yield steps[-1] | {"oversample": 128}
-
-
-def _others(near: Positions, own: Positions) -> list[set[int]]:
-    return [set(row[row != each].tolist()) for row, each in zip(near, own, strict=True)]
 
 
 class Allowed:
@@ -300,12 +255,10 @@ class Searcher:
         self._index, self._settings = index, settings
         for name in _KNOBS & settings.keys():
             load_faiss().ParameterSpace().set_index_parameter(index, name, settings[name])
-        self._gpu: faiss.Index | None = None
-        self._one_at_a_time = Lock()
 
     @classmethod
     def open(cls, stem: Path, settings: Mapping[str, Any]) -> Searcher:
-        """Open the files of a segment, memory-mapped, and copy the index to a GPU if there is one.
+        """Open the files of a segment, memory-mapped.
 
         Raises:
             RuntimeError: FAISS cannot read its file, or the settings are those of another kind of
@@ -320,10 +273,7 @@ class Searcher:
             raise ValueError(f"{file.name} is not an index of inner products")
         if isinstance(index, faiss.IndexFlat):
             _read_through(file)
-        searcher = cls(index, _exact(stem.with_suffix(EXACT), index), settings)
-        if getattr(faiss, "get_num_gpus", int)() > 0 and "efSearch" not in settings:
-            searcher._gpu = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
-        return searcher
+        return cls(index, _exact(stem.with_suffix(EXACT), index), settings)
 
     def __len__(self) -> int:
         """Count the vectors."""
@@ -358,30 +308,21 @@ class Searcher:
         return near, scores
 
     def _nearest(self, queries: Vectors, k: int, allowed: Allowed | None) -> tuple[Any, Any]:
-        """Return the scores and positions that FAISS finds, on the GPU if there is no filter."""
-        if self._gpu is None or allowed is not None:
-            found = self._index.search(queries, k, params=self._parameters(k, allowed))
-        else:
-            with self._one_at_a_time:
-                found = self._gpu.search(queries, k)
-        return found[0], found[1]
+        """Return the scores and positions that FAISS finds."""
+        scores, near = self._index.search(queries, k, params=self._parameters(allowed))
+        return scores, near
 
-    def _parameters(self, wide: int, allowed: Allowed | None) -> Any:
+    def _parameters(self, allowed: Allowed | None) -> Any:
         """Return the settings of a filtered search, which looks at more of the index."""
         if allowed is None:
             return None
         faiss, selector = load_faiss(), allowed.selector
-        further = len(self) / len(allowed)
         if "nprobe" in self._settings:
-            lists = faiss.try_extract_index_ivf(self._index).nlist
-            probes = min(lists, round(self._settings["nprobe"] * further))
+            probes = round(self._settings["nprobe"] * len(self) / len(allowed))
             found = faiss.SearchParametersIVF(sel=selector, nprobe=probes)
             if isinstance(self._index, faiss.IndexPreTransform):
                 found = faiss.SearchParametersPreTransform(index_params=found)
             return found
-        if "efSearch" in self._settings:
-            breadth = min(len(self), max(wide, round(self._settings["efSearch"] * further)))
-            return faiss.SearchParametersHNSW(sel=selector, efSearch=breadth)
         return faiss.SearchParameters(sel=selector)
 
     def _best_of(

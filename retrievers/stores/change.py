@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hopgate.retrievers.automode import Rankings, default_mode
+from hopgate.retrievers.automode import default_mode
 from hopgate.retrievers.coverage import measure
 from hopgate.retrievers.encoders import Encoder
-from hopgate.retrievers.hybrid import CANDIDATES, Mode, length_norm
+from hopgate.retrievers.hybrid import Mode, length_norm
 from hopgate.retrievers.index.change import SAMPLE, BaseChange, BuildProgress, BuildReport
 from hopgate.retrievers.index.incoming import chunks
 from hopgate.retrievers.index.manifest import EncoderInfo
@@ -30,7 +30,6 @@ from hopgate.retrievers.language import detect, terms
 from hopgate.retrievers.stores.collection import (
     BATCH,
     STORE_VERSION,
-    Asked,
     Collection,
     Entry,
     Listed,
@@ -40,8 +39,6 @@ from hopgate.retrievers.stores.collection import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from hopgate.retrievers.index.vectors import Announce
 
 
 class StoreChange(BaseChange):
@@ -53,7 +50,6 @@ class StoreChange(BaseChange):
         described: The encoder of its vectors.
         encoder: Loads the encoder; called when passages must be encoded.
         progress: Called as the work goes on.
-        announce: Not called: an engine chooses its own index.
 
     Attributes:
         renew: Delete the collection that is there first.
@@ -66,7 +62,6 @@ class StoreChange(BaseChange):
         described: EncoderInfo,
         encoder: Callable[[], Encoder],
         progress: BuildProgress | None,
-        announce: Announce | None = None,
     ) -> None:
         """Prepare a change that puts the incoming passages and removes none."""
         self._folder = tempfile.TemporaryDirectory(prefix="hopgate-")
@@ -175,7 +170,7 @@ class StoreChange(BaseChange):
 
     def _check(self) -> None:
         """Check the change before anything is written, and count what comes."""
-        name, most, first = self._collection.name, self._engine.max_text_bytes, dict[str, str]()
+        name, most, seen = self._collection.name, self._engine.max_text_bytes, set[str]()
         for row in self._rows():
             longest = max(len(text.encode()) for text in (row.text, row.title, row.section))
             if longest > most or "\0" in row.text + row.title + row.section + row.source:
@@ -186,9 +181,8 @@ class StoreChange(BaseChange):
                 )
             self._sizes[row.source] += row.key not in self._coming
             self._coming[row.key] = row.id
-            self._report.duplicates += row.id in first
-            if row.source != (had := first.setdefault(row.id, row.source)):
-                self._repeats[row.source, had] += 1
+            self._report.duplicates += row.id in seen
+            seen.add(row.id)
         gone, held = len(self._leaving - self._coming.keys()), len(self._held)
         self._check_removed(gone, held)
         if gone == held and not self._coming:
@@ -226,17 +220,7 @@ class StoreChange(BaseChange):
             return self.mode
         step = max(1, len(self.incoming) // SAMPLE)
         passages = [each.passage(key) for key, each in islice(self.incoming, 0, None, step)]
-        engine = self._engine
-
-        def search(queries: Sequence[str], vectors: NDArray[np.float32]) -> Iterator[Rankings[str]]:
-            for query, vector in zip(queries, vectors.tolist(), strict=True):
-                near = engine.dense(vector, CANDIDATES, ())
-                asked = Asked(engine, terms(language, query))
-                found = asked.bm25(CANDIDATES, ())
-                dense, bm25 = ([(row.id, score) for row, score in rows] for rows in (near, found))
-                yield dense, bm25, asked.dense_weight()
-
-        return default_mode(passages, self.encoder, language, search)
+        return default_mode(passages, self.encoder, language)
 
     def _best(self, queries: NDArray[np.float32]) -> Sequence[float]:
         return [self._engine.dense(query, 1, ())[0][1] for query in queries.tolist()]
