@@ -2,15 +2,17 @@
 
 An encoder that does not know the language ranks passages almost at random, and fusing that with
 BM25 only harms. Whether it knows the language shows in how often it finds the rest of a passage
-from its first sentence, beside BM25 on the same task.
+from its first sentence, beside BM25 on the same task. That says nothing of questions that name
+something, so the rests are also searched by a name or code in each.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
@@ -30,6 +32,11 @@ MIN_PAIRS = 8
 CLEARLY_WORSE = 0.75
 """With a lower share of BM25's mean reciprocal rank, an encoder does not know the language."""
 
+MAX_LOSS = 0.05
+"""Most that hybrid's mean reciprocal rank of names may be below BM25's for hybrid to be chosen."""
+
+_WORD = re.compile(r"\w[\w.-]{2,60}\w")
+_CODE = re.compile(r"[\d_]|\w[A-Z]")
 _SENTENCE_CHARS = 200
 _REST_CHARS = 300
 _MIN_CHARS = 20
@@ -84,8 +91,9 @@ def measured_mode(
 ) -> tuple[Mode, str]:
     """Choose between hybrid search and BM25 alone for a collection.
 
-    BM25 is chosen if the encoder alone is clearly worse than BM25, or if hybrid search is worse.
-    Hybrid is chosen otherwise, and where there are too few passages to measure.
+    BM25 is chosen if the encoder alone is clearly worse than BM25, if hybrid search is worse, or
+    if it loses names that BM25 finds. Hybrid is chosen otherwise, and where there are too few
+    passages to measure.
 
     Args:
         passages: Some passages of the collection, spread over it, or all.
@@ -99,16 +107,45 @@ def measured_mode(
     pairs = pairs[:: max(1, len(pairs) // MAX_PAIRS)][:MAX_PAIRS]
     if len(pairs) < MIN_PAIRS:
         return "hybrid", "too few passages to measure the encoder"
-    dense, bm25, hybrid = _found(pairs, encoder, language)
+    firsts, rests = zip(*pairs, strict=True)
+    names = {name: own for own, rest in enumerate(rests) if (name := _name(rest))}
+    with tempfile.TemporaryDirectory(prefix="hopgate-") as folder:
+        find = _finder(rests, encoder, _words(Path(folder), rests, language))
+        by_first = find({first: own for own, first in enumerate(firsts)})
+        by_name = find(names) if len(names) >= MIN_PAIRS else None
     said = (
-        "mean reciprocal rank of a passage's rest, searched by its first sentence: "
-        f"{dense:.2f} dense, {bm25:.2f} BM25, {hybrid:.2f} hybrid ({len(pairs)} queries)"
+        f"mean reciprocal rank of a passage's rest, searched by its first sentence: {by_first}"
+        + (f"; by a name or code in it: {by_name}" if by_name else "")
     )
-    if dense < CLEARLY_WORSE * bm25:
+    if by_first.dense < CLEARLY_WORSE * by_first.bm25:
         return "bm25", f"the encoder does not know the language; {said}"
-    if hybrid < bm25:
+    if by_first.hybrid < by_first.bm25:
         return "bm25", f"the encoder adds nothing to BM25; {said}"
+    if by_name and by_name.hybrid < by_name.bm25 - MAX_LOSS:
+        return "bm25", f"with the encoder, names are lost; {said}"
     return "hybrid", f"the encoder adds to BM25; {said}"
+
+
+class _Found(NamedTuple):
+    """How many queries were measured, and each mode's mean reciprocal rank."""
+
+    queries: int
+    dense: float
+    bm25: float
+    hybrid: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dense:.2f} dense, {self.bm25:.2f} BM25, {self.hybrid:.2f} hybrid "
+            f"({self.queries} queries)"
+        )
+
+
+def _name(text: str) -> str:
+    """Return the longest code of a text, or else its longest name; empty if it has neither."""
+    words = _WORD.findall(text)[1:]
+    codes = [each for each in words if _CODE.search(each)]
+    return max(codes or [each for each in words if each[0].isupper()], key=len, default="")
 
 
 def _pairs(passages: Sequence[Passage]) -> Iterator[tuple[str, str]]:
@@ -123,23 +160,24 @@ def _pairs(passages: Sequence[Passage]) -> Iterator[tuple[str, str]]:
             yield first[:_SENTENCE_CHARS], rest[:_REST_CHARS]
 
 
-def _found(
-    pairs: Sequence[tuple[str, str]], encoder: SampleEncoder, language: str
-) -> tuple[float, float, float]:
-    """Return the mean reciprocal ranks of the rests by vectors, by BM25 and by both."""
-    queries, rests = zip(*pairs, strict=True)
+def _finder(
+    rests: Sequence[str], encoder: SampleEncoder, words: Words
+) -> Callable[[Mapping[str, int]], _Found]:
+    """Return a function that searches queries, given with the number of the rest of each."""
     vectors = encoder.encode_passages([make_passage("", rest) for rest in rests])
-    ranks = []
-    with tempfile.TemporaryDirectory(prefix="hopgate-") as folder:
-        words = _words(Path(folder), rests, language)
-        for own, scores in enumerate(encoder.encode_queries(queries) @ vectors.T):
+
+    def find(asked: Mapping[str, int]) -> _Found:
+        ranks = []
+        scores_of = encoder.encode_queries([*asked]) @ vectors.T
+        for (query, own), scores in zip(asked.items(), scores_of, strict=True):
             best = np.argsort(-scores, kind="stable")
             dense = list(zip(best.tolist(), scores[best].tolist(), strict=True))
-            bm25 = words.search(queries[own], len(pairs))
-            hybrid = fuse(dense, bm25, DENSE_WEIGHT_RARE, len(pairs))
+            bm25 = words.search(query, len(rests))
+            hybrid = fuse(dense, bm25, DENSE_WEIGHT_RARE, len(rests))
             ranks.append([_reciprocal_rank(each, own) for each in (dense, bm25, hybrid)])
-    dense_mean, bm25_mean, hybrid_mean = np.mean(ranks, axis=0).tolist()
-    return dense_mean, bm25_mean, hybrid_mean
+        return _Found(len(ranks), *np.mean(ranks, axis=0).tolist())
+
+    return find
 
 
 def _words(folder: Path, rests: Sequence[str], language: str) -> Words:
