@@ -10,18 +10,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from hopgate.common.errors import reason
 from hopgate.common.words import sentences
 from hopgate.retrievers.base import Passage, make_passage
+from hopgate.retrievers.encoders import Encoder
 from hopgate.retrievers.hybrid import DENSE_WEIGHT_RARE, Mode, Scored, fuse
 from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MAX_PAIRS = 96
 """Passages that are measured; encoding them takes a few seconds on one core."""
@@ -34,21 +31,6 @@ _SENTENCE_CHARS = 200
 _REST_CHARS = 300
 _MIN_CHARS = 20
 """Least length of a sentence and of the rest of its passage."""
-
-Vectors: TypeAlias = "NDArray[np.float32]"
-
-
-class SampleEncoder(Protocol):
-    """The part of an encoder that is measured."""
-
-    def encode_queries(self, texts: Sequence[str]) -> Vectors:
-        """Encode queries."""
-        ...
-
-    def encode_passages(self, passages: Sequence[Passage]) -> Vectors:
-        """Encode passages."""
-        ...
-
 
 Given: TypeAlias = tuple[Mode, str] | Literal["auto"] | None
 """The default mode and its reason; `auto` to measure it anew, None to keep what is there."""
@@ -69,19 +51,7 @@ def given_mode(mode: str) -> Given:
     return known[mode], GIVEN
 
 
-def default_mode(
-    passages: Sequence[Passage], encoder: SampleEncoder, language: str
-) -> tuple[Mode, str]:
-    """Choose the default mode of a collection, see `measured_mode`; hybrid if that fails."""
-    try:
-        return measured_mode(passages, encoder, language)
-    except Exception as error:  # whatever an app's own encoder raises: all else is done
-        return "hybrid", f"the encoder could not be measured: {reason(error, 300)}"
-
-
-def measured_mode(
-    passages: Sequence[Passage], encoder: SampleEncoder, language: str
-) -> tuple[Mode, str]:
+def default_mode(passages: Sequence[Passage], encoder: Encoder, language: str) -> tuple[Mode, str]:
     """Choose between hybrid search and BM25 alone for a collection.
 
     BM25 is chosen if the encoder alone is clearly worse than BM25, or if hybrid search is worse.
@@ -124,7 +94,7 @@ def _pairs(passages: Sequence[Passage]) -> Iterator[tuple[str, str]]:
 
 
 def _found(
-    pairs: Sequence[tuple[str, str]], encoder: SampleEncoder, language: str
+    pairs: Sequence[tuple[str, str]], encoder: Encoder, language: str
 ) -> tuple[float, float, float]:
     """Return the mean reciprocal ranks of the rests by vectors, by BM25 and by both."""
     queries, rests = zip(*pairs, strict=True)

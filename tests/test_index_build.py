@@ -150,7 +150,8 @@ def test_what_a_build_needs_is_tried_before_a_file_is_read(
     ):
         with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
             use()
-    assert os.listdir(tmp_path) == ["file"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "new"]
+    assert os.listdir(tmp_path / "new") == []
 
 
 def test_k_over_the_collection_gives_all_and_wrong_arguments_are_refused(built: Path) -> None:
@@ -255,7 +256,7 @@ def test_an_encoder_that_fails_leaves_no_index(
 
 @pytest.mark.parametrize(
     "manifest",
-    ['{"name": "web app", "icons": []}', '{"format_version": 1, "encoder": "x"}', "[]", "{"],
+    ['{"name": "web app", "icons": []}', '{"format_version": 3, "encoder": "x"}', "[]", "{"],
 )
 def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(
     tmp_path: Path, manifest: str
@@ -299,10 +300,7 @@ def test_the_folder_that_is_indexed_is_never_the_output(documents: Path, tmp_pat
     assert sorted(documents.rglob("*")) == before
 
 
-DAMAGED = ("vectors/*.faiss", "vectors/*.keys", "words/*.store", "words/*.term")
-
-
-@pytest.mark.parametrize("pattern", DAMAGED[::2])
+@pytest.mark.parametrize("pattern", ["vectors/*.faiss", "words/*.store"])
 def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
     file = one_of(index, pattern)
     whole, name = file.read_bytes(), re.escape(file.name)
@@ -318,19 +316,6 @@ def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
     file.unlink()
     with pytest.raises(ValueError, match=f"{name} is missing; build it again"):
         Index.open(index)
-
-
-@pytest.mark.parametrize("pattern", DAMAGED)
-def test_a_large_damaged_file_of_the_right_size_is_refused(
-    index: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hopgate.retrievers.index.manifest.HASH_AT_OPEN_BYTES", 0)
-    assert len(Index.open(index)) == 3
-    file = one_of(index, pattern)
-    file.write_bytes(b"x" * file.stat().st_size)
-    with pytest.raises(ValueError, match="damaged or incomplete"):
-        for mode in ("dense", "bm25"):
-            Index.open(index).search(["lighthouse"], 3, mode)
 
 
 @pytest.mark.parametrize(

@@ -210,16 +210,6 @@ def test_nothing_outside_is_touched_and_nothing_hangs(
         assert (path / "deep" / "notes.txt").exists()
 
 
-def test_a_folder_with_files_of_others_is_never_taken_for_an_index(tmp_path: Path) -> None:
-    for name in ("words", "vectors"):
-        (tmp_path / "project" / name).mkdir(parents=True)
-        (tmp_path / "project" / name / "thesis.txt").write_text("years of work")
-    before = files(tmp_path / "project")
-    with pytest.raises(ValueError, match="is a link or not part of an index"):
-        build_from_passages(stamped(0), tmp_path / "project", HashEncoder())
-    assert files(tmp_path / "project") == before
-
-
 # The manifest
 
 
@@ -492,9 +482,3 @@ def test_without_a_temporary_folder_an_index_is_not_called_damaged(
     for use in (Index.open, verify):
         with pytest.raises(FileNotFoundError, match="gone/hopgate-"):
             use(index, encoder)
-
-
-def test_a_document_named_like_an_error_is_no_full_disk(index: Path) -> None:
-    for name in ("quota.txt", "disk full.txt", "No space left.txt"):
-        with pytest.raises(ValueError, match=f"has no source '{name}'"):
-            delete(index, [name])

@@ -54,7 +54,7 @@ from hopgate.retrievers.index.segments import (
 from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
 from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, choose
 from hopgate.retrievers.index.writing import Writer
-from hopgate.retrievers.language import OTHER, detect
+from hopgate.retrievers.language import detect
 
 if TYPE_CHECKING:
     from hopgate.retrievers.index.vectors import Keys, Vectors
@@ -356,11 +356,10 @@ class Change(BaseChange):
         return self._finished(manifest)
 
     def _choose_language(self) -> None:
-        """Detect the language of a new index, and of one that grows by half at once."""
-        if self.language:
-            return
-        self.language = self._manifest["language"] if self._manifest else OTHER
-        if self.language == OTHER and len(self.incoming) > len(self._held) / 2:
+        """Detect the language of a new index."""
+        if self._manifest:
+            self.language = self.language or self._manifest["language"]
+        elif not self.language:
             sample = self.incoming.sample(SAMPLE)
             self.language = detect(f"{stored.title} {stored.text}" for stored in sample)
 
@@ -415,14 +414,14 @@ class Change(BaseChange):
         If everything is written again, or much was deleted before, it begins with a new Tantivy
         index and copies the passages that stay.
         """
-        folder, current, expected = self._writer.work / WORDS, self._current, len(self.incoming)
+        folder, current = self._writer.work / WORDS, self._current
         if current is None:
-            return WordsWriter(folder, self.language, expected=expected)
+            return WordsWriter(folder, self.language)
         documents = sum(each["max_doc"] for each in current.manifest["words"]["segments"])
         worn = current.manifest["passages"] < (1 - DEAD_SHARE) * documents
         if not (worn or self.rewrite or self._new_language or current.words.outdated):
-            return WordsWriter(folder, self.language, current.words, expected)
-        writer = WordsWriter(folder, self.language, expected=len(self._held) + expected)
+            return WordsWriter(folder, self.language, current.words)
+        writer = WordsWriter(folder, self.language)
         for keys in chunks(self._held.tolist(), _AT_A_TIME):
             writer.put(zip(keys, current.words.read(keys, checked=True), strict=True))
         return writer
