@@ -85,17 +85,15 @@ def test_changed_minilm_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         resolve_encoder("minilm")
 
 
-def test_contriever_is_the_masked_mean_and_is_not_normalised(tiny_contriever: Path) -> None:
+def test_contriever_is_the_masked_mean_of_title_and_text(
+    tiny_contriever: Path,
+) -> None:
     encoder = load_encoder(str(tiny_contriever))
     vectors = encoder.encode_queries(TEXTS)
     np.testing.assert_allclose(vectors, masked_means(tiny_contriever, TEXTS), atol=1e-5)
     assert not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-2)
     assert (encoder.dimension, encoder.pooling, encoder.normalize) == (32, "mean", False)
     assert encoder.max_tokens == 64
-
-
-def test_contriever_reads_a_passage_as_title_space_text(tiny_contriever: Path) -> None:
-    encoder = load_encoder(str(tiny_contriever))
     passages = [make_passage("Skerry Light", text) for text in TEXTS]
     expected = masked_means(tiny_contriever, [f"Skerry Light {text}" for text in TEXTS])
     np.testing.assert_allclose(encoder.encode_passages(passages), expected, atol=1e-5)

@@ -10,7 +10,7 @@ ones; then the new manifest is published. If nothing changed, nothing is written
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -199,13 +199,15 @@ class BaseChange:
                 f"{self._report.path}: add --replace if that is meant, or use `hopgate index add`"
             )
 
-    def _encoded(self, batches: Iterable[list[Passage]]) -> Iterator[tuple[list[Passage], Vectors]]:
-        encode = self.encoder.encode_passages
-        for passages in batches:
-            vectors = encode(passages)
-            sizes = (len(passage_text(each).encode()) for each in passages)
-            self._report.tokens += sum(size // BYTES_PER_TOKEN for size in sizes)
-            yield passages, vectors
+    def _encoded(self, passages: Sequence[Passage]) -> Vectors:
+        """Encode some passages, and count them and their tokens."""
+        sizes = (len(passage_text(each).encode()) for each in passages)
+        self._report.tokens += sum(size // BYTES_PER_TOKEN for size in sizes)
+        self._report.encoded += len(passages)
+        vectors = self.encoder.encode_passages(passages)
+        if not np.isfinite(vectors).all():
+            raise RuntimeError("the encoder returned NaN or infinite values: use another encoder")
+        return vectors
 
     def _reported(self, built: Any, **counts: Any) -> BuildReport:
         """Return the report, given the index's description and what only one kind of index has."""
@@ -544,14 +546,12 @@ class Change(BaseChange):
         waiting = fresh[~saved.has(fresh)]
         if not len(waiting):
             return saved.ordered(fresh)
-        self._report.encoded = len(waiting)
         stage, total = self.stage("encoding passages"), len(fresh)
         stage(done := total - len(waiting), total)
-        parts = chunks(self.incoming.only(waiting), self.encoder.batch)
-        batches = ([stored.passage(key) for key, stored in part] for part in parts)
-        for passages, vectors in self._encoded(batches):
-            saved.keep([key_of(each["id"]) for each in passages], vectors)
-            stage(done := done + len(passages), total)
+        for part in chunks(self.incoming.only(waiting), self.encoder.batch):
+            vectors = self._encoded([stored.passage(key) for key, stored in part])
+            saved.keep([key for key, _ in part], vectors)
+            stage(done := done + len(part), total)
         return saved.ordered(fresh)
 
 

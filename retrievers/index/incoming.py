@@ -153,8 +153,6 @@ class Encoded:
 
     def keep(self, keys: Sequence[int], vectors: Vectors) -> None:
         """Append a batch."""
-        if not np.isfinite(vectors).all():
-            raise RuntimeError("the encoder returned NaN or infinite values: nothing was changed")
         rows = np.empty(len(keys), dtype=self._row)
         rows["key"], rows["vector"] = keys, vectors
         with self._file.open("ab") as file:
