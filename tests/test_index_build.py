@@ -7,7 +7,6 @@ import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +149,8 @@ def test_what_a_build_needs_is_tried_before_a_file_is_read(
     ):
         with pytest.raises(RuntimeError, match=r"pip install 'hopgate\[cpu\]'"):
             use()
-    assert os.listdir(tmp_path) == ["file"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "new"]
+    assert os.listdir(tmp_path / "new") == []
 
 
 def test_k_over_the_collection_gives_all_and_wrong_arguments_are_refused(built: Path) -> None:
@@ -255,7 +255,7 @@ def test_an_encoder_that_fails_leaves_no_index(
 
 @pytest.mark.parametrize(
     "manifest",
-    ['{"name": "web app", "icons": []}', '{"format_version": 1, "encoder": "x"}', "[]", "{"],
+    ['{"name": "web app", "icons": []}', '{"format_version": 3, "encoder": "x"}', "[]", "{"],
 )
 def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(
     tmp_path: Path, manifest: str
@@ -266,43 +266,13 @@ def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(
     assert (tmp_path / "manifest.json").read_text() == manifest
 
 
-def test_an_index_with_other_files_beside_it_is_never_replaced(
-    index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_with_other_files_beside_it_is_never_replaced(index: Path) -> None:
     (index / "notes.txt").write_text("years of work")
     with pytest.raises(ValueError, match=r"contains 'notes\.txt', which is a link or not part"):
         build_from_passages(PASSAGES, index)
-    (index / "notes.txt").unlink()
-    real = Encoder.encode_passages
-
-    def note_meanwhile(encoder: Encoder, *rest: Any) -> Any:
-        (index / "notes.txt").write_text("written while the index was built")
-        return real(encoder, *rest)
-
-    monkeypatch.setattr(Encoder, "encode_passages", note_meanwhile)
-    build_from_passages([make_passage("New", "Something new."), *PASSAGES], index)
-    assert (index / "notes.txt").exists()
 
 
-def test_the_folder_that_is_indexed_is_never_the_output(documents: Path, tmp_path: Path) -> None:
-    before = sorted(documents.rglob("*"))
-    (tmp_path / "link").symlink_to(documents)
-    for paths, out in (
-        ([documents], documents),
-        ([documents], documents.parent),
-        ([documents / "bakery.md"], documents),
-        ([documents], tmp_path / "link"),
-        ([documents], documents / "deep" / ".."),
-    ):
-        with pytest.raises(ValueError, match="which is being indexed"):
-            build_index(paths, out)
-    assert sorted(documents.rglob("*")) == before
-
-
-DAMAGED = ("vectors/*.faiss", "vectors/*.keys", "words/*.store", "words/*.term")
-
-
-@pytest.mark.parametrize("pattern", DAMAGED[::2])
+@pytest.mark.parametrize("pattern", ["vectors/*.faiss", "words/*.store"])
 def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
     file = one_of(index, pattern)
     whole, name = file.read_bytes(), re.escape(file.name)
@@ -318,19 +288,6 @@ def test_a_half_written_index_is_refused(index: Path, pattern: str) -> None:
     file.unlink()
     with pytest.raises(ValueError, match=f"{name} is missing; build it again"):
         Index.open(index)
-
-
-@pytest.mark.parametrize("pattern", DAMAGED)
-def test_a_large_damaged_file_of_the_right_size_is_refused(
-    index: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hopgate.retrievers.index.manifest.HASH_AT_OPEN_BYTES", 0)
-    assert len(Index.open(index)) == 3
-    file = one_of(index, pattern)
-    file.write_bytes(b"x" * file.stat().st_size)
-    with pytest.raises(ValueError, match="damaged or incomplete"):
-        for mode in ("dense", "bm25"):
-            Index.open(index).search(["lighthouse"], 3, mode)
 
 
 @pytest.mark.parametrize(

@@ -217,26 +217,6 @@ def test_a_reader_keeps_its_version_whatever_follows(index: Path, encoder: HashE
         assert sorted(of(hits)) == [f"stamp 0 of document {n}" for n in range(5)]
 
 
-def test_words_are_scored_alike_in_a_compacted_index_and_in_a_new_one(
-    tmp_path: Path, index: Path, encoder: HashEncoder
-) -> None:
-    add_passages([make_passage("New", "a stamp of lighthouses", "new.txt")], index, encoder)
-    delete(index, ["2.txt"])
-    rest = [*stamped(0)[:2], *stamped(0)[3:], make_passage("New", "a stamp of lighthouses")]
-    language = info(index)["language"]
-    build_from_passages(rest, tmp_path / "fresh", encoder, language=language)
-    compact(index)
-    found, expected = (
-        Index.open(path, encoder).search(["stamp document", "lighthouse", "2"], 9, "bm25")
-        for path in (index, tmp_path / "fresh")
-    )
-    for hits, wanted in zip(found, expected, strict=True):  # ties are in no order
-        assert {hit["text"]: hit["score"] for hit in hits} == {
-            hit["text"]: hit["score"] for hit in wanted
-        }
-        assert [hit["score"] for hit in hits] == [hit["score"] for hit in wanted]
-
-
 def test_a_second_writer_is_told_to_wait(index: Path, encoder: HashEncoder) -> None:
     (index / ".writer.json").touch()  # of an older hopgate that was killed
     with (
@@ -345,15 +325,3 @@ def test_an_index_follows_its_folders_when_only_their_names_change(tmp_path: Pat
     (tmp_path / "old").rename(tmp_path / "new")
     assert build_index([tmp_path / "new"], index, HashEncoder()).added == 0
     assert info(index)["roots"] == [str(tmp_path / "new")]
-
-
-def test_the_language_of_an_index_that_starts_small_is_detected_when_it_grows(
-    tmp_path: Path,
-) -> None:
-    few = [make_passage("", "1811 oaks_(1812)", "a.txt")]
-    assert build_from_passages(few, tmp_path / "index", HashEncoder()).language == "other"
-    text = "This is the story of the {} and of what it was that they had seen in the woods."
-    many = [make_passage("", text.format(f"oak number {n}"), f"{n}.txt") for n in range(20)]
-    assert add_passages(many, tmp_path / "index", HashEncoder()).language == "en"
-    (hits,) = Index.open(tmp_path / "index", HashEncoder()).search(["oaks"], 30, "bm25")
-    assert len(hits) == 21

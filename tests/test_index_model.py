@@ -204,14 +204,3 @@ Changes.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestChanges = Changes.TestCase
-
-
-def test_the_number_of_segments_grows_with_the_logarithm(tmp_path: Path) -> None:
-    index, encoder = tmp_path / "index", HashEncoder()
-    build_from_passages([passage(1000, "", None)], index, encoder)
-    most = 0
-    for number in range(1, 20):
-        add_passages([make_passage("T", f"text {number}")], index, encoder)
-        most = max(most, len(info(index)["segments"]))
-        assert most <= 1 + number.bit_length()
-    assert encoder.encoded == 20

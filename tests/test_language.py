@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from indexing import HashEncoder
 from numpy.typing import NDArray
 
 from hopgate.common.words import spaced
@@ -126,29 +127,16 @@ def test_forms_of_a_word_are_one_term(language: str, one: str, other: str) -> No
     assert set(terms(spaced(one))) == set(terms(spaced(other))) != set()
 
 
-class RandomEncoder:
-    """Knows no language: vectors of noise."""
-
-    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        seeds = [hashlib.sha256(text.encode()).digest()[0] for text in texts]
-        return np.array([np.random.default_rng(seed).normal(size=16) for seed in seeds], np.float32)
-
-    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        return self.encode_queries([each["text"] for each in passages])
-
-
-class TopicEncoder:
+class TopicEncoder(HashEncoder):
     """Knows every language by construction: the vector of a text is that of its paragraph."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
+        super().__init__()
         self.texts = ["".join(each["text"].split()) for each in passages]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         squeezed = ["".join(text.split()) for text in texts]
         return np.array([[each in own for own in self.texts] for each in squeezed], np.float32)
-
-    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        return self.encode_queries([each["text"] for each in passages])
 
 
 @pytest.mark.parametrize("language", ["zh", "de", "en"])
@@ -157,7 +145,7 @@ def test_auto_is_hybrid_with_an_encoder_that_knows_the_language(language: str) -
     first, second = (default_mode(passages, TopicEncoder(passages), language) for _ in range(2))
     assert first == second
     assert first[0] == "hybrid"
-    assert default_mode(passages, RandomEncoder(), language)[0] == "bm25"
+    assert default_mode(passages, HashEncoder(), language)[0] == "bm25"
 
 
 def test_auto_sees_what_minilm_knows() -> None:
@@ -172,7 +160,7 @@ def test_auto_sees_what_minilm_knows() -> None:
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_auto_is_hybrid_where_there_is_too_little_to_measure(count: int) -> None:
     passages = [make_passage("", f"{text} {text[::-1]}") for text in SENTENCES.values()]
-    mode, reason = default_mode(passages[:count], RandomEncoder(), "other")
+    mode, reason = default_mode(passages[:count], HashEncoder(), "other")
     assert (mode, reason) == ("hybrid", "too few passages to measure the encoder")
 
 
@@ -185,4 +173,4 @@ def test_auto_is_hybrid_where_both_find_nearly_all() -> None:
 
 def test_auto_measures_texts_without_words() -> None:
     passages = [make_passage("", f"{'!' * (30 + n)} {'?' * 40}. {'-' * 40}") for n in range(30)]
-    assert default_mode(passages, RandomEncoder(), "en")[0] == "hybrid"
+    assert default_mode(passages, HashEncoder(), "en")[0] == "hybrid"

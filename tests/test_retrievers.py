@@ -85,17 +85,15 @@ def test_changed_minilm_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         resolve_encoder("minilm")
 
 
-def test_contriever_is_the_masked_mean_and_is_not_normalised(tiny_contriever: Path) -> None:
+def test_contriever_is_the_masked_mean_of_title_and_text(
+    tiny_contriever: Path,
+) -> None:
     encoder = load_encoder(str(tiny_contriever))
     vectors = encoder.encode_queries(TEXTS)
     np.testing.assert_allclose(vectors, masked_means(tiny_contriever, TEXTS), atol=1e-5)
     assert not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-2)
     assert (encoder.dimension, encoder.pooling, encoder.normalize) == (32, "mean", False)
     assert encoder.max_tokens == 64
-
-
-def test_contriever_reads_a_passage_as_title_space_text(tiny_contriever: Path) -> None:
-    encoder = load_encoder(str(tiny_contriever))
     passages = [make_passage("Skerry Light", text) for text in TEXTS]
     expected = masked_means(tiny_contriever, [f"Skerry Light {text}" for text in TEXTS])
     np.testing.assert_allclose(encoder.encode_passages(passages), expected, atol=1e-5)
@@ -189,56 +187,41 @@ class FakeHub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        type(self).requests.append(path)
-        base = "/facebook/contriever"
-        if path.startswith(f"{base}/resolve/"):
-            self._file(path.rsplit("/", 1)[1])
-        elif path.endswith("/discussions"):
-            self._json({"discussions": [self._change()], "count": 1, "start": 0})
-        elif "/tree/" in path:
-            self._json([self._entry(name) for name in self.files])
-        elif path.startswith(f"/api/models{base}"):
-            converted = "refs/pr/1" in path
-            names = [*self.files] if converted else ["config.json", "pytorch_model.bin"]
-            self._json(
-                {
-                    "id": "facebook/contriever",
-                    "sha": ("2" if converted else "1") * 40,
-                    "siblings": [{"rfilename": name} for name in names],
-                }
-            )
-        else:
-            self.send_error(404)
-
-    def _change(self) -> dict[str, Any]:
-        return {
-            "title": "Adding `safetensors` variant of this model",
-            "num": 1,
-            "author": {"name": "SFconvertbot"},
-            "isPullRequest": True,
-            "status": "open",
-            "createdAt": "2023-01-01T00:00:00.000Z",
-            "repo": {"name": "facebook/contriever", "type": "model"},
+        self.requests.append(path)
+        base, name = "facebook/contriever", path.rsplit("/", 1)[1]
+        converted = "refs/pr/1" in path
+        names = [*self.files] if converted else ["config.json", "pytorch_model.bin"]
+        body: Any = {
+            "id": base,
+            "sha": ("2" if converted else "1") * 40,
+            "siblings": [{"rfilename": each} for each in names],
         }
-
-    def _entry(self, name: str) -> dict[str, Any]:
-        return {"type": "file", "path": name, "size": len(self.files[name]), "oid": name}
-
-    def _json(self, body: dict[str, Any] | list[dict[str, Any]]) -> None:
-        self._send(json.dumps(body).encode(), "application/json")
-
-    def _file(self, name: str) -> None:
-        self._send(self.files[name], "application/octet-stream", etag=name)
-
-    def _send(self, body: bytes, kind: str, etag: str = "x") -> None:
+        if path.startswith(f"/{base}/resolve/"):
+            body = self.files[name]
+        elif path.endswith("/discussions"):
+            change = {
+                "title": "Adding `safetensors` variant of this model",
+                "num": 1,
+                "author": {"name": "SFconvertbot"},
+                "isPullRequest": True,
+                "status": "open",
+                "createdAt": "2023-01-01T00:00:00.000Z",
+                "repo": {"name": base, "type": "model"},
+            }
+            body = {"discussions": [change], "count": 1, "start": 0}
+        elif "/tree/" in path:
+            sizes = {each: len(content) for each, content in self.files.items()}
+            body = [
+                {"type": "file", "path": n, "size": size, "oid": n} for n, size in sizes.items()
+            ]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", f'"{etag}"')
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{name}"')
         self.send_header("X-Repo-Commit", "2" * 40)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         pass

@@ -218,8 +218,9 @@ def compact(folder: Either = None, /, *, index: Path | None = None) -> None:
 def info(folder: Either = None, /, *, index: Path | None = None) -> None:
     """Describe an index.
 
-    Also which encoder it needs, and what `compact` would free. --json prints the whole manifest,
-    with the files and their hashes. Of a store, every passage is listed to count them.
+    Also which encoder it needs, and how many deleted passages it still stores. --json prints the
+    whole manifest, with the files and their hashes. Of a store, every passage is listed to count
+    them.
 
     Args:
         folder: The index.
@@ -373,18 +374,17 @@ def _show_info(document: Mapping[str, Any], path: Path | None = None) -> None:
 
 
 def _in_a_folder(document: Any, path: Path) -> dict[str, Any]:
-    from hopgate.retrievers.index.manifest import reclaimable, size
-
-    freed = reclaimable(document) / size(document)
-    frees = f"`hopgate index compact {shlex.quote(str(path))}` frees it"
+    words = document["words"].get("segments", ())
+    vectors = sum(each["rows"] for each in document["segments"])
+    freed = max(vectors, sum(each["max_doc"] for each in words)) - document["passages"]
+    frees = f"`hopgate index compact {shlex.quote(str(path))}` frees their space"
     recalls = [each["search"].get("recall") for each in document["segments"]]
     measured = [recall for recall in recalls if recall is not None]
-    words = len(document["words"].get("segments", ()))
     return {
         "version": document["version"],
         "factory": f"{document['factory']}, {'chosen' if document['auto'] else 'as given'}",
         "recall@10": min(measured) if measured else "exact",
-        "segments": f"{len(document['segments'])} of vectors, {words} of words",
-        "size": decimal(size(document)),
-        "deleted": f"{freed:.0%} of the size: {frees}" if freed else "",
+        "segments": f"{len(document['segments'])} of vectors, {len(words)} of words",
+        "size": decimal(sum(each["bytes"] for each in document["files"].values())),
+        "still stored": f"{freed:,} deleted: {frees}" if freed else "",
     }

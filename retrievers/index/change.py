@@ -10,7 +10,7 @@ ones; then the new manifest is published. If nothing changed, nothing is written
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -54,7 +54,7 @@ from hopgate.retrievers.index.segments import (
 from hopgate.retrievers.index.texts import Place, Stored, Words, WordsWriter, key_of
 from hopgate.retrievers.index.vectors import FLAT, FLAT_UP_TO, choose
 from hopgate.retrievers.index.writing import Writer
-from hopgate.retrievers.language import OTHER, detect
+from hopgate.retrievers.language import detect
 
 if TYPE_CHECKING:
     from hopgate.retrievers.index.vectors import Keys, Vectors
@@ -199,13 +199,15 @@ class BaseChange:
                 f"{self._report.path}: add --replace if that is meant, or use `hopgate index add`"
             )
 
-    def _encoded(self, batches: Iterable[list[Passage]]) -> Iterator[tuple[list[Passage], Vectors]]:
-        encode = self.encoder.encode_passages
-        for passages in batches:
-            vectors = encode(passages)
-            sizes = (len(passage_text(each).encode()) for each in passages)
-            self._report.tokens += sum(size // BYTES_PER_TOKEN for size in sizes)
-            yield passages, vectors
+    def _encoded(self, passages: Sequence[Passage]) -> Vectors:
+        """Encode some passages, and count them and their tokens."""
+        sizes = (len(passage_text(each).encode()) for each in passages)
+        self._report.tokens += sum(size // BYTES_PER_TOKEN for size in sizes)
+        self._report.encoded += len(passages)
+        vectors = self.encoder.encode_passages(passages)
+        if not np.isfinite(vectors).all():
+            raise RuntimeError("the encoder returned NaN or infinite values: use another encoder")
+        return vectors
 
     def _reported(self, built: Any, **counts: Any) -> BuildReport:
         """Return the report, given the index's description and what only one kind of index has."""
@@ -356,11 +358,10 @@ class Change(BaseChange):
         return self._finished(manifest)
 
     def _choose_language(self) -> None:
-        """Detect the language of a new index, and of one that grows by half at once."""
-        if self.language:
-            return
-        self.language = self._manifest["language"] if self._manifest else OTHER
-        if self.language == OTHER and len(self.incoming) > len(self._held) / 2:
+        """Detect the language of a new index."""
+        if self._manifest:
+            self.language = self.language or self._manifest["language"]
+        elif not self.language:
             sample = self.incoming.sample(SAMPLE)
             self.language = detect(f"{stored.title} {stored.text}" for stored in sample)
 
@@ -415,14 +416,14 @@ class Change(BaseChange):
         If everything is written again, or much was deleted before, it begins with a new Tantivy
         index and copies the passages that stay.
         """
-        folder, current, expected = self._writer.work / WORDS, self._current, len(self.incoming)
+        folder, current = self._writer.work / WORDS, self._current
         if current is None:
-            return WordsWriter(folder, self.language, expected=expected)
+            return WordsWriter(folder, self.language)
         documents = sum(each["max_doc"] for each in current.manifest["words"]["segments"])
         worn = current.manifest["passages"] < (1 - DEAD_SHARE) * documents
         if not (worn or self.rewrite or self._new_language or current.words.outdated):
-            return WordsWriter(folder, self.language, current.words, expected)
-        writer = WordsWriter(folder, self.language, expected=len(self._held) + expected)
+            return WordsWriter(folder, self.language, current.words)
+        writer = WordsWriter(folder, self.language)
         for keys in chunks(self._held.tolist(), _AT_A_TIME):
             writer.put(zip(keys, current.words.read(keys, checked=True), strict=True))
         return writer
@@ -545,14 +546,12 @@ class Change(BaseChange):
         waiting = fresh[~saved.has(fresh)]
         if not len(waiting):
             return saved.ordered(fresh)
-        self._report.encoded = len(waiting)
         stage, total = self.stage("encoding passages"), len(fresh)
         stage(done := total - len(waiting), total)
-        parts = chunks(self.incoming.only(waiting), self.encoder.batch)
-        batches = ([stored.passage(key) for key, stored in part] for part in parts)
-        for passages, vectors in self._encoded(batches):
-            saved.keep([key_of(each["id"]) for each in passages], vectors)
-            stage(done := done + len(passages), total)
+        for part in chunks(self.incoming.only(waiting), self.encoder.batch):
+            vectors = self._encoded([stored.passage(key) for key, stored in part])
+            saved.keep([key for key, _ in part], vectors)
+            stage(done := done + len(part), total)
         return saved.ordered(fresh)
 
 

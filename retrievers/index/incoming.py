@@ -131,7 +131,7 @@ class Encoded:
         """Continue the file of a killed build with the same encoder, if there is one."""
         body = {key: value for key, value in encoder.items() if key != "name"}
         key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-        (self._file,) = writer.kept(key)
+        self._file = writer.kept(key)
         self._row = np.dtype([("key", "<u8"), ("vector", "<f4", (encoder["dimension"],))])
         if self._file.exists():
             size = self._file.stat().st_size
@@ -153,8 +153,6 @@ class Encoded:
 
     def keep(self, keys: Sequence[int], vectors: Vectors) -> None:
         """Append a batch."""
-        if not np.isfinite(vectors).all():
-            raise RuntimeError("the encoder returned NaN or infinite values: nothing was changed")
         rows = np.empty(len(keys), dtype=self._row)
         rows["key"], rows["vector"] = keys, vectors
         with self._file.open("ab") as file:

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -222,9 +222,19 @@ def parse(content: bytes, folder: Path | str) -> Manifest:
     Raises:
         ValueError: It is damaged, or of another format version.
     """
-    found = _json(content, folder)
-    if isinstance(found, dict) and type(version := found.get("format_version")) is int:
-        _check_version(version, folder, oldest=FORMAT_VERSION)
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise damaged(folder, f"{MANIFEST} has over {MAX_MANIFEST_BYTES >> 20} MiB")
+    try:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise damaged(folder, f"{MANIFEST} cannot be read") from error
+    version = found.get("format_version") if isinstance(found, dict) else None
+    if type(version) is int and version != FORMAT_VERSION:
+        update = "update hopgate, or " if version > FORMAT_VERSION else ""
+        raise ValueError(
+            f"the index at {folder} has format version {version}, and this hopgate reads version "
+            f"{FORMAT_VERSION}: {update}build it again, into a new folder"
+        )
     try:
         manifest = _ADAPTER.validate_python(found, strict=True)
     except ValidationError as error:
@@ -254,65 +264,10 @@ def content(folder: Path) -> bytes:
         raise damaged(folder, f"{MANIFEST} cannot be read") from error
 
 
-def _json(content: bytes, folder: Path | str) -> Any:
-    if len(content) > MAX_MANIFEST_BYTES:
-        raise damaged(folder, f"{MANIFEST} has over {MAX_MANIFEST_BYTES >> 20} MiB")
-    try:
-        return json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise damaged(folder, f"{MANIFEST} cannot be read") from error
-
-
-def _check_version(version: int, folder: Path | str, oldest: int) -> None:
-    if not oldest <= version <= FORMAT_VERSION:
-        update = "update hopgate, or " if version > FORMAT_VERSION else ""
-        raise ValueError(
-            f"the index at {folder} has format version {version}, and this hopgate reads version "
-            f"{FORMAT_VERSION}: {update}build it again, into a new folder"
-        )
-
-
 def changed_files(folder: Path, manifest: Manifest, only: Iterable[str] | None = None) -> list[str]:
     """Return the files of an index, or only some, that changed since they were written."""
     names = manifest["files"] if only is None else only
     return [n for n in names if sha256(folder / n) != manifest["files"][n]["sha256"]]
-
-
-def size(manifest: Manifest) -> int:
-    """Return the size of an index's files in bytes."""
-    return sum(each["bytes"] for each in manifest["files"].values())
-
-
-def reclaimable(manifest: Manifest) -> int:
-    """Estimate the bytes of deleted passages, which `compact` frees."""
-    documents = [each["max_doc"] for each in manifest["words"]["segments"]]
-    freed = 0.0
-    for kind, rows in ((VECTORS, [s["rows"] for s in manifest["segments"]]), (WORDS, documents)):
-        files = [each for name, each in manifest["files"].items() if name.startswith(f"{kind}/")]
-        if sum(rows) > manifest["passages"]:
-            gone = 1 - manifest["passages"] / sum(rows)
-            freed += gone * sum(each["bytes"] for each in files)
-    return round(freed)
-
-
-def looks_like_one(folder: Path) -> bool | None:
-    """Return whether a folder's manifest is that of an index; None if it has none.
-
-    Raises:
-        ValueError: It is that of an index of a newer format.
-    """
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        manifest = _json(content(folder), folder)
-    except DamagedError:
-        return False
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("encoder"), dict):
-        return False
-    if not isinstance(version := manifest.get("format_version"), int):
-        return False
-    _check_version(version, folder, oldest=0)
-    return True
 
 
 def describe(encoder: Encoder) -> EncoderInfo:

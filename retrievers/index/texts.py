@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,12 +51,9 @@ _LONGEST_TERM = 1_000
 """Bytes of a title or section from which its hash is indexed: Tantivy drops terms over 64 KB."""
 MAX_SOURCE_BYTES = 16_384
 """Longest source, by which documents are found and deleted: Tantivy drops terms over 64 KB."""
-_SMALL_CHANGE = 20_000
-"""Passages that one thread indexes into one segment; more are spread over all cores."""
-_HEAP_BYTES = 64 << 20
-_LARGE_HEAP_BYTES = 512 << 20
-"""Memory for indexing a small change, and a large one; Tantivy starts a new segment when a
-thread's share is full, and few segments are faster to write and to search."""
+_HEAP_BYTES = 512 << 20
+"""Most memory for indexing; Tantivy starts a new segment when it is full, and few segments are
+faster to write and to search. More than one thread takes as long, since Python feeds it."""
 MAX_QUERY_TERMS = 512
 """A longer query is cut here, as encoders cut theirs."""
 _READ_AT_A_TIME = 64
@@ -360,15 +355,10 @@ class WordsWriter:
         folder: An empty folder to work in.
         language: Chooses the analyzer.
         current: The words as they are; None for a new index.
-        expected: About how many passages will be put.
     """
 
-    def __init__(
-        self, folder: Path, language: str, current: Words | None = None, expected: int = 0
-    ) -> None:
+    def __init__(self, folder: Path, language: str, current: Words | None = None) -> None:
         """Link the current files and start a writer."""
-        small = expected <= _SMALL_CHANGE
-        threads = 1 if small else min(4, os.cpu_count() or 1)
         self._folder, self._language = folder, language
         with tantivy_faults():
             if current is not None:
@@ -378,7 +368,7 @@ class WordsWriter:
                 index = _create(folder)
             index.register_tokenizer("words", analyzer(language))
             self._schema = index.schema
-            self._writer = index.writer(_HEAP_BYTES if small else _LARGE_HEAP_BYTES, threads)
+            self._writer = index.writer(_HEAP_BYTES, num_threads=1)
 
     def put(self, passages: Iterable[tuple[int, Stored]]) -> None:
         """Add passages; those that are there already have to be removed first."""
@@ -431,10 +421,7 @@ def link(files: Iterable[Path], folder: Path, meta: Mapping[str, Any]) -> None:
     for file in files:
         if file.suffix == ".store":
             _check_store(file)
-        try:
-            (folder / file.name).symlink_to(file.resolve())
-        except OSError:  # a system without links, or without the right to make them
-            shutil.copyfile(file, folder / file.name)
+        (folder / file.name).symlink_to(file.resolve())
     (folder / _META).write_text(json.dumps(meta), encoding="utf-8")
 
 

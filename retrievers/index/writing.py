@@ -25,12 +25,14 @@ from hopgate.retrievers.index.manifest import (
     MANIFEST,
     VECTORS,
     WORDS,
+    DamagedError,
     FileInfo,
     Manifest,
     changed_files,
+    content,
     damaged,
     info,
-    looks_like_one,
+    parse,
     to_bytes,
 )
 from hopgate.retrievers.index.segments import KEYS
@@ -70,10 +72,10 @@ class Writer:
         for name in (WORDS, VECTORS):
             (self.work / name).mkdir(parents=True)
 
-    def kept(self, *keys: str) -> list[Path]:
-        """Return files that stay for the next try; those of other tries are deleted."""
-        wanted = [self.work / f"{_KEPT}{key}" for key in keys]
-        for other in set(self.work.glob(f"{_KEPT}*")) - set(wanted):
+    def kept(self, key: str) -> Path:
+        """Return a file that stays for the next try; those of other tries are deleted."""
+        wanted = self.work / f"{_KEPT}{key}"
+        for other in set(self.work.glob(f"{_KEPT}*")) - {wanted}:
             other.unlink()
         return wanted
 
@@ -151,7 +153,7 @@ def writing(folder: Path) -> Iterator[Writer]:
         RuntimeError: Another process is changing the index, or the disk is full.
     """
     _check_replaceable(folder)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    made = not folder.exists()
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,11 +170,8 @@ def writing(folder: Path) -> Iterator[Writer]:
             yield writer
     finally:
         if made and os.listdir(folder) == [LOCK]:
-            (folder / LOCK).unlink()
+            shutil.rmtree(folder)
         lock.release()
-        with suppress(OSError):  # one that is in use stays
-            for path in made:
-                path.rmdir()
 
 
 def _unwritable(folder: Path, error: OSError) -> ValueError:
@@ -195,8 +194,11 @@ def _check_replaceable(folder: Path) -> None:
         return
     except OSError as error:
         raise _unwritable(folder, error) from error
-    if looks_like_one(folder) is False:
-        others.append(MANIFEST)
+    if (folder / MANIFEST).exists():
+        try:
+            parse(content(folder), folder)
+        except DamagedError:
+            others.append(MANIFEST)
     if others:
         raise ValueError(
             f"{folder} contains {others[0]!r}, which is a link or not part of an index: use "

@@ -275,11 +275,7 @@ class StoreChange(BaseChange):
         known = sorted(self._stored[each] for each in passages if each in self._stored)
         found = {row.id: vector for row, vector in (self._engine.read(known) if known else ())}
         if fresh := [passage for each, passage in passages.items() if each not in found]:
-            ((_, encoded),) = self._encoded([fresh])
-            if not np.isfinite(encoded).all():
-                raise RuntimeError("the encoder returned NaN or infinite values: nothing is lost")
-            found |= zip((each["id"] for each in fresh), encoded.tolist(), strict=True)
-            self._report.encoded += len(fresh)
+            found |= zip((each["id"] for each in fresh), self._encoded(fresh).tolist(), strict=True)
         self._stored.update((row.id, row.key) for row in rows)
         return found
 
