@@ -25,7 +25,7 @@ from hopgate.common.onnx import check
 from hopgate.retrievers import encoders
 from hopgate.retrievers.base import make_passage
 from hopgate.retrievers.building import add_passages, build_from_passages
-from hopgate.retrievers.encoders import Encoder, load_encoder
+from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.encoding.provider import EncoderDownError
 from hopgate.retrievers.index.manifest import info
 from hopgate.retrievers.index.reader import load_index
@@ -291,8 +291,3 @@ def test_a_killed_build_pays_for_no_text_twice(provider: EmbeddingServer, tmp_pa
     subprocess.run(command, env=os.environ, check=True, timeout=120)
     paid = [text for text in provider.texts if text.startswith("Page")]
     assert sorted(paid) == sorted({f"Page {at} text {at}" for at in range(12)})
-
-
-def test_an_encoder_is_one_object_in_a_process(graph: Path) -> None:
-    assert isinstance(load_encoder(str(graph)), Encoder)
-    assert load_encoder(str(graph)) is load_encoder(str(graph))
