@@ -9,25 +9,23 @@ nothing else.
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hopgate.common.bfloat16 import compiled
 from hopgate.common.errors import reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Weights = Mapping[str, NDArray[np.float32]]
+    from hopgate.common.bfloat16 import Infer, Weights
+
     Pool = Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[np.float32]]
-    Infer = Callable[[dict[str, NDArray[np.int64]]], NDArray[np.float32]]
 
 INPUTS = ("tokens", "mask")
 WEIGHTS = "weights"
@@ -114,8 +112,7 @@ class Network:
 
         Args:
             ids: The token ids of each text, at least one text.
-            bulk: Compute in bfloat16 where OpenVINO is installed (extra `fast`) and the processor
-                has instructions for it: two to three times as fast, vectors alike to 4 digits.
+            bulk: Compute in bfloat16 where that is possible, see `hopgate.common.bfloat16`.
 
         Returns:
             float32, shape (texts, width), in the order of the texts.
@@ -125,7 +122,7 @@ class Network:
         """
         rows: list[NDArray[np.float32]] = []
         order = sorted(range(len(ids)), key=lambda at: len(ids[at]))
-        infer = (self._in_bulk if bulk else None) or self._infer
+        infer = self._infer_in_bulk if bulk else self._infer
         for batch in _batches([ids[at] for at in order]):
             rows.extend(self._pass(batch, infer))
         found = np.empty((len(rows), *rows[0].shape), dtype=np.float32)
@@ -147,42 +144,8 @@ class Network:
         return np.asarray(found)
 
     @cached_property
-    def _in_bulk(self) -> Infer | None:
-        """The network in bfloat16; None without OpenVINO, or on a processor that lacks it."""
-        if not (find_spec("openvino") and find_spec("onnx")):
-            return None
-        # OpenVINO reports its use from a process that it forks; without the package it does not.
-        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-        import openvino
-
-        core = openvino.Core()
-        if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-            return None
-        graph = self._graph
-        model = core.read_model(graph if isinstance(graph, Path) else self._whole(graph))
-        compiled = core.compile_model(
-            model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": threads()}
-        )
-        local = threading.local()
-
-        def infer(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-            if not hasattr(local, "request"):
-                local.request = compiled.create_infer_request()
-            return np.array(local.request.infer(inputs)[0])
-
-        return infer
-
-    def _whole(self, graph: bytes) -> bytes:
-        """Return a graph with the weights that it names."""
-        from onnx import load_from_string, numpy_helper
-
-        model = load_from_string(graph)
-        for tensor in model.graph.initializer:
-            if tensor.name in self._weights:
-                values = numpy_helper.from_array(self._weights[tensor.name], tensor.name)
-                tensor.CopyFrom(values)
-        whole: bytes = model.SerializeToString()
-        return whole
+    def _infer_in_bulk(self) -> Infer:
+        return compiled(self._graph, self._weights, threads()) or self._infer
 
 
 def padded(

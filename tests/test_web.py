@@ -10,9 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from hopgate import Context
-from hopgate.nodes.run.resources import RetrievalFailed
-from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.retrievers import web
 from hopgate.retrievers.base import passage_id
 from hopgate.retrievers.sources import check_source, open_source
@@ -136,20 +133,6 @@ def test_a_question_is_asked_once_an_hour(engine: Loopback) -> None:
     assert len(engine.asked) == 3
 
 
-def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def count(query: str, k: int) -> list[web.Found]:
-        asked.append(query)
-        return []
-
-    monkeypatch.setattr(web, "CACHE_ENTRIES", 2)
-    search = WebSearch(count)
-    for query in ("a", "b", "a", "c", "a", "b"):
-        search.search([query], k=1)
-    assert asked == ["a", "b", "c", "b"]
-
-
 def test_a_long_query_is_cut_at_a_word_and_an_empty_one_asks_nothing(engine: Loopback) -> None:
     engine.says(PAGES)
     WebSearch(wikipedia).search(["lighthouse " * 9000], k=1)
@@ -198,13 +181,6 @@ def assert_fails(ask: Callable[[str, int], object], cause: str, *, keyless: bool
         WebSearch(ask).search(["lit"], k=1)
     assert keyless or KEY not in "".join(traceback.format_exception(failure.value))
     assert "\n" not in str(failure.value)
-
-
-async def test_a_failure_ends_as_that_of_any_retriever(engine: Loopback) -> None:
-    engine.says({}, status=503)
-    runtime = NodeRuntime(Context(), Resources(retriever=WebSearch(wikipedia)))
-    with pytest.raises(RetrievalFailed, match="the retriever failed: web search with Wikipedia"):
-        await runtime.search("lit", 5)
 
 
 def test_engines_are_chosen_by_name(engine: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Finding the files to read: below folders, through links that stay inside, each file once."""
+"""Finding the files to read, each once: below folders, without links that lead out of them."""
 
 from __future__ import annotations
 
@@ -164,40 +164,24 @@ def readable(path: Path) -> str:
 
 
 def _walk(top: Path, skipped: list[SkippedFile]) -> Iterator[Path]:
-    """Yield the regular files below a folder, skipping folders reached twice by links."""
+    """Yield the regular files below a folder; links to folders are not followed."""
     real_top = os.path.realpath(top)
-    seen: set[str] = set()
 
     def cannot_list(error: OSError) -> None:
         reason = error.strerror or "it cannot be listed"
         skipped.append(SkippedFile(readable(Path(error.filename)), reason))
 
-    def stays_inside(path: Path) -> bool:
-        """Report a link that leads out; one that leads nowhere is passed over."""
-        if not path.is_symlink() or Path(os.path.realpath(path)).is_relative_to(real_top):
-            return True
-        if path.exists():
-            skipped.append(SkippedFile(readable(path), f"it is a link that leads out of {top}"))
-        return False
-
-    tops = [top]
-    for each in tops:  # grows by links to folders, which come after the folders themselves
-        for folder, subfolders, names in os.walk(each, onerror=cannot_list):
-            real = os.path.realpath(folder)
-            if real in seen:
-                subfolders.clear()
-                continue
-            seen.add(real)
-            visible = [Path(folder, name) for name in sorted(subfolders) if name[0] != "."]
-            subfolders[:] = [path.name for path in visible if not path.is_symlink()]
-            tops += [path for path in visible if path.is_symlink() and stays_inside(path)]
-            for file in (Path(folder, name) for name in names if name[0] != "."):
-                if not stays_inside(file):
-                    continue
-                if file.is_file():
-                    yield file
-                elif file.exists():
-                    skipped.append(SkippedFile(readable(file), "it is not a regular file"))
+    for folder, subfolders, names in os.walk(top, onerror=cannot_list):
+        subfolders[:] = sorted(name for name in subfolders if name[0] != ".")
+        for path in (Path(folder, name) for name in [*subfolders, *names] if name[0] != "."):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(real_top):
+                if path.exists():
+                    why = f"it is a link that leads out of {top}"
+                    skipped.append(SkippedFile(readable(path), why))
+            elif path.is_file():
+                yield path
+            elif path.exists() and not path.is_dir():
+                skipped.append(SkippedFile(readable(path), "it is not a regular file"))
 
 
 def stamp_of(file: Path) -> Stamp | None:

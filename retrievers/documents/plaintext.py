@@ -116,19 +116,8 @@ def is_dense(text: str) -> bool:
 
 
 def without_contents(text: str) -> str:
-    """Remove lines of a table of contents, such as `Chapter 2 ........ 17`.
-
-    A paragraph of which they are half or more goes as a whole, with the titles that take two lines.
-    """
-    if not any(4 * mark in text or f"{mark} {mark}" in text for mark in ".·…"):
-        return text  # twenty times as fast
-    kept = []
-    for paragraph in re.split(r"(\n\s*\n)", text):
-        lines = paragraph.splitlines(keepends=True)
-        rest = [line for line in lines if not is_contents(line)]
-        if len(rest) == len(lines) or len(rest) > len(lines) / 2:
-            kept += rest
-    return "".join(kept)
+    """Remove lines of a table of contents, such as `Chapter 2 ........ 17`."""
+    return "".join(line for line in text.splitlines(keepends=True) if not is_contents(line))
 
 
 def is_contents(line: str) -> bool:

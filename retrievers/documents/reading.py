@@ -5,7 +5,6 @@ A file or row that cannot be read is reported with the reason, and the others ar
 
 from __future__ import annotations
 
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -31,7 +30,7 @@ from hopgate.retrievers.documents.finding import (
     readable,
     stamp_of,
 )
-from hopgate.retrievers.documents.markdown import PROSE, parts, sections, stem
+from hopgate.retrievers.documents.markdown import parts, sections, stem
 from hopgate.retrievers.documents.parsers import MIN_PAGES
 from hopgate.retrievers.documents.plaintext import (
     is_restructured,
@@ -48,10 +47,6 @@ MAX_FILE_BYTES = 128 << 20
 """Largest file that is read whole; .csv and .jsonl are read row by row, at any size."""
 MAX_MARKUP_BYTES = 16 << 20
 """Largest .html or .rst file: its parser takes up to a hundred times as much memory."""
-
-_ORG_HEADING = re.compile(r"^(\*+)[ \t]+(.*)$", re.MULTILINE)
-_ORG_TITLE = re.compile(r"^#\+title:[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
-_ORG_MARKUP = re.compile(r"^[ \t]*(#\+|:[\w-]+:[ \t]*$).*\n?", re.MULTILINE)
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of files read so far and their total."""
@@ -120,7 +115,7 @@ def load_documents(paths: Sequence[Path | str], progress: ReadProgress | None = 
 
     Folders are read with all their subfolders. Hidden files are left out; files of other kinds,
     links that lead out of a folder and everything that is not a regular file are reported. Passages
-    keep their page (.pdf) and the headings above them (.md, .html, .docx, .epub, .rst, .org).
+    keep their page (.pdf) and the headings above them (.md, .html, .docx, .epub, .rst).
 
     Args:
         paths: Files or folders.
@@ -251,18 +246,8 @@ def _markdown(file: Path, source: str) -> Iterator[Section]:
         yield section._replace(headings=section.headings[1:] or [stem(source)])
 
 
-def _org(file: Path, source: str) -> Iterator[Section]:
-    text = without_contents(read_text(file))
-    title = named[1].strip() if (named := _ORG_TITLE.search(text)) else stem(source)
-    before, *rest = _ORG_HEADING.split(text)
-    found = [(PROSE, _ORG_MARKUP.sub("", before))]
-    for stars, heading, below in zip(*[iter(rest)] * 3, strict=True):
-        found += [(len(stars), heading.strip()), (PROSE, _ORG_MARKUP.sub("", below))]
-    return sections(title, found)
-
-
 _TEXTS: dict[str, Callable[[Path, str], Iterator[Section]]] = {
     ".txt": _txt,
     ".md": _markdown,
-    ".org": _org,
+    ".org": _txt,
 }

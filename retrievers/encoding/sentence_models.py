@@ -13,7 +13,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers.utils import logging
 
 from hopgate.common.errors import reason
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CONTRIEVER_MAX_TOKENS = 512
 _BATCH = 32
 
 
@@ -60,26 +58,12 @@ class SentenceModel:
 
 
 def _load(folder: Path) -> SentenceTransformer:
-    if (folder / "modules.json").exists():
-        return SentenceTransformer(
-            str(folder), local_files_only=True, model_kwargs={"use_safetensors": True}
-        )
-    return _load_contriever(folder)
-
-
-def _load_contriever(folder: Path) -> SentenceTransformer:
-    """Build Contriever: a BERT, then the mean over unmasked token vectors, not normalised."""
+    """Load a folder; without a modules.json, as Contriever: the mean over unmasked tokens."""
+    options = {"use_safetensors": True}
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    options: dict[str, bool] = {"use_safetensors": True, "local_files_only": True}
-    if config["model_type"] == "bert":
+    if not (folder / "modules.json").exists() and config["model_type"] == "bert":
         options["add_pooling_layer"] = False  # BERT's own pooler: unused, not in the checkpoint
-    transformer = Transformer(
-        str(folder),
-        model_kwargs=options,
-        max_seq_length=min(CONTRIEVER_MAX_TOKENS, config["max_position_embeddings"]),
-    )
-    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
-    return SentenceTransformer(modules=[transformer, pooling])
+    return SentenceTransformer(str(folder), local_files_only=True, model_kwargs=options)
 
 
 def load_cross_encoder(name: str, folder: Path) -> CrossEncoder:
