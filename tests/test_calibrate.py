@@ -1,4 +1,4 @@
-"""`hopgate calibrate`: calibration errors, the α that meets a goal, and saved settings."""
+"""`hopgate calibrate`: the α that meets a goal, and saved settings."""
 
 import json
 import os
@@ -11,59 +11,12 @@ import pytest
 from commands import Ran, one_line
 from doubles import by_task
 from fake_openai import FakeOpenAI
-from recorded import four_questions, write_labels
+from recorded import write_labels
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER
 from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
-from hopgate.evaluation.measuring.calibration import (
-    RESAMPLES,
-    Goal,
-    calibration_error,
-    choose_alpha,
-    recall,
-    router_calibration,
-)
+from hopgate.evaluation.measuring.calibration import RESAMPLES, Goal, choose_alpha
 from hopgate.evaluation.measuring.replay import Recorded
-
-# Probabilities
-
-
-def likely(top: float, label: int) -> list[float]:
-    """Probabilities of A, B and C with `top` on `label`."""
-    return [top if at == label else (1 - top) / 2 for at in range(3)]
-
-
-def test_calibration_error_by_hand() -> None:
-    # bin (14/15, 1]: 0.95 right, 0.97 wrong; bin (7/15, 8/15]: 0.5 right
-    probabilities = np.array([likely(0.95, 0), likely(0.97, 1), likely(0.5, 2)])
-    truth = np.array([0, 2, 2], np.int8)
-    by_hand = 2 / 3 * abs(0.5 - 0.96) + 1 / 3 * abs(1 - 0.5)
-    assert calibration_error(probabilities, truth) == pytest.approx(by_hand)
-    probabilities = np.array([likely(0.75, 1)] * 4)
-    assert calibration_error(probabilities, np.array([1, 1, 1, 2], np.int8)) == 0
-
-
-def test_recall_is_by_true_label_and_leaves_out_absent_ones() -> None:
-    probabilities = np.array([likely(0.9, at) for at in (1, 2, 2, 1)])
-    assert recall(probabilities, np.array([1, 1, 2, 1], np.int8)) == {"B": 2 / 3, "C": 1}
-
-
-def test_cost_and_reliability_weights_have_their_own_truth() -> None:
-    recorded = Recorded(
-        questions=("a", "b", "c"),
-        datasets=np.array(["nq", "musique", "mine"]),
-        correct=np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]], bool),
-        steps=np.array([[0.0, 1.0, 3.0]] * 3),
-    )
-    sure = np.array([likely(1.0, at) for at in (0, 0, 2)])
-    found = router_calibration(recorded, cost=sure, reliability=sure)
-    # α = 0: a is A, c is B, b has no right strategy; α = 1: nq is B, musique is C
-    assert found["recall"] == {"cost": {"A": 1, "B": 0}, "reliability": {"B": 0, "C": 0}}
-    assert found["ece"] == {"cost": 0.5, "reliability": 1}
-    sure = np.array([likely(1.0, 0)] * 4)
-    found = router_calibration(four_questions(), cost=sure, reliability=sure)
-    assert (found["ece"]["reliability"], found["recall"]["reliability"]) == (None, None)
-
 
 # Choosing α
 

@@ -21,7 +21,7 @@ from langgraph_dev import Server
 from langgraph_sdk import get_client
 
 from hopgate import Context, build_graph
-from hopgate.evaluation.learning.harvest import WEIGHTS, _key, merged, nearly_same
+from hopgate.evaluation.learning.harvest import WEIGHTS, _key, merged
 from hopgate.evaluation.learning.privacy import personal
 from hopgate.evaluation.measuring.datasets import read_examples
 from hopgate.graphs.checkpoints import serializer, sqlite_saver
@@ -87,7 +87,7 @@ def check(rows: dict[str, Any]) -> None:
     """The rows of `fill`, from whatever store."""
     assert {question: row["signals"] for question, row in rows.items()} == {
         DOWN: ["corrected", "thumbs-down"],
-        AGAIN: ["asked-again", "doubt"],
+        AGAIN: ["doubt"],
         STANDALONE: ["thumbs-up"],
         CALM: ["random"],
         LOST: ["escalated", "doubt"],
@@ -114,7 +114,7 @@ def test_questions_are_drawn_from_a_file_with_their_signals_and_without_their_us
         "left_out": {"e-mail address": 1},
         "rows": 5,
         "signals": {
-            "corrected": 1, "thumbs-down": 1, "asked-again": 1, "escalated": 1, "doubt": 2,
+            "corrected": 1, "thumbs-down": 1, "escalated": 1, "doubt": 2,
             "thumbs-up": 1, "random": 1,
         },
         "answers": 1,
@@ -237,7 +237,7 @@ def test_a_running_server_gives_the_questions_of_its_threads(
     out = tmp_path / "questions.jsonl"
     ran = run("harvest", dev_server.url, "--out", out)
     assert ran.code == 0, ran
-    assert rows_of(out)[question]["signals"] == ["asked-again"]
+    assert rows_of(out)[question]["signals"] == ["random"]
 
 
 # What is left out
@@ -287,35 +287,3 @@ def test_a_question_that_comes_again_has_all_its_signals_and_the_newest_answer()
     new = {"id": "1", "signals": ["corrected"], "asked": "2026-03-01", "answers": ["b"]}
     mid = {"id": "1", "signals": ["corrected"], "asked": "2026-02-01", "answers": ["a"]}
     assert merged(merged(old, new), mid) == new
-
-
-REPHRASED = [
-    ("When was Skerrane Light built?", "What year was Skerrane Light built?"),
-    ("Who signed the lease?", "who signed the lease"),
-    ("Who signed the lease?", "Who was it that signed the lease?"),
-    ("How many passengers does it carry?", "How many passengers can it carry?"),
-    ("Where was the designer of Skerrane Light born?", "Where was Skerrane Light's designer born?"),
-    ("What is the notice period for tenants?", "What's the notice period of tenants in days?"),
-    ("Can I cancel my order after shipping?", "Can I still cancel an order after shipping?"),
-    ("Wann wurde der Leuchtturm gebaut?", "In welchem Jahr wurde der Leuchtturm gebaut?"),
-    ("東京タワーの高さは？", "東京タワーの高さは何メートル？"),
-    ("Which bank financed the bridge?", "which bank paid for the bridge"),
-]
-ANOTHER = [
-    ("When was Skerrane Light built?", "Who designed Skerrane Light?"),
-    ("When was Skerrane Light built?", "When was Skerrane Light automated?"),
-    ("Who signed the lease?", "When does the lease end?"),
-    ("How many passengers does the ferry carry?", "How many cars does the ferry carry?"),
-    ("What is the capital of France?", "What is the capital of Spain?"),
-    ("What is the notice period for tenants?", "What is the deposit for tenants?"),
-    ("Can I cancel my order after shipping?", "How do I return my order?"),
-    ("Wann wurde der Leuchtturm gebaut?", "Wer baute den Leuchtturm?"),
-    ("東京タワーの高さは？", "東京タワーはいつ建てられた？"),
-    ("Who drew the plans?", "And when was he born?"),
-]
-
-
-def test_questions_asked_again_are_told_by_their_words_as_well_as_documented() -> None:
-    """docs/improving.md has these figures."""
-    assert sum(nearly_same(*pair) for pair in REPHRASED) == 9
-    assert sum(nearly_same(*pair) for pair in ANOTHER) == 4

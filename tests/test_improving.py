@@ -19,7 +19,6 @@ from test_versions import made
 
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, profiles_in
 from hopgate.evaluation.learning import improving, verdicts
-from hopgate.evaluation.learning.labelling import Judging
 from hopgate.evaluation.learning.outcomes import SHARE_HELD_OUT, read_outcomes, split
 from hopgate.evaluation.learning.verdicts import ALPHAS, compare
 from hopgate.evaluation.measuring.replay import Choices, Recorded
@@ -188,7 +187,7 @@ def improved(tmp_path_factory: pytest.TempPathFactory, _fake_server: FakeOpenAI)
         patch.setenv("OPENAI_BASE_URL", _fake_server.base_url)
         patch.setattr(improving, "MIN_QUESTIONS", LEAST)
         job = Job({"model": "openai:fake"}, 4, False, "hopgate improve", lambda *_: None)
-        inputs = improving.Inputs(folder / "questions.jsonl", sample_path(), Judging("em"))
+        inputs = improving.Inputs(folder / "questions.jsonl", sample_path(), "em")
         improving.improve(inputs, improving.Rule("builtin", "auto", ALPHA), folder / "out", job)
     return folder / "out"
 

@@ -27,7 +27,6 @@ WRONG: list[tuple[str, str, list[str]]] = [
     ("label", "--out .", [". is a folder"]),
     ("label", "--out ships.jsonl/labels.jsonl", ["ships.jsonl is not a folder"]),
     ("label", "--out ships.jsonl --overwrite", ["is the file of questions"]),
-    ("label", "--min-confidence 0.3", ["--min-confidence applies to --judge silver"]),
     ("retrievalqa", "--gate maybe", ["'maybe'", "ta-are"]),
     ("retrievalqa", "--gate ta-are:", ["'ta-are:'", "date, demos, pool"]),
     ("retrievalqa", "--gate ta-are:data=no", ["'data=no'", "date, demos, pool"]),

@@ -22,7 +22,7 @@ from hopgate.evaluation.reports.results import results_document, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ROOT.parent / "shared" / "papers"
-FILES = ["flow.png", "gates.png", "report.md", "results.json"]
+FILES = ["gates.png", "report.md", "results.json"]
 SPECS = (
     "ta-are", "always", "never", "vanilla", "ta-are:date=no", "ta-are:demos=0",
     "ta-are:pool=/very/long/path/to/some/pool.jsonl,demos=4", "confidence:threshold=0.42",
@@ -86,7 +86,7 @@ def test_only_host_and_port_of_the_endpoint_are_saved(
 # What is written
 
 
-def test_a_report_is_four_files_and_a_failed_one_leaves_the_old_one(
+def test_a_report_is_three_files_and_a_failed_one_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "deep" / "out"
@@ -163,10 +163,9 @@ def gates_document(count: int) -> dict[str, Any]:
     "draw",
     [
         lambda: pictures.draw_gates(gates_document(12)),
-        lambda: pictures.draw_flow(gates_document(12)),
         lambda: pictures.draw_sweep(sweep_document()),
     ],
-    ids=["gates", "flow", "sweep"],
+    ids=["gates", "sweep"],
 )
 def test_texts_of_a_picture_do_not_overlap_and_are_not_cut_off(
     draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
@@ -199,17 +198,10 @@ def test_the_gates_picture_counts_only_must_retrieve_questions() -> None:
     assert "5 questions" in axes.get_title(loc="left")
 
 
-def test_the_flow_s_bars_are_as_wide_as_their_counts() -> None:
-    axes = pictures.draw_flow(document(run("ta-are"))).axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [3, 0, 0, 0, 4, 3]
-    assert [each.get_text() for each in axes.texts] == ["3", "", "", "", "4", "3"]
-
-
 def test_names_in_pictures_are_not_formulas_and_lose_their_folders() -> None:
     shown = pictures.run_label("ta-are:pool=/a/b/pool.jsonl,demos=4")
     assert shown == "ta-are: pool=pool.jsonl,\ndemos=4"
     assert len(pictures.run_label("x" * 100).split("\n")) <= 2
-    to_png(pictures.draw_flow(document(run("ta-are:pool=$x^$_"))))
     rows = [prediction(answerable=True)]
     to_png(pictures.draw_gates(document(entry("a", {}, summarise(rows)))))
 

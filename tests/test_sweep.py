@@ -15,7 +15,6 @@ from hopgate.classifiers.labels import LabelRow, QuestionRow, read_labels, read_
 from hopgate.evaluation.measuring.replay import MULTI_STEPS, Recorded, join, multi_steps, route_all
 from hopgate.evaluation.measuring.sweep import (
     area,
-    curve_area,
     evenly,
     oracle_curve,
     summary,
@@ -167,8 +166,6 @@ def test_the_area_is_the_mean_of_the_best_within_each_budget() -> None:
 def test_the_oracle_takes_the_cheapest_questions_first() -> None:
     corners = oracle_curve(four_questions())
     assert corners == [[0, 0.25], [0.25, 0.5], [1, 0.75]]
-    by_hand = 0.25 * 0.375 + 0.75 * 0.625 + 2 * 0.75
-    assert curve_area(corners, {"steps": 3.0}) == pytest.approx(by_hand / 3)
 
 
 # The sweep
@@ -188,8 +185,6 @@ def test_a_sweep_has_rows_statics_oracle_and_summary(recorded: Recorded) -> None
     assert found["oracle"]["steps"] == pytest.approx((1 + 1 + 3.6) / 4)
     assert found["summary"]["one"] == found["summary"]["two"]
     assert found["summary"]["one"]["profile"] == "flan-t5-xl"
-    # α = 1 against B, B, C for the known three: all C
-    assert found["summary"]["one"]["recall"]["reliability"] == {"B": 0, "C": 1}
     json.dumps(found, allow_nan=False)
 
 
@@ -207,7 +202,6 @@ def test_the_released_labels_give_the_known_statics_and_oracle() -> None:
     multi = recorded.score(np.full(3000, 2, np.int8))
     assert (round(multi["accuracy"], 4), multi["steps"]) == (0.3817, pytest.approx(4.69))
     assert recorded.score(recorded.oracle())["accuracy"] == 0.45
-    assert curve_area(oracle_curve(recorded), multi) == pytest.approx(0.43, abs=0.01)
 
 
 # The picture
@@ -233,7 +227,7 @@ def test_sweep_writes_its_document_and_picture(run: Callable[..., Ran], tmp_path
     labels, out = write_labels(tmp_path / "labels.jsonl"), tmp_path / "deep" / "out"
     ran = run("sweep", "--labels", labels, "--points", "21", "--out", out)
     assert (ran.code, ran.err) == (0, ""), ran.err
-    for part in ("α = 0 ", "α = 0.5", "α = 1 ", "none", "multi", "oracle", "area", "ece"):
+    for part in ("α = 0 ", "α = 0.5", "α = 1 ", "none", "multi", "oracle", "area"):
         assert part in ran.out
     assert ran.out.count("α = 0.") == 9
     one_line(run("sweep", "--labels", labels, "--out", out), 2, str(out), "--overwrite")

@@ -480,7 +480,7 @@ def test_a_kept_completion_takes_feedback_from_its_user_alone_and_can_be_harvest
     assert run("harvest", file, "--out", out).code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     (row,) = (each for each in rows if each["question"] == HERS)
-    assert row["signals"] == ["corrected", "thumbs-down", "asked-again"]
+    assert row["signals"] == ["corrected", "thumbs-down"]
     assert row["answers"] == ["Ada Martens"]
 
 

@@ -55,7 +55,7 @@ def calibrate(
             (Yes or No), correct (see `label`), or a prediction (see `eval`).
         min_recall: --gate: minimum recall; picks the cheapest threshold that reaches it. Default:
             the best balanced accuracy.
-        out: --gate: folder for the curve, a picture, and the answers, so that it can resume.
+        out: --gate: folder for the curve and the answers, so that it can resume.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
@@ -127,6 +127,5 @@ def _show_gate(found: dict[str, Any], out: Path | None) -> None:
             "on these questions the gate cannot be told from chance (AUC 0.5); do not use this "
             "threshold"
         )
-    files = [out / f"calibration.{kind}" for kind in ("json", "png")] if out else []
-    pages.page(shown | {"out": ", ".join(map(str, files))})
+    pages.page(shown | {"out": str(out / "calibration.json") if out else ""})
     pages.line(f"Use it: {found['use']}")

@@ -2,12 +2,12 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 
 from hopgate.classifiers.decision import DEFAULT_ALPHA
-from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, Judged, command, request_context
+from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.common.errors import TRAINING, require
 from hopgate.terminal import pages
 
@@ -23,7 +23,7 @@ IMPROVE_HELP = INDEX_HELP | {
 def improve(
     *,
     questions: Path,
-    judged: Judged,
+    judge: Literal["em", "match", "silver"] = "silver",
     labels: tuple[Path, ...] = (),
     out: Path,
     asking: Asking,
@@ -37,7 +37,7 @@ def improve(
 
     Args:
         questions: JSONL as `hopgate harvest` writes it: question; optionally answers, id, dataset.
-        judged: Which answers are correct.
+        judge: Which answers are correct; see label.
         labels: More label rows to train on; repeatable.
         out: Folder to write to.
         asking: How the model is asked.
@@ -48,8 +48,7 @@ def improve(
     from hopgate.retrievers.sources import index_path
 
     context = request_context(settings)
-    judging, index = judged.judging("silver"), index_path(context.index)
-    inputs = improving.Inputs(questions, index, judging, labels)
+    inputs = improving.Inputs(questions, index_path(context.index), judge, labels)
     alpha = DEFAULT_ALPHA if context.alpha is None else context.alpha
     rule = improving.Rule(context.router, context.profile, alpha)
     answering = {name: value for name, value in settings.items() if name not in DECIDING}

@@ -1,11 +1,11 @@
 """`hopgate label`: which strategies answer each question."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 
-from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, Judged, command, request_context
+from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.terminal import pages
 
 
@@ -14,7 +14,7 @@ def label(
     *,
     questions: Path,
     out: Path,
-    judged: Judged,
+    judge: Literal["em", "match", "silver"] = "em",
     limit: Annotated[int | None, click.IntRange(min=1)] = None,
     asking: Asking,
     settings: dict[str, Any],
@@ -27,7 +27,8 @@ def label(
     Args:
         questions: JSONL, rows: question, and answers (a list), ground_truth or answer; id, dataset.
         out: JSONL of labels to write.
-        judged: Which answers are correct.
+        judge: Correct answers: those that equal an accepted one, contain one (match), or agree with
+            the best-supported one (silver), which needs no accepted answers.
         limit: Use only the first N questions.
         asking: How the model is asked.
         settings: Fields of `Context`.
@@ -36,9 +37,8 @@ def label(
     from hopgate.retrievers.sources import index_path
 
     index = index_path(request_context(settings).index)
-    judging = judged.judging("em")
     with asking.job(settings) as job:
-        report = labelling.label(questions, index, out, judging, job, limit=limit)
+        report = labelling.label(questions, index, out, judge, job, limit=limit)
     pages.output(report, _show)
 
 

@@ -28,7 +28,6 @@ from hopgate.terminal.progress import stages
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from hopgate.evaluation.learning.labelling import Judging
     from hopgate.evaluation.measuring.runner import Job
 
 ANSWERING = (
@@ -283,36 +282,6 @@ class Asking:
         line = shlex.join(["hopgate", *sys.argv[1:]])
         with stages() as progress:
             yield Job(settings, self.concurrency, self.overwrite, line, progress)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Says which answers are correct.
-
-    Args:
-        judge: Correct answers: those that equal an accepted one, contain one (match), or agree with
-            the best-supported one (silver), which needs no accepted answers. Default: silver for
-            improve, else em.
-        min_confidence: silver: leave out rows of less confidence. Default: 0.3.
-    """
-
-    judge: Literal["em", "match", "silver"] | None = None
-    min_confidence: Annotated[float | None, click.FloatRange(0, 1)] = None
-
-    def judging(self, default: Literal["em", "silver"]) -> "Judging":
-        """Return how answers are judged.
-
-        Raises:
-            UsageError: `--min-confidence`, which only applies to `silver`, was given without it.
-        """
-        from hopgate.evaluation.learning.labelling import Judging
-        from hopgate.evaluation.learning.silver import MIN_CONFIDENCE
-
-        judge = self.judge or default
-        if judge != "silver":
-            refuse(("min_confidence",), "applies to --judge silver; leave it out.")
-        least = MIN_CONFIDENCE if self.min_confidence is None else self.min_confidence
-        return Judging(judge, least)
 
 
 @dataclass(frozen=True)

@@ -57,5 +57,5 @@ def _show(document: dict[str, Any], out: Path) -> None:
                 for at, row in shown.items()
             },
         )
-        pages.page(summary, "share_at_38", "share_at_50", "steps_for_100", "area", "ece", "recall")
+        pages.page(summary, "share_at_38", "share_at_50", "steps_for_100", "area")
     pages.rows([("out", f"{out / 'sweep.json'}, {out / 'sweep.png'}")])

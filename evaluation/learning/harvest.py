@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import convert_to_messages
 
 from hopgate.common.files import atomic_write, json_line, shown
-from hopgate.common.words import words
 from hopgate.evaluation.learning.privacy import personal
 from hopgate.evaluation.learning.threads import Snapshot, Threads, open_threads
 from hopgate.evaluation.measuring.datasets import question_id
 from hopgate.evaluation.reports.output import check_folder
-from hopgate.nodes.run.conversation import exchanges
 from hopgate.nodes.run.feedback import Feedback, check_answer
 from hopgate.nodes.texts.message import kind_of
 from hopgate.nodes.texts.text import check_question, normalise
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 WEIGHTS = {
     "corrected": 8,
     "thumbs-down": 6,
-    "asked-again": 4,
     "escalated": 3,
     "doubt": 2,
     "thumbs-up": 1,
@@ -45,12 +42,8 @@ WEIGHTS = {
 }
 """How much likelier than without a signal a question is drawn; of several signals, the largest.
 
-`corrected`: the user gave the right answer. `asked-again`: the user's question before it was nearly
-the same. `random`: no signal.
+`corrected`: the user gave the right answer. `random`: no signal.
 """
-SAME_WORDS = 0.5
-"""Share of the words of two questions, of all their words, from which they are nearly the same."""
-
 UNREADABLE = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that a stored row may raise if it is not a state of hopgate's."""
 
@@ -239,23 +232,10 @@ def _signals(values: Mapping[str, Any], given: Feedback | None, answer: str | No
         "corrected": bool(answer),
         "thumbs-down": given is not None and given["thumbs"] == "down",
         "thumbs-up": given is not None and given["thumbs"] == "up",
-        "asked-again": _asked_again(values),
         "escalated": bool(decision.get("escalated")),
         "doubt": bool(decision.get("doubt")),
     }
     return [name for name in WEIGHTS if found.get(name)] or ["random"]
-
-
-def _asked_again(values: Mapping[str, Any]) -> bool:
-    messages: Any = convert_to_messages(values["messages"])
-    before = exchanges(messages, values["message_id"])
-    return bool(before) and nearly_same(before[-1].question, values["original_question"])
-
-
-def nearly_same(first: str, second: str) -> bool:
-    """Return whether two questions share most of their words, in any order."""
-    one, other = (set(words(normalise(each.casefold()))) for each in (first, second))
-    return bool(one | other) and len(one & other) / len(one | other) >= SAME_WORDS
 
 
 def _key(row: Row) -> float:

@@ -55,13 +55,13 @@ class Inputs(NamedTuple):
     Attributes:
         questions: JSONL that `hopgate label` reads.
         collection: The index to search.
-        judging: Which answers are correct.
+        judge: Which answers are correct.
         labels: More label rows to train on.
     """
 
     questions: Path
     collection: Path
-    judging: labelling.Judging
+    judge: labelling.Judge
     labels: Sequence[Path] = ()
 
 
@@ -97,7 +97,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
     """
     profile, before = _checked(inputs, rule, out, job)
     more = [row for path in inputs.labels for row in read_outcomes(path)]
-    labelling.label(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
+    labelling.label(inputs.questions, inputs.collection, out / LABELLED, inputs.judge, job)
     labelled = read_outcomes(out / LABELLED)
     train, held_out = split(labelled, more)
     pair = _trained(rule, profile, before, train, out)
@@ -113,7 +113,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         "questions": {"labelled": len(labelled), "trained on": len(train), HELD_OUT: len(held_out)},
         "compared": compared,
         "model": job.model,
-        "judge": inputs.judging.judge,
+        "judge": inputs.judge,
         "command": job.command,
         "date": date.today().isoformat(),
         "version": version("hopgate"),

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from hopgate.common.files import json_line, sha256
 from hopgate.common.strategies import FLARE_NAME_OF, LABEL_OF, STRATEGIES, Strategy
@@ -26,29 +26,18 @@ from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.nodes.run.context import Context
 
 Judge = Literal["em", "match", "silver"]
+"""Which answers are correct. `em`: those that equal an accepted one, both normalised, as in
+Flare-Aug; `match`: those that contain one; `silver`: those that agree with the best-supported one
+(`silver.py`), or contain an accepted one if the question has any. "I don't know" is never correct.
+"""
 UNANSWERED = "unanswered"
-
-
-class Judging(NamedTuple):
-    """Which answers are correct.
-
-    Attributes:
-        judge: `em`: those that equal an accepted one, both normalised, as in Flare-Aug; `match`:
-            those that contain one; `silver`: those that agree with the best-supported one
-            (`silver.py`), or contain an accepted one if the question has any.
-            "I don't know" is never correct.
-        min_confidence: With `silver`, rows of less confidence are left out.
-    """
-
-    judge: Judge
-    min_confidence: float = MIN_CONFIDENCE
 
 
 def label(
     questions: Path,
     index: Path,
     out: Path,
-    judging: Judging,
+    judge: Judge,
     job: Job,
     *,
     limit: int | None = None,
@@ -62,7 +51,7 @@ def label(
         questions: See `datasets.read_examples`; `silver` needs no answers.
         index: The index to search.
         out: JSONL to write; see `make_label`.
-        judging: Which answers are correct.
+        judge: Which answers are correct.
         job: The command's options.
         limit: Use only the first so many questions.
 
@@ -76,7 +65,7 @@ def label(
         RuntimeError: The model failed; the message says where the answers are saved.
     """
     _check_out(out, questions, job.overwrite)
-    silvery = judging.judge == "silver"
+    silvery = judge == "silver"
     examples = read_examples(questions, answers_needed=not silvery)[:limit]
     data = {"data": sha256(questions), "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
@@ -85,23 +74,21 @@ def label(
     (given,) = execute([run], items, _EachStrategy(), job, run.path)
     left = iter(given)
     answers = {each.id: {name: next(left) for name in STRATEGIES} for each in examples}
-    every = [make_label(each, answers[each.id], judging) for each in examples]
-    rows = [row for row in every if row.get("confidence", 1.0) >= judging.min_confidence]
+    every = [make_label(each, answers[each.id], judge) for each in examples]
+    rows = [row for row in every if row.get("confidence", 1.0) >= MIN_CONFIDENCE]
     write_files(out.parent, {out.name: b"".join(map(json_line, rows))})
     if silvery:
-        _check_silver(given, examples, len(rows), judging)
+        _check_silver(given, examples, len(rows))
     return {
         "out": str(out),
         "model": job.model,
-        "judge": judging.judge,
+        "judge": judge,
         "unclear": len(every) - len(rows),
         **summary(rows),
     }
 
 
-def _check_silver(
-    answers: Sequence[Answered], examples: Sequence[Example], clear: int, judging: Judging
-) -> None:
+def _check_silver(answers: Sequence[Answered], examples: Sequence[Example], clear: int) -> None:
     """Raise ValueError where labels rest on nothing: one voice alone, or no row is clear enough."""
     saying = {each["id"].partition(":")[0] for each in answers if each["known"]}
     if len(saying) == 1 and not all(each.golds for each in examples):
@@ -111,18 +98,18 @@ def _check_silver(
         )
     if not clear:
         raise ValueError(
-            f"none of {len(examples)} questions has a label of confidence "
-            f"{judging.min_confidence:g} or more; lower --min-confidence, or give more questions"
+            f"none of {len(examples)} questions has an answer that another one, or a passage, "
+            "supports; give more questions"
         )
 
 
-def make_label(example: Example, answers: Answers, judging: Judging) -> dict[str, Any]:
+def make_label(example: Example, answers: Answers, judge: Judge) -> dict[str, Any]:
     """Return a question's label row.
 
     Args:
         example: The question.
         answers: The answer of each strategy.
-        judging: Which answers are correct.
+        judge: Which answers are correct.
 
     Returns:
         `id`, `question`, `dataset` if known, `correct` (by the names of Flare-Aug), `label` (None
@@ -136,13 +123,13 @@ def make_label(example: Example, answers: Answers, judging: Judging) -> dict[str
         return {FLARE_NAME_OF[name]: part(answers[name]) for name in STRATEGIES}
 
     known = [name for name in STRATEGIES if answers[name]["known"]]
-    if judging.judge == "silver" and not example.golds:
+    if judge == "silver" and not example.golds:
         correct, sure = silver.judge(example.question, answers)
         confidence = {"confidence": round(sure, 3)}
     else:
-        rule = "match" if judging.judge == "silver" else judging.judge
+        rule = "match" if judge == "silver" else judge
         correct = tuple(name for name in known if answers[name][rule])
-        confidence = {"confidence": 1.0} if judging.judge == "silver" else {}
+        confidence = {"confidence": 1.0} if judge == "silver" else {}
     return {
         "id": example.id,
         "question": example.question,

@@ -20,8 +20,8 @@ from hopgate.retrievers.language import detect
 MIN_AGREEMENT = 0.5
 """Two answers agree if they share this part of the content words of the shorter one."""
 MIN_CONFIDENCE = 0.3
-"""Rows below are left out unless the command says otherwise: nothing supports the best answer. A
-higher bar keeps more of the mistakes that strategies share (docs/results/silver.md)."""
+"""Rows below are left out: nothing supports the best answer. A higher bar keeps more of the
+mistakes that strategies share (docs/results/silver.md)."""
 
 Answers = Mapping[Strategy, Answered]
 

@@ -1,4 +1,4 @@
-"""`hopgate calibrate`: the α that meets a goal; and how well a router's probabilities hold."""
+"""`hopgate calibrate`: the α that meets a goal."""
 
 from __future__ import annotations
 
@@ -13,84 +13,17 @@ from numpy.typing import NDArray
 
 from hopgate.classifiers import saved_alphas
 from hopgate.classifiers.router import load_router
-from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import read_jsonl
 from hopgate.common.strategies import FLARE_NAMES, LABELS
 from hopgate.evaluation.measuring.replay import Choices, Recorded, read_recorded, route_all
 from hopgate.evaluation.measuring.scores import percentile_interval, resampled_means
 
-BINS = 15
-"""Of the calibration error (Guo et al. 2017, section 5)."""
-SINGLE_HOP = ("squad", "nq", "trivia")
-MULTI_HOP = ("musique", "hotpotqa", "2wikimultihopqa")
 ALPHAS = [step / 200 for step in range(201)]
 """The α values to choose from."""
 RESAMPLES = 1000
 _EPSILON = 1e-9
 
 Floats = NDArray[np.float64]
-
-
-# Probabilities
-
-
-def calibration_error(probabilities: Floats, truth: Choices) -> float:
-    """Return the expected calibration error of the most probable label.
-
-    The questions are put into `BINS` equal-width bins (low, high] of their highest probability;
-    the error is the mean over questions of |share correct − mean probability| of their bin (Guo
-    et al. 2017, equation 3).
-
-    Args:
-        probabilities: [questions, labels], at least one question.
-        truth: [questions], the index of the true label.
-    """
-    top = probabilities.max(-1)
-    right = probabilities.argmax(-1) == truth
-    bins = np.clip(np.ceil(top * BINS).astype(int) - 1, 0, BINS - 1)
-    gaps = np.bincount(bins, weights=right - top, minlength=BINS)
-    return float(np.abs(gaps).sum() / len(top))
-
-
-def recall(probabilities: Floats, truth: Choices) -> dict[str, float]:
-    """Return the recall of each label that occurs in `truth`; arguments as `calibration_error`."""
-    labels = np.unique(truth)
-    from sklearn.metrics import recall_score
-
-    scores = recall_score(truth, probabilities.argmax(-1), labels=labels, average=None)
-    return {LABELS[at]: float(score) for at, score in zip(labels, scores, strict=True)}
-
-
-def router_calibration(recorded: Recorded, cost: Floats, reliability: Floats) -> dict[str, Any]:
-    """Return calibration error and recall of a router's cost and reliability weights.
-
-    The truth for α = 0 is the cheapest correct strategy, over the questions that have one. The
-    truth for α = 1 is B for single-hop datasets and C for multi-hop ones, over the questions of
-    these six.
-
-    Args:
-        recorded: The outcomes.
-        cost: [questions, 3], probabilities at α = 0.
-        reliability: The same at α = 1.
-
-    Returns:
-        `ece` and `recall`, each with `cost` and `reliability`; None without any truth.
-    """
-    multi_hop = np.isin(recorded.datasets, MULTI_HOP)
-    hops = np.where(multi_hop, 2, 1).astype(np.int8)
-    known = multi_hop | np.isin(recorded.datasets, SINGLE_HOP)
-    found: dict[str, dict[str, Any]] = {"ece": {}, "recall": {}}
-    for name, probabilities, truth, among in (
-        ("cost", cost, recorded.oracle(), recorded.correct.any(-1)),
-        ("reliability", reliability, hops, known),
-    ):
-        some, pair = among.any(), (probabilities[among], truth[among])
-        found["ece"][name] = calibration_error(*pair) if some else None
-        found["recall"][name] = recall(*pair) if some else None
-    return found
-
-
-# Choosing α
 
 
 class Goal(NamedTuple):
@@ -152,7 +85,6 @@ def calibrate(
         ValueError: An input is wrong, or no α meets the goal.
         RuntimeError: The setting cannot be saved.
     """
-    require("hopgate calibrate", *STATISTICS)
     if save is not None:
         saved_alphas.check_savable(router, save)
     recorded, inputs = read_recorded(*outcomes)

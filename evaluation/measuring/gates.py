@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes, sha256
 from hopgate.evaluation.measuring.harness import GateAlone, Question
 from hopgate.evaluation.measuring.runner import Job, execute, make_runs
 from hopgate.evaluation.measuring.scores import percentile_interval
 from hopgate.evaluation.measuring.specs import Variant
-from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
-from hopgate.evaluation.reports.pictures import draw_threshold
 from hopgate.nodes.prompts.demonstrations import read_pool
 
 RESAMPLES = 1000
@@ -49,7 +46,7 @@ def calibrate_gate(
         job: The command's options.
         min_recall: Minimum recall, 0 to 1; picks the cheapest threshold that reaches it. None: the
             threshold of the best balanced accuracy.
-        out: Folder for `calibration.json`, `calibration.png` and the answers; None saves nothing.
+        out: Folder for `calibration.json` and the answers; None saves nothing.
 
     Returns:
         As `choose_threshold`, with `gate`, `model`, `settings`, `goal`, `invalid` (replies without
@@ -60,10 +57,8 @@ def calibrate_gate(
         ValueError: An input is wrong, or all labels are of one kind.
         RuntimeError: The model failed.
     """
-    require("hopgate calibrate --gate", *STATISTICS)
     if out is not None:
         check_folder(out)
-        require_matplotlib()
     labelled = read_pool(labels)
     needed = [each.retrieve for each in labelled]
     if len(set(needed)) == 1:
@@ -89,8 +84,7 @@ def calibrate_gate(
         "inputs": {"labels": labels.name, "sha256": data["data"]},
     }
     if out is not None:
-        picture = to_png(draw_threshold(found))
-        write_files(out, {"calibration.png": picture, "calibration.json": json_bytes(found)})
+        write_files(out, {"calibration.json": json_bytes(found)})
     return found
 
 

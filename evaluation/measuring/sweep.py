@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from hopgate.classifiers.router import Router, load_router
-from hopgate.common.errors import STATISTICS, require
 from hopgate.common.files import json_bytes
 from hopgate.common.strategies import STRATEGIES
-from hopgate.evaluation.measuring.calibration import router_calibration
-from hopgate.evaluation.measuring.replay import Recorded, Routes, read_recorded, route_all
+from hopgate.evaluation.measuring.replay import Recorded, read_recorded, route_all
 from hopgate.evaluation.reports.drawing import require_matplotlib, to_png
 from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.evaluation.reports.pictures import draw_sweep
@@ -49,7 +47,6 @@ def run_sweep(
         ValueError: An input is wrong, or `out` already holds a sweep.
         RuntimeError: matplotlib is not installed.
     """
-    require("hopgate sweep", *STATISTICS)
     check_folder(out)
     if any((out / name).exists() for name in (DOCUMENT, PICTURE)) and not overwrite:
         raise ValueError(f"{out} already holds a sweep; use another folder, or --overwrite")
@@ -87,8 +84,7 @@ def sweep(
         (mean), `shares` of A, B and C, and the last three by `datasets`. `static`: the same for
         `none`, `single` and `multi`. `oracle`: the same for the cheapest correct strategy, none
         where no one was; `oracle_curve`: the best that any router could do, as corners
-        `[steps, accuracy]`. `summary`: by router, see `summary`, `profile`, `source`, and `ece`
-        and `recall` of `hopgate.evaluation.measuring.calibration.router_calibration`.
+        `[steps, accuracy]`. `summary`: by router, `profile`, `source`, and see `summary`.
 
     Raises:
         ValueError: Multi-step was never correct, so there is nothing to compare with.
@@ -98,26 +94,13 @@ def sweep(
             "multi-step answered none of these questions; a sweep compares with it, so give "
             "labels where it was correct at least once"
         )
-    routed = {
-        name: (router, route_all(router, recorded.questions, alphas, advance))
-        for name, router in routers.items()
-    }
-    return tabulated(routed, recorded, alphas)
-
-
-def tabulated(
-    routers: Mapping[str, tuple[Router, Routes]], recorded: Recorded, alphas: Sequence[float]
-) -> dict[str, Any]:
-    """Return the document of `sweep`, from routers that have routed the questions.
-
-    At least one question must have a correct multi-step answer.
-    """
     static = {
         name: recorded.score(np.full(len(recorded.questions), at, np.int8))
         for at, name in enumerate(STRATEGIES)
     }
     rows, summaries = [], {}
-    for name, (router, routed) in routers.items():
+    for name, router in routers.items():
+        routed = route_all(router, recorded.questions, alphas, advance)
         own = [
             {"router": name, "profile": router.profile, "alpha": alpha, **recorded.score(choices)}
             for alpha, choices in zip(alphas, routed.choices, strict=True)
@@ -127,14 +110,12 @@ def tabulated(
             "profile": router.profile,
             "source": router.source,
             **summary(own, static["multi"]),
-            **router_calibration(recorded, routed.first, routed.last),
         }
-    curve = oracle_curve(recorded)
     return {
         "rows": rows,
         "static": static,
-        "oracle": recorded.score(recorded.oracle()) | {"area": curve_area(curve, static["multi"])},
-        "oracle_curve": curve,
+        "oracle": recorded.score(recorded.oracle()),
+        "oracle_curve": oracle_curve(recorded),
         "summary": summaries,
     }
 
@@ -193,13 +174,3 @@ def oracle_curve(recorded: Recorded) -> list[list[float]]:
         steps, right = steps + more * float(cost), right + more
         corners.append([steps / count, right / count])
     return corners
-
-
-def curve_area(corners: Sequence[Sequence[float]], multi: Mapping[str, Any]) -> float:
-    """Return `area` under straight lines between corners; the last accuracy holds beyond them."""
-    budget = float(multi["steps"])
-    steps, accuracy = zip(*corners, strict=True)
-    inside = sorted({0.0, budget, *(each for each in steps if each < budget)})
-    from sklearn.metrics import auc
-
-    return float(auc(inside, np.interp(inside, steps, accuracy))) / budget

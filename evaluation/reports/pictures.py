@@ -8,8 +8,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.reports import drawing
 from hopgate.evaluation.reports.drawing import Series
@@ -21,14 +19,6 @@ Run = Mapping[str, Any]
 COLOURS = (drawing.BLUE, drawing.RED, drawing.GREEN, drawing.PINK, drawing.SKY, drawing.ORANGE)
 MARKED = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The α values marked on a sweep's curves, or the nearest ones."""
-FLOW = {
-    ("yes", "right"): ("retrieved: right", drawing.GREEN),
-    ("yes", "wrong"): ("retrieved: wrong", drawing.RED),
-    ("yes", "unknown"): ("retrieved: “I don't know”", drawing.SKY),
-    ("no", "right"): ("not retrieved: right", "#7fceb9"),
-    ("no", "wrong"): ("not retrieved: wrong", "#eaae7f"),
-    ("no", "unknown"): ("not retrieved: “I don't know”", "#aad9f4"),
-}
 
 
 def draw_gates(results: Mapping[str, Any], others: Sequence[Series] = ()) -> Figure:
@@ -53,26 +43,6 @@ def draw_gates(results: Mapping[str, Any], others: Sequence[Series] = ()) -> Fig
     title = f"{results['model']}, {count:,} questions that must retrieve; whiskers: 95% intervals"
     figure, axes = drawing.new_plot([*others, *series], "retrieval accuracy, %", "match, %", title)
     axes.set_ylim(bottom=0)
-    return figure
-
-
-def draw_flow(results: Mapping[str, Any]) -> Figure:
-    """Draw where each gate's questions went, as in RetrievalQA's figure 1."""
-    names = [run_label(run["name"]) for run in results["runs"]]
-    flows = [run["scores"]["flow"] for run in results["runs"]]
-    figure = drawing.new_figure(11, 2 + 0.55 * len(names))
-    axes = figure.subplots()
-    total = max(sum(flow[way][outcome] for way, outcome in FLOW) for flow in flows)
-    ends = np.zeros(len(flows))
-    for (way, outcome), (label, colour) in FLOW.items():
-        sizes = np.array([flow[way][outcome] for flow in flows])
-        bars = axes.barh(names, sizes, left=ends, color=colour, label=label, height=0.6)
-        shown = [str(size) if size > 0.03 * total else "" for size in sizes]
-        axes.bar_label(bars, shown, label_type="center", fontsize=10)
-        ends = ends + sizes
-    axes.invert_yaxis()
-    drawing.style_axes(axes, hidden=("top", "right", "left"))
-    axes.set_xlabel("questions", fontsize=12)
     return figure
 
 
@@ -114,30 +84,6 @@ def draw_qa(results: Mapping[str, Any]) -> Figure:
 def _order(run: Mapping[str, Any]) -> float:
     name = run["name"]
     return STRATEGIES.index(name) if name in STRATEGIES else float(run["settings"]["alpha"])
-
-
-def draw_threshold(found: Mapping[str, Any]) -> Figure:
-    """Draw the effect of each threshold of a gate, from the content of `calibration.json`."""
-    lines = {
-        "needed": ("retrieves: need it", drawing.RED, "-"),
-        "known": ("retrieves: do without", drawing.BLUE, "-"),
-        "balanced_accuracy": ("balanced accuracy", "black", "--"),
-        "accuracy": ("accuracy", drawing.GREEN, ":"),
-    }
-    series = [
-        Series(
-            label,
-            [(point["threshold"], 100 * point[name]) for point in found["curve"]],
-            {"color": colour, "ls": dash, "lw": 2, "drawstyle": "steps-mid"},
-        )
-        for name, (label, colour, dash) in lines.items()
-    ]
-    title = f"{found['model']}, {found['questions']:,} questions: AUC {found['auc']:.3f}"
-    figure, axes = drawing.new_plot(series, f"threshold of {found['gate']}", "share, %", title)
-    axes.axvspan(*found["interval"]["threshold"], color=drawing.GREY, alpha=0.12, lw=0)
-    chosen = f"threshold {found['threshold']:g}, with its 95% interval"
-    axes.axvline(found["threshold"], color=drawing.GREY, ls="--", label=chosen)
-    return figure
 
 
 def draw_sweep(sweep: Mapping[str, Any], others: Sequence[Series] = ()) -> Figure:

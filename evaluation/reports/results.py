@@ -19,8 +19,8 @@ DOCUMENT, PAGE = "results.json", "report.md"
 RETRIEVALQA, QA = "retrievalqa", "qa"
 """The evaluations, named after the commands that run them."""
 PICTURES = {
-    RETRIEVALQA: {"gates.png": pictures.draw_gates, "flow.png": pictures.draw_flow},
-    QA: {"qa.png": pictures.draw_qa},
+    RETRIEVALQA: ("gates.png", pictures.draw_gates),
+    QA: ("qa.png", pictures.draw_qa),
 }
 
 
@@ -38,7 +38,7 @@ def results_document(**fields: Any) -> dict[str, Any]:
 
 
 def write_report(out: Path, results: Mapping[str, Any]) -> None:
-    """Write the results document, its page and its pictures, each whole or not at all.
+    """Write the results document, its page and its picture, each whole or not at all.
 
     Args:
         out: Folder to write to; it is created if needed.
@@ -47,6 +47,6 @@ def write_report(out: Path, results: Mapping[str, Any]) -> None:
     Raises:
         RuntimeError: matplotlib is not installed.
     """
-    drawn = {name: to_png(draw(results)) for name, draw in PICTURES[results["benchmark"]].items()}
-    files = {PAGE: render("report.md.jinja", **results).encode(), DOCUMENT: json_bytes(results)}
-    write_files(out, drawn | files)
+    picture, draw = PICTURES[results["benchmark"]]
+    page = render("report.md.jinja", **results).encode()
+    write_files(out, {picture: to_png(draw(results)), PAGE: page, DOCUMENT: json_bytes(results)})
