@@ -437,3 +437,14 @@ def test_the_default_mode_can_be_set_and_measured_again(
         (parts.parent / "parts" / f"{number}.txt").write_text(text)
     again = build("--mode", "auto", "--replace")
     assert (again["mode"], again["mode_reason"]) == ("hybrid", measured)
+
+
+def test_an_interrupted_build_says_how_it_goes_on(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hopgate.retrievers.building.build_index", interrupted)
+    ran = run("index", "build", "docs", "--out", "index")
+    one_line(ran, 130, "interrupted; run the same command again to resume")
