@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
@@ -25,25 +25,42 @@ TOOL_DESCRIPTION = (
 )
 
 
+class Page(TypedDict, total=False):
+    """What a server's page shows of a project."""
+
+    title: str
+    examples: Sequence[str]
+    """Questions to begin with."""
+    settings: Sequence[str]
+    """Names of the fields of `Context` that users may change; the others are not shown."""
+    documents: str
+    """Web address of the folder of the documents, ending with a slash: their links go there."""
+
+
 class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
     """The graph that `build_graph` returns; everything else is LangGraph's.
 
     Attributes:
         resources: The arguments of `build_graph`.
+        page: What a server's page shows of it; None: everything.
     """
 
-    def __init__(self, *, resources: Resources, **parts: Any) -> None:
+    def __init__(self, *, resources: Resources, page: Page | None = None, **parts: Any) -> None:
         """Take LangGraph's parts; `with_config` makes copies of a graph this way."""
         super().__init__(**parts)
         self.resources = resources
+        self.page = page
 
     @classmethod
     def of(
-        cls, compiled: CompiledStateGraph[State, Context, Input, Output], resources: Resources
+        cls,
+        compiled: CompiledStateGraph[State, Context, Input, Output],
+        resources: Resources,
+        page: Page | None = None,
     ) -> "AdaptiveGraph":
         """Return a compiled graph as an `AdaptiveGraph`."""
         parts = {name: part for name, part in vars(compiled).items() if name != "__orig_class__"}
-        return cls(resources=resources, **parts)
+        return cls(resources=resources, page=page, **parts)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Run the graph; see LangGraph. Every other way to run it comes through here or `astream`.
@@ -87,11 +104,12 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         return self.resources.context or Context()
 
     def get_context_jsonschema(self) -> dict[str, Any]:
-        """Return the schema of the settings, with this graph's own defaults."""
+        """Return the schema of the settings, with this graph's own defaults and its page."""
         schema, defaults = deepcopy(_schema()), self.defaults.model_dump(mode="json")
         for name, field in schema["properties"].items():
             field["default"] = defaults[name]
-        return {**schema, "properties": AllSettings(schema["properties"])}
+        page = {"page": self.page} if self.page else {}
+        return {**schema, "properties": AllSettings(schema["properties"]), **page}
 
     def as_tool(self, args_schema: Any = None, **options: Any) -> "BaseTool":
         """Return a tool that takes a question and runs with the graph's own settings.
