@@ -124,9 +124,10 @@ def build_graph(
         context=context,
         instructions=instructions,
         prompts=prompts or {},
+        page=page,
     )
     compiled = _wired(resources, Output).compile(checkpointer=checkpointer, name=name)
-    graph = AdaptiveGraph.of(compiled, resources, page)
+    graph = AdaptiveGraph.of(compiled, resources)
     return graph if checkpointer is None else graph.with_config(SYNC_DURABILITY)
 
 

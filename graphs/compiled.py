@@ -42,25 +42,20 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 
     Attributes:
         resources: The arguments of `build_graph`.
-        page: What a server's page shows of it; None: everything.
     """
 
-    def __init__(self, *, resources: Resources, page: Page | None = None, **parts: Any) -> None:
+    def __init__(self, *, resources: Resources, **parts: Any) -> None:
         """Take LangGraph's parts; `with_config` makes copies of a graph this way."""
         super().__init__(**parts)
         self.resources = resources
-        self.page = page
 
     @classmethod
     def of(
-        cls,
-        compiled: CompiledStateGraph[State, Context, Input, Output],
-        resources: Resources,
-        page: Page | None = None,
+        cls, compiled: CompiledStateGraph[State, Context, Input, Output], resources: Resources
     ) -> "AdaptiveGraph":
         """Return a compiled graph as an `AdaptiveGraph`."""
         parts = {name: part for name, part in vars(compiled).items() if name != "__orig_class__"}
-        return cls(resources=resources, page=page, **parts)
+        return cls(resources=resources, **parts)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Run the graph; see LangGraph. Every other way to run it comes through here or `astream`.
@@ -108,8 +103,8 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         schema, defaults = deepcopy(_schema()), self.defaults.model_dump(mode="json")
         for name, field in schema["properties"].items():
             field["default"] = defaults[name]
-        page = {"page": self.page} if self.page else {}
-        return {**schema, "properties": AllSettings(schema["properties"]), **page}
+        page = self.resources.page
+        return {**schema, "properties": AllSettings(schema["properties"]), "page": page}
 
     def as_tool(self, args_schema: Any = None, **options: Any) -> "BaseTool":
         """Return a tool that takes a question and runs with the graph's own settings.

@@ -135,8 +135,10 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     env = {"OPENAI_API_KEY": "sk-project", "OPENAI_BASE_URL": fake.base_url}
     with start(project, config=project / "langgraph.json", env=env) as server:
         question: Any = {"question": "When does the canteen close?"}
-        result: Any = await get_client(url=server.url).runs.wait(None, "hopgate", input=question)
-        schema = httpx.get(f"{server.url}/assistants/hopgate/schemas").json()["context_schema"]
+        client = get_client(url=server.url)
+        result: Any = await client.runs.wait(None, "hopgate", input=question)
+        assistants = await client.assistants.search(metadata={"created_by": "system"})
+        schemas = await client.assistants.get_schemas(assistants[0]["assistant_id"])
         models = httpx.get(f"{server.url}/v1/models").json()["data"]
         assert "Traceback" not in server.log.read_text()
     assert result["answer"] == "It closes at 14:30 [1]."
@@ -145,5 +147,5 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     assert result["decision"]["gate"]["mode"] == "coverage"
     (answer,) = fake.prompts
     assert prompts.FULL_GROUNDED in answer
-    assert schema["page"]["title"] == "Staff handbook"
+    assert schemas["context_schema"]["page"]["title"] == "Staff handbook"
     assert models[0]["id"] == "staff-handbook"
