@@ -58,7 +58,7 @@ def ask(
                 show_event(event)
 
         stream_tokens = show_event is not None
-        answering = answered(graph, question, context, thread, on_event, stream=stream_tokens)
+        answering = answered(question, context, graph, thread, on_event, stream=stream_tokens)
         result = asyncio.run(answering)
     document = {key: result[key] for key in SHOWN}
     if stream:
@@ -68,9 +68,9 @@ def ask(
 
 
 async def answered(
-    graph: "AdaptiveGraph",
     question: str,
     context: Context,
+    graph: "AdaptiveGraph",
     thread: str | None,
     on_event: Callable[[Event], None],
     *,
@@ -79,9 +79,9 @@ async def answered(
     """Answer a question and return the graph's final state.
 
     Args:
-        graph: The graph that answers.
         question: The question.
         context: The request's settings.
+        graph: The graph that answers.
         thread: Id of a conversation stored in SQLite; None stores nothing.
         on_event: Called with each event as it happens.
         stream: Whether the model streams, so that the answer's tokens are events too.
