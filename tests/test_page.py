@@ -514,7 +514,7 @@ def test_the_files_refer_to_no_other_site() -> None:
 
 PAGE = {
     "title": "Staff handbook",
-    "examples": ["When does the canteen close?"],
+    "examples": ["In what year was Skerrane Light first lit?"],
     "settings": ["top_k"],
     "documents": "https://intranet.example/handbook/",
 }
