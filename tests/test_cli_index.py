@@ -447,4 +447,5 @@ def test_an_interrupted_build_says_how_it_goes_on(
 
     monkeypatch.setattr("hopgate.retrievers.building.build_index", interrupted)
     ran = run("index", "build", "docs", "--out", "index")
-    one_line(ran, 130, "interrupted; run the same command again to resume")
+    assert ran.code == 130
+    assert ran.err.strip() == "hopgate: interrupted; run the same command again to resume"

@@ -526,12 +526,6 @@ def test_a_model_s_name_is_refused_at_once() -> None:
         build_graph(model=name)
 
 
-async def test_a_question_that_is_not_a_text_is_shown(fake: FakeOpenAI) -> None:
-    question: Any = {"question": 5}
-    with pytest.raises(ValueError, match="the question is 5; give a text"):
-        await build().ainvoke(question)
-
-
 async def test_a_retriever_may_search_asynchronously_on_the_app_s_loop(fake: FakeOpenAI) -> None:
     loops = []
 
