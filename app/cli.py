@@ -100,8 +100,9 @@ def run(arguments: list[str], debug: bool = False) -> int:
         return _fail(f"{error.ctx.command_path}: name a command: {_commands(error.ctx)}", 2)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "hopgate"
-        message = error.format_message().rstrip(".")
-        return _fail(f"{command}: {message}. See `{command} --help`.", 2)
+        message = error.format_message()
+        end = "" if message.endswith((".", "?")) else "."
+        return _fail(f"{command}: {message}{end} See `{command} --help`.", 2)
     except (click.Abort, KeyboardInterrupt) as error:
         return _fail(str(error.__cause__ or error) or "interrupted", INTERRUPTED)
     except Exception as error:

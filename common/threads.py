@@ -32,6 +32,7 @@ _free: deque[SimpleQueue[Callable[[], None]]] = deque()
 _Slots = WeakValueDictionary[str, asyncio.Semaphore]  # by kind, while a call holds or awaits one
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
 _lock = threading.Lock()
+_caller = contextvars.ContextVar[asyncio.AbstractEventLoop]("caller")
 _background: tuple[threading.Thread, asyncio.AbstractEventLoop] | None = None
 
 
@@ -62,6 +63,7 @@ async def in_thread(kind: str, run: Callable[..., Value], *arguments: Any) -> Va
     slots = _slots.setdefault(loop, _Slots()).setdefault(kind, asyncio.Semaphore(AT_ONCE))
     await slots.acquire()
     context = contextvars.copy_context()
+    context.run(_caller.set, loop)
 
     def free(_: object) -> None:
         with suppress(RuntimeError):  # the loop has ended
@@ -80,6 +82,16 @@ async def in_thread(kind: str, run: Callable[..., Value], *arguments: Any) -> Va
     except RuntimeError as error:  # the system gives no more threads
         done.set_exception(error)
     return await asyncio.wrap_future(done)
+
+
+def for_caller(coroutine: Coroutine[Any, Any, Value]) -> Value:
+    """Run a coroutine on the loop that a thread of `in_thread` works for; blocks.
+
+    Elsewhere it runs on the background loop, see `wait_for`.
+    """
+    if (loop := _caller.get(None)) is None:
+        return wait_for(coroutine)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 def start(work: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from langgraph.graph import END, START, StateGraph
 
 from hopgate.classifiers.decision import RouterLike
-from hopgate.graphs.compiled import AdaptiveGraph
+from hopgate.graphs.compiled import AdaptiveGraph, Page
 from hopgate.graphs.edges import add_edges
 from hopgate.graphs.multihop import build_multihop
 from hopgate.models import chat
@@ -74,6 +74,7 @@ def build_graph(
     prompts: "Mapping[PromptName, BasePromptTemplate[Any]] | None" = None,
     encoder: "Embeddings | None" = None,
     name: str = "hopgate",
+    page: Page | None = None,
 ) -> AdaptiveGraph:
     """Compile the adaptive graph.
 
@@ -101,6 +102,8 @@ def build_graph(
             `answer_with_passages`, `gate`, `condense`, `reason`, `decompose` (docs/prompts.md).
         encoder: LangChain embeddings, for indexes that were built with them; see `build_index`.
         name: The graph's name, which tells tools and traces of several graphs apart.
+        page: What a server's page shows: its title, example questions, and the settings that it
+            offers. None: hopgate's own page, with all settings.
 
     Returns:
         The compiled graph: `await graph.ainvoke({"question": …}, context=Context(…))`.
@@ -121,6 +124,7 @@ def build_graph(
         context=context,
         instructions=instructions,
         prompts=prompts or {},
+        page=page,
     )
     compiled = _wired(resources, Output).compile(checkpointer=checkpointer, name=name)
     graph = AdaptiveGraph.of(compiled, resources)

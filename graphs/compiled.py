@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
@@ -23,6 +23,18 @@ TOOL_DESCRIPTION = (
     "Answers one factual question from the collection, with the passages that the answer rests on. "
     "Ask a complete question that can be understood on its own."
 )
+
+
+class Page(TypedDict, total=False):
+    """What a server's page shows of a project."""
+
+    title: str
+    examples: Sequence[str]
+    """Questions to begin with."""
+    settings: Sequence[str]
+    """Names of the fields of `Context` that users may change; the others are not shown."""
+    documents: str
+    """Web address of the folder of the documents, ending with a slash: their links go there."""
 
 
 class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
@@ -87,11 +99,12 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
         return self.resources.context or Context()
 
     def get_context_jsonschema(self) -> dict[str, Any]:
-        """Return the schema of the settings, with this graph's own defaults."""
+        """Return the schema of the settings, with this graph's own defaults and its page."""
         schema, defaults = deepcopy(_schema()), self.defaults.model_dump(mode="json")
         for name, field in schema["properties"].items():
             field["default"] = defaults[name]
-        return {**schema, "properties": AllSettings(schema["properties"])}
+        page = self.resources.page
+        return {**schema, "properties": AllSettings(schema["properties"]), "page": page}
 
     def as_tool(self, args_schema: Any = None, **options: Any) -> "BaseTool":
         """Return a tool that takes a question and runs with the graph's own settings.

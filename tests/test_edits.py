@@ -24,6 +24,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"evidence": [{"id": "1", "title": "a", "text": "b", "score": "high"}]}, "evidence.0.score"),
     ({"standalone": ["Who?"]}, "standalone is"),
     ({"draft": {"text": "x"}}, "draft.question is missing"),
+    ({"decision": {"strategi": "single"}}, "decision.strategi is not a key of the state"),
+    ({"decision": {"gate": {"retreive": True}}}, "decision.gate.retreive is not a key"),
     ({"usage": {}}, "usage.retrieval_steps is missing"),
     ({"branch:to:generate": None}, "is not a key of the state; leave it out"),
 ]

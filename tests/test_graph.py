@@ -1,7 +1,8 @@
 """The main graph: its drawing, every path, conversations, faults, edits and events."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from pydantic import ValidationError
 from hopgate import Context, build_graph, graph
 from hopgate.common.errors import explain
 from hopgate.models.chat import ModelError
+from hopgate.nodes.route import _log_once
 from hopgate.nodes.run.limits import Limits
+from hopgate.retrievers.base import Hit
 
 QUESTION = "Where was the designer of Skerrane Light born?"
 FACT = "Skerrane Light was designed by Ilsabet Corrane."
@@ -499,18 +502,46 @@ async def test_an_image_without_text_is_answered_without_a_search(fake: FakeOpen
     ("model", "profile", "knows"),
     [("qwen3", "auto", False), ("gpt-4o", "auto", True), ("qwen3", "gpt-4o", True)],
 )
-async def test_a_model_that_the_router_does_not_know_is_named_in_a_warning(
-    fake: FakeOpenAI, model: str, profile: str, knows: bool
+async def test_a_model_that_the_router_does_not_know_is_named_once_in_the_log(
+    fake: FakeOpenAI,
+    caplog: pytest.LogCaptureFixture,
+    model: str,
+    profile: str,
+    knows: bool,
 ) -> None:
+    _log_once.cache_clear()
     fake.answers(by_task(gate="[Yes]", reason="The answer is: Corrane.", answer="Corrane [1]"))
     graph = build_graph(retriever=FixedRetriever([LIGHT]))
     context = Context(model=f"openai:{model}", profile=profile)
-    decision = (await graph.ainvoke({"question": QUESTION}, context=context))["decision"]
-    assert decision["route"]["profile"] == ("gpt-4o" if knows else "flan-t5-xl")
-    expected = (
-        [] if knows else ["the router does not know openai:qwen3 and takes it for flan-t5-xl"]
-    )
-    assert [each.partition(";")[0] for each in decision["warnings"]] == expected
+    for _ in range(2):
+        decision = (await graph.ainvoke({"question": QUESTION}, context=context))["decision"]
+        assert decision["route"]["profile"] == ("gpt-4o" if knows else "flan-t5-xl")
+        assert decision["warnings"] == []
+    assert caplog.text.count("takes it for flan-t5-xl") == (not knows)
+
+
+def test_a_model_s_name_is_refused_at_once() -> None:
+    name: Any = "gpt-4o"
+    with pytest.raises(ValueError, match=r"Context\(model=\"openai:gpt-4o\"\)"):
+        build_graph(model=name)
+
+
+async def test_a_retriever_may_search_asynchronously_on_the_app_s_loop(fake: FakeOpenAI) -> None:
+    loops = []
+
+    class Own:
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+            loops.append(asyncio.get_running_loop())
+            return [[LIGHT] for _ in queries]
+
+    own: Any = Own()
+    fake.answers(by_task(gate="[Yes]", answer="Ilsabet Corrane [1]"))
+    graph = build_graph(retriever=own, router=FixedRouter("B"))
+    result = await graph.ainvoke({"question": QUESTION})
+    assert [each["id"] for each in result["citations"]] == [LIGHT["id"]]
+    assert {*loops} == {asyncio.get_running_loop()}
+    with pytest.raises(ValueError, match="give its search a parameter `where`"):
+        await graph.ainvoke({"question": QUESTION}, context=Context(where={"page": 1}))
 
 
 async def test_a_missing_index_is_refused_before_any_call(fake: FakeOpenAI, tmp_path: Path) -> None:

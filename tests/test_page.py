@@ -54,6 +54,7 @@ class Shown(NamedTuple):
         self.page.goto(url)
 
     def set(self, **settings: Any) -> None:
+        expect(self.page.locator("body")).not_to_have_class("loading")
         if self.page.locator("#settings").get_attribute("open") is None:
             self.page.locator("#settings > summary").click()
         for name, value in settings.items():
@@ -78,20 +79,6 @@ class Shown(NamedTuple):
         self.page.get_by_label("Question", exact=True).fill(question)
         self.page.keyboard.press("Enter")
         return turns.nth(count)
-
-    def kept(self) -> list[tuple[str, str | None]]:
-        """The feedback on the newest thread: thumbs and right answers."""
-        server = self.page.url.partition("/hopgate/")[0]
-        newest = {"limit": 1, "sort_by": "updated_at", "sort_order": "desc"}
-        (thread,) = httpx.post(f"{server}/threads/search", json=newest).json()
-        state = httpx.get(f"{server}/threads/{thread['thread_id']}/state").json()
-        return [(each["thumbs"], each["answer"]) for each in state["values"]["feedback"].values()]
-
-    def lit(self) -> list[str]:
-        """The highlighted nodes of the drawing."""
-        shapes = self.page.locator("#drawing [data-node].done")
-        names: list[str] = shapes.evaluate_all("all => all.map(each => each.dataset.node)")
-        return names
 
     def overflow(self) -> int:
         """The number of pixels by which the page is wider than the window."""
@@ -135,41 +122,21 @@ def test_the_settings_follow_the_server_s_schema(shown: Shown) -> None:
     controls = shown.page.locator("#settings [name]")
     expect(controls).to_have_count(len(fields))
     drawn = controls.evaluate_all(
-        """all => all.map(each => [each.name, {
-            label: (each.labels?.[0] ?? each.querySelector("legend")).textContent,
-            description: document.getElementById(each.getAttribute("aria-describedby")).textContent,
-            options: [...(each.options ?? [])].map(option => option.value),
-            value: each.type === "checkbox" ? each.checked : (each.value ?? ""),
-        }])"""
+        """all => all.map(each => [each.name, [
+            document.getElementById(each.getAttribute("aria-describedby")).textContent,
+            [...(each.options ?? [])].map(option => option.value),
+            each.type === "checkbox" ? each.checked : (each.value ?? ""),
+        ]])"""
     )
     for name, control in drawn:
         field = fields[name]
-        assert control["label"]
-        assert control["description"] == field["description"]
-        assert control["options"] == field.get("enum", [])
         default = field["default"]
-        if not isinstance(shown_as := default, bool):
-            shown_as = "" if default in (None, {}, []) else str(default)
-        shown_as = "0.5" if name == "alpha" else shown_as  # until it is moved, the profile's own
-        assert control["value"] == shown_as
+        if not isinstance(default, bool):
+            default = "" if default in (None, {}, []) else str(default)
+        default = "0.5" if name == "alpha" else default  # until it is moved, the profile's own
+        assert control == [field["description"], field.get("enum", []), default]
     shown.page.locator("[name=gate]").focus()
     expect(shown.page.locator(".help")).to_have_text(fields["gate"]["description"])
-
-
-def condition(shown: Shown, number: int, field: str, *values: str) -> Locator:
-    """Add a row to the filter: a field, and its value or its range."""
-    add = shown.page.locator("fieldset[name=where] > button")
-    if not add.is_visible():
-        shown.page.locator(".more > summary").click()
-    add.click()
-    row = shown.page.locator("fieldset[name=where] .row").nth(number)
-    expect(row.get_by_label("Field")).to_be_focused()
-    row.get_by_label("Field").fill(field)
-    if len(values) == 2:
-        row.get_by_label("Compare").select_option("from … to")
-    for box, value in zip(row.locator("input:visible").all()[1:], values, strict=True):
-        box.fill(value)
-    return row
 
 
 def asked_where(shown: Shown) -> Any:
@@ -180,36 +147,36 @@ def asked_where(shown: Shown) -> Any:
 
 
 def test_a_filter_is_a_form(shown: Shown) -> None:
-    shown.set(strategy="single")
-    assert shown.page.locator("fieldset[name=where] .row").count() == 0
-    condition(shown, 0, "title", "Skerrane Light")
-    condition(shown, 1, "title", "Farrick Head Lighthouse")
+    shown.set(strategy="single", hop_k=5)  # which opens the other settings
+    rows = shown.page.locator("fieldset[name=where] .row")
+
+    def add(field: str, *values: str) -> None:
+        shown.page.get_by_role("button", name="Add a condition").click()
+        row = rows.last
+        expect(row.get_by_label("Field")).to_be_focused()
+        row.get_by_label("Field").fill(field)
+        if len(values) == 2:
+            row.get_by_label("Compare").select_option("from … to")
+        for box, value in zip(row.locator("input:visible").all()[1:], values, strict=True):
+            box.fill(value)
+
+    add("title", "Skerrane Light")
+    add("title", "Farrick Head Lighthouse")
     assert asked_where(shown) == {"title": ["Skerrane Light", "Farrick Head Lighthouse"]}
-    expect(shown.page.locator(".turn").last.locator(".source, .passage").first).to_be_visible()
-    condition(shown, 2, "date", "2024-01-01", "")
-    condition(shown, 3, "size", "-1.5", "100")
-    row = condition(shown, 4, "tags", "")
-    row.get_by_label("Field").fill("")
-    row = shown.page.locator("fieldset[name=where] .row").nth(1)
-    row.get_by_role("button", name="Remove the condition").click()
-    assert asked_where(shown) == {
-        "title": "Skerrane Light",
-        "date": {"from": "2024-01-01"},
-        "size": {"from": -1.5, "to": 100},
-    }
+    add("date", "2024-01-01", "")
+    add("size", "-1.5", "100")
+    add("", "")
+    rows.nth(1).get_by_role("button", name="Remove the condition").click()
+    ranges = {"date": {"from": "2024-01-01"}, "size": {"from": -1.5, "to": 100}}
+    assert asked_where(shown) == {"title": "Skerrane Light", **ranges}
     assert shown.overflow() <= 0
-    shown.page.get_by_role("button", name="Back to defaults").click()
-    assert shown.page.locator("fieldset[name=where] .row").count() == 0
-    assert asked_where(shown) is None
-
-
-def test_a_filter_that_lacks_a_value_is_refused_and_marked(shown: Shown) -> None:
-    shown.set(strategy="single")
-    condition(shown, 0, "date", "yesterday", "")
-    turn = shown.put(QUESTION)
-    expect(turn).to_contain_text("where.date is {'from': 'yesterday'}: use")
+    add("until", "yesterday", "")
+    expect(shown.put(QUESTION)).to_contain_text("where.until is {'from': 'yesterday'}: use")
     expect(shown.page.locator("fieldset[name=where]")).to_have_attribute("aria-invalid", "true")
     shown.watch.problems.clear()
+    shown.page.get_by_role("button", name="Back to defaults").click()
+    assert rows.count() == 0
+    assert asked_where(shown) is None
 
 
 RECTANGLES = """all => all.map(each => each.getBBox())
@@ -220,110 +187,39 @@ def overlap(a: list[float], b: list[float]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def assert_drawn(drawing: Locator, graph: Any) -> None:
-    """Check that a drawing shows the nodes and edges of a graph, apart and inside the picture."""
+def test_every_node_and_edge_of_the_graph_is_drawn(shown: Shown, server: Server) -> None:
+    graph = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
+    drawing = shown.page.locator("#drawing svg")
     nodes, edges = drawing.locator("[data-node]"), drawing.locator("[data-edge]")
     expect(nodes).to_have_count(len(graph["nodes"]))
-    expect(edges).to_have_count(len(graph["edges"]))
     ids = nodes.evaluate_all("all => all.map(each => each.dataset.node)")
     assert {*ids} == {node["id"] for node in graph["nodes"]}
     ends = edges.evaluate_all("all => all.map(each => each.dataset.edge)")
-    assert {*ends} == {f"{edge['source']} {edge['target']}" for edge in graph["edges"]}
+    assert sorted(ends) == sorted(f"{each['source']} {each['target']}" for each in graph["edges"])
     assert all(edges.locator("path").evaluate_all("all => all.map(e => e.getTotalLength() > 5)"))
     places = nodes.locator("rect, circle").evaluate_all(RECTANGLES)
     assert not any(overlap(a, b) for a, b in combinations(places, 2))
     _, _, width, height = map(float, (drawing.get_attribute("viewBox") or "").split())
-    lines = edges.locator("path").evaluate_all(RECTANGLES)
-    for left, top, right, bottom in [*places, *lines]:
+    for left, top, right, bottom in [*places, *edges.locator("path").evaluate_all(RECTANGLES)]:
         assert left >= 0 and top >= 0 and right <= width and bottom <= height
-    boxes = drawing.locator(".box")
-    names = boxes.evaluate_all("all => all.map(each => each.dataset.box)")
-    for name, box in zip(names, boxes.locator("rect").evaluate_all(RECTANGLES), strict=True):
-        assert {node for node, place in zip(ids, places, strict=True) if overlap(box, place)} == {
-            node for node in ids if node.startswith(f"{name}:")
-        }
+    (box,) = drawing.locator(".box rect").evaluate_all(RECTANGLES)
+    inside = {node for node, place in zip(ids, places, strict=True) if overlap(box, place)}
+    assert inside == {node for node in ids if node.startswith("multihop:")}
 
 
-def test_every_node_and_edge_of_the_graph_is_drawn(shown: Shown, server: Server) -> None:
-    graph = httpx.get(f"{server.url}/assistants/hopgate/graph?xray=true").json()
-    expect(shown.page.locator("#drawing .box")).to_have_count(1)
-    assert_drawn(shown.page.locator("#drawing svg"), graph)
-
-
-def fake_graph(*paths: str) -> dict[str, Any]:
-    """A FAKE description of a graph, as the server would send it."""
-    edges = [pair for path in paths for pair in pairwise(path.split())]
-    names = dict.fromkeys(name for edge in edges for name in edge)
-    return {
-        "nodes": [{"id": name} for name in names],
-        "edges": [{"source": source, "target": target} for source, target in edges],
-    }
-
-
-LOOPS = fake_graph(
-    "__start__ a out:__start__ out:in:__start__ out:in:x out:in:__end__ out:y out:__end__ __end__",
-    "out:y out:in:__start__",
-    "a a",
-)
-DRAW = """async (graph) => {
-    const { Drawing } = await import(new URL("graph.js", location.href));
-    document.querySelector("#drawing").replaceChildren(new Drawing(graph).element);
-}"""
-
-
-def test_a_loop_in_a_loop_is_drawn(shown: Shown) -> None:
-    # The page's own drawing, if it came later, would replace this one.
-    expect(shown.page.locator("#drawing [data-node=generate]")).to_be_visible()
-    shown.page.evaluate(DRAW, LOOPS)
-    assert_drawn(shown.page.locator("#drawing svg"), LOOPS)
-
-
-# Up to the gate, every first question takes the same edges.
-DIRECT = ["__start__ start", "start gate"]
-ASKED = [*DIRECT, "gate route"]
-END = ["generate __end__"]
-INTO_LOOP = [*ASKED, "route multihop:__start__"]
-OUT_OF_LOOP = ["multihop:__end__ generate", *END]
-
-
-@pytest.mark.parametrize(
-    ("settings", "path"),
-    [
-        ({"gate": "never"}, [*DIRECT, "gate generate", *END]),
-        ({"strategy": "single"}, [*ASKED, "route retrieve", "retrieve generate", *END]),
-        (
-            {"strategy": "multi"},
-            [
-                *INTO_LOOP,
-                "multihop:__start__ multihop:retrieve",
-                "multihop:retrieve multihop:reason",
-                "multihop:reason multihop:retrieve",
-                "multihop:reason multihop:__end__",
-                *OUT_OF_LOOP,
-            ],
-        ),
-        (
-            {"strategy": "multi", "multihop": "decompose"},
-            [
-                *INTO_LOOP,
-                "multihop:__start__ multihop:decompose",
-                "multihop:decompose multihop:retrieve",
-                "multihop:retrieve multihop:sub_answer",
-                "multihop:sub_answer multihop:retrieve",
-                "multihop:sub_answer multihop:__end__",
-                *OUT_OF_LOOP,
-            ],
-        ),
-    ],
-    ids=["gate says no", "single", "multi", "decompose"],
-)
-def test_the_path_of_a_run_is_highlighted(
-    shown: Shown, settings: dict[str, str], path: list[str]
-) -> None:
-    shown.ask(model="openai:fake", **settings)
-    assert set(shown.lit()) == {name for edge in path for name in edge.split()}
+def test_the_path_of_a_run_is_highlighted(shown: Shown) -> None:
+    shown.ask(model="openai:fake", strategy="multi", multihop="decompose")
+    path = [
+        *("__start__ start", "start gate", "gate route", "route multihop:__start__"),
+        *("multihop:__start__ multihop:decompose", "multihop:decompose multihop:retrieve"),
+        *("multihop:retrieve multihop:sub_answer", "multihop:sub_answer multihop:retrieve"),
+        *("multihop:sub_answer multihop:__end__", "multihop:__end__ generate", "generate __end__"),
+    ]
+    nodes = shown.page.locator("#drawing [data-node].done")
+    lit = nodes.evaluate_all("all => all.map(each => each.dataset.node)")
+    assert {*lit} == {name for edge in path for name in edge.split()}
     edges = shown.page.locator("#drawing .edge.lit")
-    assert set(edges.evaluate_all("all => all.map(each => each.dataset.edge)")) == set(path)
+    assert {*edges.evaluate_all("all => all.map(each => each.dataset.edge)")} == {*path}
     expect(shown.page.locator("#drawing svg")).to_have_attribute(
         "aria-label", re.compile("^Path so far: .*start, gate, .*generate$")
     )
@@ -334,9 +230,6 @@ def test_escalating_replaces_an_answer_in_doubt(shown: Shown, fake: FakeOpenAI) 
     turn = shown.ask(model="openai:fake", gate="ta-are", escalate=1)
     expect(turn.locator(".step.escalate .verdict")).to_have_text("none → single")
     expect(turn.locator(".answer")).to_have_text("She was born in Lissmere [1].")
-    lit = shown.page.locator("#drawing .edge.lit")
-    lit_names = set(lit.evaluate_all("all => all.map(each => each.dataset.edge)"))
-    assert {"generate escalate", "escalate retrieve", "retrieve generate"} < lit_names
 
 
 def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) -> None:
@@ -357,34 +250,25 @@ def test_decisions_are_shown_as_they_are_made(shown: Shown, fake: FakeOpenAI) ->
     heads = turn.locator(".step .head b")
     expect(heads).to_have_text(["Gate", "Route", "Hop 1", "Hop 2", "Stop"])
     expect(turn.locator(".step.gate")).to_contain_text("[Yes]")
-    expect(turn.locator(".probabilities li")).to_have_count(3)
-    figures = turn.locator(".probabilities .figure").all_text_contents()
-    assert sum(float(figure.rstrip("%")) for figure in figures) == pytest.approx(100, abs=0.2)
     expect(turn.locator(".probabilities .chosen")).to_contain_text("C multi")
     expect(turn.locator(".query")).to_have_text([QUESTION, FACT])
     expect(turn.locator(".thought")).to_have_text(REPLIES["reason"])
-    expect(turn.locator(".passages").first.get_by_role("button").first).to_have_text(
-        "Skerrane Light"
-    )
     expect(turn.locator(".step.stop .verdict")).to_have_text("answered")
     expect(turn.locator(".answer")).to_have_text("She was born in Lissmere [1].")
     expect(turn.locator(".cost span")).to_have_text(
         ["2 retrievals", "4 model calls", "44 + 12 tokens", re.compile("m?s$"), "openai:fake"]
     )
-    nodes = [text.split()[0] for text in turn.locator(".legend li").all_text_contents()]
-    assert nodes[nodes.index("gate") :] == ["gate", "route", "retrieve", "reason", "generate"]
+    expect(turn.locator(".legend li").last).to_contain_text("generate")
 
 
-def test_a_citation_opens_its_passage(shown: Shown) -> None:
+def test_a_citation_and_its_mark_open_the_passage(shown: Shown) -> None:
     turn = shown.ask(model="openai:fake", strategy="single")
     citation = turn.locator(".citations").get_by_role("button")
-    expect(citation).to_have_count(1)
-    expect(citation.locator(".number")).to_have_text("1")
-    expect(citation.locator(".place")).to_have_text("passages.jsonl")
-    expect(citation).to_have_attribute("aria-expanded", "false")
-    citation.click()
-    expect(citation).to_have_attribute("aria-expanded", "true")
+    expect(citation).to_have_text("1Skerrane Lightpassages.jsonl")
     passage = turn.locator(".citations .passage")
+    turn.get_by_role("button", name="Source 1").click()
+    expect(citation).to_be_focused()
+    expect(citation).to_have_attribute("aria-expanded", "true")
     expect(passage.locator("mark")).to_be_visible()
     assert len(passage.locator(".text").inner_text()) > len(passage.locator("mark").inner_text())
     citation.click()
@@ -420,13 +304,7 @@ def test_a_question_can_be_cancelled_and_the_next_one_asked(shown: Shown, fake: 
     expect(shown.ask("Who now?").locator(".answer")).to_have_text("In time")
 
 
-def test_a_slow_request_can_be_cancelled_and_an_error_of_a_proxy_is_shown(shown: Shown) -> None:
-    held: list[Route] = []
-    with routed(shown.page, "**/threads", lambda route: held.append(route)):
-        turn = shown.put("Who?", strategy="none")
-        shown.page.get_by_role("button", name="Cancel").click()
-        expect(turn.locator(".problem")).to_contain_text("Cancelled")
-        assert len(held) == 1
+def test_an_error_of_a_proxy_is_shown(shown: Shown) -> None:
     gateway = {"status": 502, "json": {"error": "bad gateway"}}
     with routed(shown.page, "**/threads", lambda route: route.fulfill(**gateway)):
         expect(shown.ask("Who?").locator(".problem")).to_contain_text("bad gateway")
@@ -457,18 +335,12 @@ def test_five_values_of_alpha_are_compared_side_by_side(shown: Shown, fake: Fake
     assert none == ["start → gate → route → generate"] * 2
     assert single == "start → gate → route → retrieve → generate"
     assert multi == last_multi == "start → gate → route → retrieve → reason → generate"
-    assert columns.locator(".edge.lit").count() == 5 * len(DIRECT) + 2 * 3 + 4 + 2 * 7
+    assert columns.locator(".edge.lit").count() == 2 * 5 + 6 + 2 * 9
     expect(columns.locator("> div > .probabilities > li")).to_have_count(15)
     lissmere = "She was born in Lissmere [1]."
     expect(columns.locator(".answer")).to_have_text(["Nobody knows"] * 2 + [lissmere] * 3)
-    names = ["Retrievals", "Model calls", "Tokens", "Time"]
-    expect(columns.locator("dt")).to_have_text(names * 5)
-    figures = columns.locator("dd").all_text_contents()
-    assert [figures[at : at + 3] for at in range(0, 20, 4)] == [
-        *[["0", "1", "14"]] * 2,
-        ["1", "1", "14"],
-        *[["1", "2", "28"]] * 2,
-    ]
+    figures = [re.compile(each) for each in ("Retrievals1", "Model calls2", "Tokens28", "Time")]
+    expect(columns.last.locator("dl > div")).to_have_text(figures)
     assert not any(each.endswith("/threads") for each in shown.watch.requests)  # nothing is saved
     shown.page.set_viewport_size({"width": 375, "height": 900})
     columns.locator("summary").evaluate_all("all => all.forEach(summary => summary.click())")
@@ -489,14 +361,12 @@ def test_a_thumb_and_the_right_answer_are_kept_with_the_answer(shown: Shown) -> 
     field.fill("Port Ellery")
     field.press("Enter")
     expect(box.get_by_text("Saved, with the right answer")).to_be_visible()
-    assert shown.kept() == [("down", "Port Ellery")]
     with routed(shown.page, "**/feedback", lambda route: route.fulfill(status=409, json=BUSY)):
         bad.click()
         expect(box.get_by_role("alert")).to_contain_text("was not saved: the thread is answering")
     shown.watch.clear()  # the browser reports the 409
     bad.click()
     expect(field).to_be_hidden()
-    assert shown.kept() == []
 
 
 def test_the_keyboard_is_enough(shown: Shown) -> None:
@@ -508,8 +378,7 @@ def test_the_keyboard_is_enough(shown: Shown) -> None:
     keyboard.press("Enter")
     expect(shown.page.locator(".turn")).to_have_class(re.compile(r"\bfinished\b"))
     expect(focused).to_have_id("question")
-    keyboard.press("Shift+Tab")
-    expect(focused).to_have_attribute("aria-expanded", "false")
+    shown.page.locator(".mark").focus()
     keyboard.press("Enter")
     expect(shown.page.locator(".citations .passage")).to_be_visible()
 
@@ -523,9 +392,7 @@ def test_the_keyboard_is_enough(shown: Shown) -> None:
         seen.append(shown.page.evaluate(FOCUSED))
     assert all(a != b for a, b in pairwise(seen))  # no focus trap
     names = [name for name, _ in seen]
-    assert {"Ask", "Compare α", "alpha", "gate", "index", "question", "new-conversation"} <= {
-        *names
-    }
+    assert {"Ask", "Compare α", "gate", "index", "new-conversation"} <= {*names}
     assert names.index("alpha", 1) > names.index("question")  # the focus has gone round
     assert all(outlined for _, outlined in seen)
 
@@ -548,26 +415,19 @@ def test_a_phone_needs_no_sideways_scrolling(
     shown.set(model="openai:fake", strategy="single", max_hops=2)
     assert shown.overflow() == 0
     turn = shown.ask("Why" * 200)
-    expect(turn.locator(".graph")).to_be_visible()  # within the turn, where the reader is
+    top = "each => each.getBoundingClientRect().top"
+    assert turn.locator(".answer").evaluate(top) < turn.locator(".graph").evaluate(top)
     turn.locator(".citations").get_by_role("button").click()
     assert shown.overflow() == 0
     shown.page.set_viewport_size({"width": 320, "height": 900})
     assert shown.overflow() == 0
-    for words in (".brand", "nav a"):  # each on one line
-        heights = shown.page.locator(words).evaluate_all(
-            "all => all.map(each => each.offsetHeight)"
-        )
-        assert max(heights) < 45
 
 
 ATTACKS = [
     "<script>window.pwned = 1</script>",
-    "</p></textarea></script><script>window.pwned = 1</script>",
     "<img src=x onerror='window.pwned = 1'>",
     "<svg onload='window.pwned = 1'><a href='javascript:window.pwned=1'>x</a></svg>",
-    '<a href="javascript:window.pwned=1">x</a>',
     "[x](javascript:window.pwned=1) ![x](https://mallory.example/x.png)",
-    "https://mallory.example/ javascript:window.pwned=1",
     "<iframe srcdoc='<script>parent.pwned = 1</script>'></iframe>",
     "<details open ontoggle='window.pwned = 1'>x</details>",
     "<style>* { display: none }</style><link rel=stylesheet href=https://mallory.example/>",
@@ -589,7 +449,7 @@ def test_untrusted_texts_are_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_p
     fake.answers(by_task(**{"condense": said, **replies}))
     settings = {"index": tmp_path / "index", "model": "openai:fake"}
     turn = shown.ask(f"MALLORY? {said}", **settings, strategy="multi", hop_k=len(ATTACKS))
-    buttons = turn.locator("button:not(.thumb)")  # a thumb would write while the next run starts
+    buttons = turn.locator("button.source")
     buttons.evaluate_all("all => all.forEach(button => button.click())")
     texts = turn.locator(".passages .passage .text").all_text_contents()
     assert sorted(texts) == sorted(f"MALLORY {each}" for each in ATTACKS)
@@ -639,24 +499,54 @@ def test_only_the_page_s_files_are_served_and_browsers_revalidate_them(server: S
     url = f"{server.url}/hopgate"
     page = httpx.get(url, follow_redirects=True)
     assert str(page.url) == f"{url}/"
-    assert page.headers["content-type"].startswith("text/html")
     assert page.headers["cache-control"] == "no-cache"
     again = httpx.get(f"{url}/", headers={"If-None-Match": page.headers["etag"]})
     assert again.status_code == 304
-    assert "javascript" in httpx.get(f"{url}/page.js").headers["content-type"]
-    for path in ("/..%2fweb.py", "/%2e%2e/web.py", "/../web.py", "/__init__.py", "//etc/passwd"):
+    for path in ("/..%2fweb.py", "/../web.py", "/__init__.py", "//etc/passwd"):
         assert httpx.get(httpx.URL(f"{url}/", raw_path=f"/hopgate{path}".encode())).is_error
 
 
-def test_the_files_refer_to_no_other_site(server: Server) -> None:
-    files = sorted((CONFIG.parent / "server/static").iterdir())
-    assert len(files) > 5
-    for file in files:
+def test_the_files_refer_to_no_other_site() -> None:
+    for file in (CONFIG.parent / "server/static").iterdir():
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//[a-z]+\.[a-z]", text), file
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
-    html = files[[file.name for file in files].index("index.html")].read_text(encoding="utf-8")
-    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?! type=\"module\" src=)", html)
+
+
+PAGE = {
+    "title": "Staff handbook",
+    "examples": ["In what year was Skerrane Light first lit?"],
+    "settings": ["top_k"],
+    "documents": "https://intranet.example/handbook/",
+}
+
+
+def test_a_project_s_page_shows_the_answer_first_and_only_what_it_offers(
+    shown: Shown, server: Server
+) -> None:
+    schemas = re.compile("/schemas$")
+
+    def dressed(route: Route) -> None:
+        found = route.fetch().json()
+        route.fulfill(json={**found, "context_schema": {**found["context_schema"], "page": PAGE}})
+
+    with routed(shown.page, schemas, dressed):
+        shown.open(f"{server.url}/hopgate/#compare", width=390)
+        expect(shown.page).to_have_title("Staff handbook")
+    expect(shown.page.get_by_role("heading", name="Staff handbook")).to_be_visible()
+    expect(shown.page.get_by_role("link")).to_have_count(0)
+    expect(shown.page.locator("#settings [name]")).to_have_count(1)
+    shown.set(top_k=3)
+    shown.page.get_by_role("button", name=PAGE["examples"][0]).click()
+    turn = shown.page.locator(".turn")
+    expect(turn).to_have_class(re.compile("finished"))
+    turn.get_by_role("button", name="Source 1").click()
+    place = turn.get_by_role("link", name="passages.jsonl")
+    expect(place).to_have_attribute("href", f"{PAGE['documents']}passages.jsonl")
+    expect(turn.locator(".step").first).to_be_hidden()
+    expect(turn.locator(".graph")).to_be_hidden()
+    turn.get_by_text("How it was answered").click()
+    expect(turn.locator(".graph")).to_be_visible()
+    assert shown.overflow() == 0
 
 
 TOKEN = "a-token-of-nobody-else"
@@ -691,19 +581,6 @@ def signed_in(window: Shown, guarded: Server) -> Shown:
     window.page.keyboard.press("Enter")
     expect(window.page.locator("#settings [name=model]")).to_be_visible()
     return window
-
-
-def test_feedback_needs_a_token_and_reaches_threads_behind_a_prefix(guarded: Server) -> None:
-    body = {"thread_id": "0192d2a4-0000-7000-8000-000000000000", "thumbs": "up"}
-    url = f"{guarded.url}/lab/hopgate/feedback"
-    refused = httpx.post(url, json=body)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    unknown = httpx.post(url, json=body, headers=headers)
-    assert (unknown.status_code, "no such thread" in unknown.text) == (404, True)
-    made = httpx.post(f"{guarded.url}/lab/threads", json={}, headers=headers).json()["thread_id"]
-    early = httpx.post(url, json={**body, "thread_id": made}, headers=headers)
-    assert (early.status_code, "no answer yet" in early.text) == (404, True)
 
 
 def test_only_the_server_gets_the_token(signed_in: Shown) -> None:

@@ -76,8 +76,11 @@ def test_nothing_is_left_behind_if_the_index_cannot_be_built(
 
 
 def test_the_project_s_own_tests_pass_after_a_fresh_clone(project: Path) -> None:
-    """Without the index, which git does not keep, and without any key."""
+    """Without the index, which git does not keep, with a .env, and with the docs' settings."""
     shutil.rmtree(project / "index")
+    shutil.copy(project / ".env.example", project / ".env")
+    code = (project / "graph.py").read_text()
+    (project / "graph.py").write_text(code.replace('model="auto"', 'gate="always", alpha=0.7'))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -101,6 +104,29 @@ def test_the_project_s_code_and_the_readme_s_pass_mypy_strict(
     assert status == 0, out + err
 
 
+def test_ask_uses_the_graph_of_the_project_and_its_env(
+    project: Path,
+    fake: FakeOpenAI,
+    run: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake.answers(by_task(answer="It closes at 14:30 [1]."))
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("OPENAI_MODEL", "")  # so that what .env sets is undone
+    monkeypatch.delenv("OPENAI_MODEL")
+    (project / ".env").write_text("OPENAI_MODEL=of-the-project\n")
+    asked = ["ask", "When does the canteen close?", "--strategy", "single", "--json"]
+    for more in ([], ["--thread", "t"]):
+        ran = run(*asked, *more)
+        assert ran.code == 0, ran.err
+        answered = json.loads(ran.out)
+        assert answered["decision"]["model"] == "openai:of-the-project"
+        assert [each["source"] for each in answered["citations"]] == ["canteen.md"]
+    other = json.loads(run(*asked, "--index", "sample").out)
+    assert "canteen.md" not in [each["source"] for each in other["citations"]]
+
+
 async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     project: Path, fake: FakeOpenAI
 ) -> None:
@@ -109,8 +135,10 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     env = {"OPENAI_API_KEY": "sk-project", "OPENAI_BASE_URL": fake.base_url}
     with start(project, config=project / "langgraph.json", env=env) as server:
         question: Any = {"question": "When does the canteen close?"}
-        result: Any = await get_client(url=server.url).runs.wait(None, "hopgate", input=question)
-        page = httpx.get(f"{server.url}/hopgate/")
+        client = get_client(url=server.url)
+        result: Any = await client.runs.wait(None, "hopgate", input=question)
+        assistants = await client.assistants.search(metadata={"created_by": "system"})
+        schemas = await client.assistants.get_schemas(assistants[0]["assistant_id"])
         models = httpx.get(f"{server.url}/v1/models").json()["data"]
         assert "Traceback" not in server.log.read_text()
     assert result["answer"] == "It closes at 14:30 [1]."
@@ -119,5 +147,5 @@ async def test_a_real_langgraph_dev_answers_from_the_project_s_documents(
     assert result["decision"]["gate"]["mode"] == "coverage"
     (answer,) = fake.prompts
     assert prompts.FULL_GROUNDED in answer
-    assert page.status_code == 200
+    assert schemas["context_schema"]["page"]["title"] == "Staff handbook"
     assert models[0]["id"] == "staff-handbook"

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.panel import Panel
@@ -20,6 +20,9 @@ from hopgate.terminal.errors import counts
 from hopgate.terminal.guard import harmless
 from hopgate.terminal.live import event_rows, view
 
+if TYPE_CHECKING:
+    from hopgate.graphs.compiled import AdaptiveGraph
+
 SHOWN = ("answer", "citations", "decision", "hops", "usage")
 
 
@@ -28,6 +31,8 @@ def ask(
     question: str, /, settings: dict[str, Any], *, thread: str | None = None, stream: bool = False
 ) -> None:
     """Answer QUESTION, with sources and the reason for every decision.
+
+    In a folder with a langgraph.json, its graph answers.
 
     Args:
         question: The question.
@@ -38,6 +43,10 @@ def ask(
     as_json = click.get_current_context().meta[pages.AS_JSON]
     if stream and as_json:
         raise click.UsageError("give --stream or --json, not both")
+    from hopgate.graphs.adaptive import build_graph
+    from hopgate.server import project
+
+    graph = project.load(Path.cwd()) or build_graph()
     context = request_context(settings)
     told: list[Event] = []
     watcher = nullcontext(pages.print_json) if stream else nullcontext() if as_json else view()
@@ -48,7 +57,8 @@ def ask(
             if show_event:
                 show_event(event)
 
-        answering = answered(question, context, thread, on_event, stream=show_event is not None)
+        stream_tokens = show_event is not None
+        answering = answered(question, context, graph, thread, on_event, stream=stream_tokens)
         result = asyncio.run(answering)
     document = {key: result[key] for key in SHOWN}
     if stream:
@@ -60,6 +70,7 @@ def ask(
 async def answered(
     question: str,
     context: Context,
+    graph: "AdaptiveGraph",
     thread: str | None,
     on_event: Callable[[Event], None],
     *,
@@ -70,21 +81,25 @@ async def answered(
     Args:
         question: The question.
         context: The request's settings.
+        graph: The graph that answers.
         thread: Id of a conversation stored in SQLite; None stores nothing.
         on_event: Called with each event as it happens.
         stream: Whether the model streams, so that the answer's tokens are events too.
     """
     if thread is None:
-        return await _run(question, context, None, {}, on_event, stream)
+        return await _run(graph, question, context, {}, on_event, stream)
     if not thread.strip():
         raise ValueError("--thread is empty; give it a name")
     from hopgate.graphs.checkpoints import sqlite_saver
+    from hopgate.nodes.run.internals import SYNC_DURABILITY
 
     file = threads_file()
     try:
         async with sqlite_saver(file) as saver:
             config = {"configurable": {"thread_id": thread}}
-            return await _run(question, context, saver, config, on_event, stream)
+            kept = graph.copy({"checkpointer": saver}).with_config(SYNC_DURABILITY)
+            await _check_conversation(kept, config)
+            return await _run(kept, question, context, config, on_event, stream)
     except sqlite3.DatabaseError as error:
         busy = isinstance(error, sqlite3.OperationalError)
         advice = "make room on the disk, or wait for other processes" if busy else "move it away"
@@ -109,26 +124,26 @@ def threads_file() -> Path:
     return file
 
 
+async def _check_conversation(graph: "AdaptiveGraph", config: Any) -> None:
+    try:
+        await graph.aget_state(config)
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise RuntimeError(
+            f"the conversation {shown(config['configurable']['thread_id'])} cannot be read "
+            f"({error}); use another --thread, or move threads.sqlite away"
+        ) from error
+
+
 async def _run(
+    graph: "AdaptiveGraph",
     question: str,
     context: Context,
-    saver: Any,
     config: Any,
     on_event: Callable[[Event], None],
     stream: bool,
 ) -> dict[str, Any]:
     from hopgate.graphs import events
-    from hopgate.graphs.adaptive import build_graph
 
-    graph = build_graph(saver)
-    if saver is not None:
-        try:
-            await graph.aget_state(config)
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise RuntimeError(
-                f"the conversation {shown(config['configurable']['thread_id'])} cannot be read "
-                f"({error}); use another --thread, or move threads.sqlite away"
-            ) from error
     state: Any = {}
     part: Any
     async for part in graph.astream(

@@ -63,10 +63,10 @@ def doctor(
 
 
 def _show(checks: Sequence[Check]) -> None:
-    for check in checks:
+    for number, check in enumerate(checks, start=1):
         mark = ("✓", "green") if check.ok else ("✗", "red") if check.needed else ("–", "yellow")
         pages.line(mark, " ", (check.name, "bold"), f": {check.found}")
-        if check.advice:
+        if check.advice and check.advice not in [later.advice for later in checks[number:]]:
             pages.line(f"    {check.advice}")
 
 

@@ -27,7 +27,7 @@ from hopgate.terminal.pages import (
     table,
     value,
 )
-from hopgate.terminal.progress import stages
+from hopgate.terminal.progress import resumable, stages
 
 if TYPE_CHECKING:
     from hopgate.retrievers.building import BuildReport
@@ -81,7 +81,7 @@ def build(
 
     if bool(paths) == bool(vectors):
         raise click.UsageError("give PATHS, or --vectors FILE")
-    with stages() as progress:
+    with resumable(), stages() as progress:
         build = partial(build_index, paths) if paths else partial(build_from_vectors, vectors)
         report = build(
             out,
@@ -110,7 +110,7 @@ def add(paths: Paths, /, *, index: Path, encoder: str | None = None) -> None:
     """
     from hopgate.retrievers import building
 
-    with stages() as progress:
+    with resumable(), stages() as progress:
         report = building.add(paths, index, encoder, progress)
     output(report, _show_built)
 
@@ -135,7 +135,7 @@ def sync(folder: Path, /, *, index: Path, encoder: str | None = None, watch: boo
         with suppress(KeyboardInterrupt):
             watching.watch(folder, index, _repeated(partial(building.sync, folder, index, encoder)))
         return
-    with stages() as progress:
+    with resumable(), stages() as progress:
         report = building.sync(folder, index, encoder, progress)
     output(report, _show_built)
 
@@ -272,7 +272,7 @@ def push(source: Path, target: Path, /, *, replace: bool = False) -> None:
     """
     from hopgate.retrievers.stores import push as pushing
 
-    with stages() as progress:
+    with resumable(), stages() as progress:
         report = pushing.push(source, target, progress, replace=replace)
     output(report, _show_built)
 

@@ -10,7 +10,7 @@ from hopgate.commands.options import command
 from hopgate.terminal import pages
 
 TEMPLATE = Path(__file__).parents[1] / "template"
-PLACEHOLDER = "my-project"  # the template's own name
+PLACEHOLDER, TITLE = "my-project", "My project"  # the template's own name
 DOTFILES = ("env.example", "gitignore")  # without their dot, so that packaging keeps them
 
 
@@ -34,7 +34,7 @@ def _show(created: dict[str, Any]) -> None:
     files = f"{len(created['files'])} files, and an index of {created['passages']} passages"
     pages.line(f"{pages.value('folder', created['folder'])}: {files}. Try it:")
     pages.line(f"  cd {pages.value('folder', shlex.quote(created['folder']))}")
-    pages.line('  hopgate ask "When does the canteen close?" --index index')
+    pages.line('  hopgate ask "When does the canteen close?"')
     pages.line("  langgraph dev\n  python -m pytest\nREADME.md there says what to change.")
 
 
@@ -81,6 +81,7 @@ def _copy(folder: Path) -> list[str]:
         target = folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8").replace(PLACEHOLDER, name)
+        text = text.replace(TITLE, name.replace("-", " ").capitalize())
         target.write_text(text, encoding="utf-8")
         written.append(relative.as_posix())
     return written

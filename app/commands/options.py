@@ -76,7 +76,7 @@ def command(
     Args:
         command_name: The command's name; None: the function's.
         context: Fields of `Context` that are options too. The function gets those that differ from
-            their defaults as `settings`.
+            their defaults as `settings`; of `EVERY_FIELD`, all that were given.
         defaults: Defaults of these options, where they differ from the fields'.
         helps: Help of these options, where it differs from the fields' description.
         json: Whether there is `--json`, see `hopgate.terminal.pages.output`.
@@ -111,8 +111,14 @@ def command(
                 values[name] = bundle(**{of.name: values.pop(of.name) for of in fields(bundle)})
             if context:
                 own = {name: values.pop(name) for name in context}
-                changed = {name: own[name] for name in own if own[name] != known[name].default}
-                values["settings"] = changed
+                source = click.get_current_context().get_parameter_source
+                values["settings"] = {
+                    name: value
+                    for name, value in own.items()
+                    if value != known[name].default
+                    # A project's graph has defaults of its own.
+                    or (context is EVERY_FIELD and source(name) is ParameterSource.COMMANDLINE)
+                }
             positional = [values.pop(name) for name in arguments]
             function(*positional, **values)
 

@@ -1,7 +1,7 @@
 """`hopgate route`: the router's decision, without an answer."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -16,8 +16,8 @@ def route(
     question: str | None = None,
     /,
     *,
-    input: Path | None = None,
-    output: Path | None = None,
+    questions: Annotated[Path | None, {"names": ["--questions", "--input"]}] = None,
+    out: Annotated[Path | None, {"names": ["--out", "--output"]}] = None,
     settings: dict[str, Any],
 ) -> None:
     """Show the router's decision for QUESTION, or for every row of a file.
@@ -26,8 +26,8 @@ def route(
 
     Args:
         question: The question.
-        input: JSONL, rows: question.
-        output: JSONL to write.
+        questions: JSONL, rows: question.
+        out: JSONL to write.
         settings: Fields of `Context`.
     """
     from hopgate.evaluation.measuring import routing
@@ -39,11 +39,11 @@ def route(
     if alpha is None:
         alpha = default_alpha(context, chat.resolve(context.model))
     used = (alpha, context.router, context.profile)
-    if (question is None) == (input is None) or (input is None) != (output is None):
-        raise click.UsageError("give a QUESTION, or --input with --output")
-    if input is not None and output is not None:
+    if (question is None) == (questions is None) or (questions is None) != (out is None):
+        raise click.UsageError("give a QUESTION, or --questions with --out")
+    if questions is not None and out is not None:
         with stage("routing") as advance:
-            pages.output(routing.route_file(input, output, *used, advance))
+            pages.output(routing.route_file(questions, out, *used, advance))
     else:
         pages.output(routing.route_one(question or "", *used), _show)
 

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 import click
 
 from hopgate.commands.options import command, request_context
+from hopgate.nodes.run.context import Context
 from hopgate.retrievers.base import Hit
+from hopgate.retrievers.filters import Condition, parse_where
 from hopgate.terminal import pages
 
 
@@ -38,7 +40,26 @@ def search(
                 raise
             pages.note(f"searched by words only: {error}")
             (hits,) = open_source(context.index, "bm25", *ranked).search(*asked)
+    if not hits:
+        pages.note(_why_none(query, context))
     pages.output(hits, _show)
+
+
+def _why_none(query: str, context: Context) -> str:
+    """Say whether it is the filter, or a part of it, that lets no passage through."""
+    from hopgate.retrievers.sources import open_source
+
+    def matches(*where: Condition) -> bool:
+        return any(open_source(context.index, "dense", where=where).search([query], 1))
+
+    wanted = parse_where(context.where)
+    if not wanted:
+        return "no passage found"
+    if matches(*wanted):
+        return "no passage found: the filter matches some, but none has a word of the query"
+    alone = [name for name, values in wanted if not matches((name, values))]
+    which = f"filter on {' or on '.join(alone)}" if alone else "whole filter"
+    return f"no passage found: none fulfils the {which}"
 
 
 def _show(hits: Sequence[Hit]) -> None:

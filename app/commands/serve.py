@@ -19,7 +19,7 @@ def mcp(*, settings: dict[str, Any]) -> None:
     The client starts this command itself; the options are the settings of its questions. In a
     folder with a langgraph.json, its graph is used.
     """
-    require("hopgate mcp", "mcp", "dotenv", extra="mcp")
+    require("hopgate mcp", "mcp", extra="mcp")
     from hopgate.graphs.adaptive import graph
     from hopgate.server import mcp as tools
     from hopgate.server import project

@@ -8,7 +8,7 @@ import click
 from hopgate.commands.options import command, refuse
 from hopgate.common.errors import TRAINING, require
 from hopgate.terminal import pages
-from hopgate.terminal.progress import stages
+from hopgate.terminal.progress import resumable, stages
 
 TRAINED_ONLY = (
     "reliability", "base", "objective", "asked", "epochs", "batch_size", "learning_rate", "seed",
@@ -69,7 +69,7 @@ def train_router(
     elif reliability is None:
         raise ValueError("give --reliability FILE, or --add-to ROUTER to add to a trained router")
     else:
-        with stages() as advance:
+        with resumable(), stages() as advance:
             training = train(
                 files,
                 reliability,

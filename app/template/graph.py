@@ -65,6 +65,11 @@ def make_graph(model: BaseChatModel | None = None) -> AdaptiveGraph:
         prompts={"answer": ANSWER, "answer_with_passages": ANSWER_WITH_PASSAGES},
         context=SETTINGS,
         name="my-project",
+        page={
+            "title": "My project",
+            "examples": ["When does the canteen close?", "Where do visitors park?"],
+            "settings": [],  # names of settings that users may change, such as "alpha"
+        },
     )
 
 

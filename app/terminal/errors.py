@@ -29,7 +29,8 @@ def explain_error(error: Exception) -> tuple[str, int]:
 
 def counts(usage: Mapping[str, Any]) -> str:
     """Return the cost of a run, without times."""
+    searches, calls = usage["retrieval_steps"], usage["llm_calls"]
     return (
-        f"{usage['retrieval_steps']} retrievals, {usage['llm_calls']} model calls, "
+        f"{searches} retrieval{'s' * (searches != 1)}, {calls} model call{'s' * (calls != 1)}, "
         f"{usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     )

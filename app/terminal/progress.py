@@ -69,6 +69,15 @@ def stages(*, brief: bool = False) -> Iterator[Update]:
 
 
 @contextmanager
+def resumable() -> Iterator[None]:
+    """Say after an interrupt that the same command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("interrupted; run the same command again to resume") from error
+
+
+@contextmanager
 def stage(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of work with one stage; yields a callback of done and total."""
     with stages() as update:

@@ -61,8 +61,8 @@ def route_file(
             `route` (the message names the line), or `target` cannot be a file.
     """
     if (target.exists() and not target.is_file()) or not target.parent.is_dir():
-        raise ValueError(f"--output {target}: name a file to write, in a folder that exists")
-    rows = read_jsonl(source, _row, expected="--input with a `question` in each row")
+        raise ValueError(f"--out {target}: name a file to write, in a folder that exists")
+    rows = read_jsonl(source, _row, expected="--questions with a `question` in each row")
     classifier = _load(router, profile)
     started = time.perf_counter()
     for first in range(0, len(rows), BATCH):

@@ -72,6 +72,8 @@ def _check(key: str, value: Any, whole: bool) -> None:
             name = ".".join(map(str, path))
             if each["type"] == "missing":
                 raise ValueError(f"{name} is missing; add it") from error
+            if each["type"] == "extra_forbidden":
+                raise ValueError(f"{name} is not a key of the state; leave it out") from error
             reason = each["msg"][0].lower() + each["msg"][1:]
             raise ValueError(f"{name} is {shown(each['input'])}: {reason}") from error
 

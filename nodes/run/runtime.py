@@ -75,6 +75,7 @@ class Resources:
         context: The settings of requests that give none.
         instructions: Instructions for every answer.
         prompts: The app's own prompts, by name.
+        page: What a server's page shows, see `hopgate.graphs.compiled.Page`.
     """
 
     model: ChatModel | None = None
@@ -86,6 +87,7 @@ class Resources:
     context: Context | None = None
     instructions: str = ""
     prompts: Mapping[PromptName, "BasePromptTemplate[Any]"] = field(default_factory=dict)
+    page: Mapping[str, Any] | None = None
 
     async def check(self, context: Context) -> None:
         """Check everything the request will need, before paying for any call.

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, cast
 from langchain_core.messages import AnyMessage
 from langgraph.channels import EphemeralValue
 from langgraph.graph import add_messages
+from pydantic import with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hopgate.common.strategies import Label, Strategy
@@ -43,6 +44,7 @@ class Coverage(TypedDict):
     """The share of unrelated questions that score lower in this collection, from 0 to 1."""
 
 
+@with_config(extra="forbid")
 class GateDecision(TypedDict):
     """The gate's decision, and why."""
 
@@ -68,6 +70,7 @@ class Looked(TypedDict):
     """None if the collection was not measured, or its scores say nothing."""
 
 
+@with_config(extra="forbid")
 class RouteDecision(TypedDict):
     """The router's decision, and why. `probs` is empty if a person chose the strategy."""
 
@@ -150,6 +153,7 @@ Escalation = TypedDict("Escalation", {"from": Strategy, "to": Strategy, "reason"
 """A step to the next deeper strategy, because the answer was in doubt."""
 
 
+@with_config(extra="forbid")
 class Decision(TypedDict, total=False):
     """Every decision of the turn, with its reason.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from hopgate.common.files import has_surrogate
+from hopgate.common.files import has_surrogate, shown
 from hopgate.common.words import words
 
 MAX_QUESTION_CHARS = 4_000
@@ -39,7 +39,9 @@ def check_message(message: object) -> str:
     Raises:
         ValueError: It is not a string, is blank, or holds a lone surrogate.
     """
-    if not isinstance(message, str) or not as_data(message):
+    if not isinstance(message, str | None):
+        raise ValueError(f"the question is {shown(message)}; give a text in `question`")
+    if not message or not as_data(message):
         raise ValueError("the question is empty; give a text in `question` or a user message")
     if has_surrogate(message):
         raise ValueError("the question contains half of a character (a lone surrogate); remove it")

@@ -1,7 +1,7 @@
 /** One question at five values of α, side by side. */
 
 import { Drawing } from "./graph.js";
-import { duration, el, find, said } from "./dom.js";
+import { duration, el, said } from "./dom.js";
 import { ask, Record } from "./run.js";
 import { probabilities, Trace } from "./trace.js";
 
@@ -28,10 +28,11 @@ export class Comparison {
    * @param {string} question
    * @param {object} context the other settings
    * @param {any} graph the nodes and edges to draw
+   * @param {import("./page.js").Page | null} page
    */
-  start(question, context, graph) {
+  start(question, context, graph, page) {
     const again = (column) => this.queue(column);
-    const columns = ALPHAS.map((alpha) => new Column(question, { ...context, alpha }, graph, again));
+    const columns = ALPHAS.map((alpha) => new Column(question, { ...context, alpha }, graph, page, again));
     this.place.replaceChildren(...columns.map((column) => column.element));
     this.queue(...columns);
   }
@@ -58,7 +59,8 @@ export class Comparison {
 }
 
 class Column {
-  constructor(question, context, graph, again) {
+  constructor(question, context, graph, page, again) {
+    this.page = page;
     this.question = question;
     this.context = context;
     this.again = () => again(this);
@@ -86,7 +88,8 @@ class Column {
   async run(signal) {
     const { question, context } = this;
     const record = new Record();
-    const trace = new Trace(record, question);
+    const trace = new Trace(record, question, this.page);
+    trace.how.open = false;
     this.path.textContent = "working";
     const failure = await ask(question, context, { signal }, (event) => {
       for (const each of [record, this.drawing, trace]) each.take(event);
@@ -113,11 +116,7 @@ class Column {
     this.figures.replaceChildren(...figures(record.usage));
     trace.finish(failure, this.again);
     trace.answer.remove(); // shown above
-    const problem = find(".problem", trace.element);
-    this.why.replaceChildren(
-      ...(problem ? [problem] : []),
-      el("details", {}, el("summary", {}, "Decisions and sources"), trace.element),
-    );
+    this.why.replaceChildren(trace.element);
   }
 }
 

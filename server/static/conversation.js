@@ -22,6 +22,8 @@ export class Conversation {
     this.settings = settings;
     /** @type {import("./graph.js").Drawing | null} */
     this.drawing = null;
+    /** @type {import("./page.js").Page | null} */
+    this.page = null;
     /** @type {string | null} */
     this.thread = null;
     /** @type {{abort: AbortController, record: Record} | null} the current run */
@@ -32,16 +34,19 @@ export class Conversation {
     find("#new-conversation").addEventListener("click", () => this.restart());
   }
 
-  /** @param {import("./graph.js").Drawing} drawing that shows the current path */
-  drawOn(drawing) {
+  /**
+   * @param {import("./graph.js").Drawing} drawing that shows the current path
+   * @param {import("./page.js").Page | null} page
+   */
+  drawOn(drawing, page) {
     this.drawing?.element.remove();
-    this.drawing = drawing;
+    Object.assign(this, { drawing, page });
     this.place();
   }
 
-  /** Put the drawing beside the conversation or, on a phone, into the newest turn. */
+  /** Put the drawing beside the conversation; on a phone or a project's page, into the newest turn. */
   place() {
-    const turn = this.beside.matches ? null : find("#turns > li:last-child .drawing-slot");
+    const turn = this.beside.matches && !this.page ? null : find("#turns > li:last-child .drawing-slot");
     find("#drawing").hidden = Boolean(turn) || find("#ask").hidden;
     if (this.drawing) (turn ?? find("#drawing")).append(this.drawing.element);
   }
@@ -52,7 +57,7 @@ export class Conversation {
     const run = { abort: new AbortController(), record: new Record() };
     this.now = run;
     const context = this.settings.values();
-    const trace = new Trace(run.record, question);
+    const trace = new Trace(run.record, question, this.page);
     const turn = this.addTurn(question, context, trace);
     this.busy(true);
     const failure = await this.follow(run, question, context, trace, turn);
@@ -101,7 +106,6 @@ export class Conversation {
       { class: "panel card" },
       el("h2", { dir: "auto" }, question),
       changed ? said("hint", changed) : null,
-      el("div", { class: "drawing-slot" }),
       trace.element,
     );
     const turn = el("li", { class: "turn" }, card);

@@ -34,7 +34,7 @@ export function layout(ids, edges, labelOf) {
     graph.setNode(id, { ...(isDot(id) ? DOT : NODE) });
     for (let child = id; parent(child); child = parent(child)) graph.setParent(child, parent(child));
   }
-  for (const edge of edges.filter(({ source, target }) => source !== target)) {
+  for (const edge of edges) {
     const size = labelOf(edge) ? { width: 8 * labelOf(edge).length, height: 16, labelpos: "c" } : {};
     graph.setEdge(edge.source, edge.target, { edge, weight: edge.conditional ? 1 : 4, ...size });
   }
@@ -44,19 +44,9 @@ export function layout(ids, edges, labelOf) {
     const { edge, points, x, y } = graph.edge(each);
     return { edge, points, label: { x, y } };
   });
-  for (const edge of edges.filter(({ source, target }) => source === target)) {
-    const points = loop(graph.node(edge.source));
-    routes.push({ edge, points, label: points[1] });
-  }
   const isBox = ({ id }) => graph.children(id).length > 0;
   const { width, height } = graph.graph();
   return { width, height, nodes: shapes.filter((each) => !isBox(each)), boxes: shapes.filter(isBox), routes };
-}
-
-/** A loop inside the right margin of a node. @param {Shape} shape @returns {Point[]} */
-function loop({ x, y, width, height }) {
-  const side = x + width / 2;
-  return [{ x: side, y: y - height / 4 }, { x: side + SPACING.marginx, y }, { x: side, y: y + height / 4 }];
 }
 
 /** @param {Point[]} points @returns {string} an SVG path, smooth at the points between its ends */

@@ -13,8 +13,22 @@ const conversation = new Conversation(settings);
 const comparison = new Comparison(find("#columns"), busy);
 const wide = matchMedia("(min-width: 75rem)");
 
+/**
+ * A project's page, which shows the answer and folds the rest away.
+ * @typedef {{title?: string, examples?: string[], settings?: string[], documents?: string}} Page
+ */
+
+/** Questions for the sample collection: common knowledge, one passage, two passages. */
+const EXAMPLES = [
+  "How many legs does a spider have?",
+  "In what year was Skerrane Light first lit?",
+  "Where was the designer of Skerrane Light born?",
+];
+
 /** @type {any} the server's description of the graph */
 let graph = null;
+/** @type {Page | null} null: hopgate's own page */
+let page = null;
 
 async function start() {
   find("#notice").hidden = true;
@@ -27,19 +41,43 @@ async function start() {
       get(`assistants/${own.assistant_id}/graph?xray=true`),
     ]);
     const presets = assistants.filter((each) => Object.keys(each.context ?? {}).length);
-    fill(schemas.context_schema.properties, described, presets);
+    fill(schemas.context_schema, described, presets);
   } catch (error) {
     showError(error);
   }
 }
 
-function fill(properties, described, presets) {
+function fill(schema, described, presets) {
   graph = described;
-  conversation.drawOn(new Drawing(graph));
-  settings.build(properties, presets);
-  for (const button of /** @type {any} */ (document.querySelectorAll("main button"))) button.disabled = false;
-  show();
+  page = schema.page ?? null;
+  const { properties } = schema;
+  if (page) {
+    const offered = (page.settings ?? []).filter((name) => name in properties);
+    settings.build(Object.fromEntries(offered.map((name) => [name, properties[name]])), [], offered);
+    dress(page, offered);
+  } else {
+    settings.build(properties, presets);
+    showExamples(properties.index.default === "sample" ? EXAMPLES : []);
+  }
+  conversation.drawOn(new Drawing(graph), page);
+  document.body.classList.remove("loading");
+  visit();
   if (!find("#ask").hidden) find("#question").focus();
+}
+
+/** Give the page a project's title and examples, and take away what it does not offer. */
+function dress({ title, examples }, offered) {
+  document.body.classList.add("project");
+  if (title) document.title = find(".title").textContent = find("#intro h1").textContent = title;
+  showExamples(examples ?? []);
+  find("nav").hidden = !offered.includes("alpha");
+  find("#settings").hidden = !offered.length;
+}
+
+function showExamples(examples) {
+  const ask = ({ target }) => conversation.ask(target.textContent);
+  const button = (text) => el("button", { type: "button", dir: "auto", onclick: ask }, text);
+  find("#examples ul").replaceChildren(...examples.map((text) => el("li", {}, button(text))));
 }
 
 /** Say why the page could not be filled, and offer to try again. */
@@ -78,7 +116,7 @@ hooks.askToken = (why) => {
 
 /** Show the view that the address asks for. */
 function show() {
-  const comparing = location.hash === "#compare";
+  const comparing = location.hash === "#compare" && !find("nav").hidden;
   for (const link of /** @type {any} */ (document.querySelectorAll("nav a"))) {
     if ((link.hash === "#compare") === comparing) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -93,13 +131,13 @@ function show() {
 /** Show the view; open the settings if there is room beside it. */
 function visit() {
   show();
-  find("#settings").open = wide.matches && find("#compare").hidden;
+  find("#settings").open = wide.matches && find("#compare").hidden && !page;
 }
 
 settings.onChange = (values) => {
   const names = Object.keys(values);
   find("#settings .chosen").textContent = names.length ? counted(names.length, "change") : "defaults";
-  find("#examples").hidden = find("#examples-label").hidden = "index" in values;
+  find("#examples").hidden = "index" in values;
   const forced = values.strategy ? `strategy is ${values.strategy}: every α takes the same path.` : "";
   find("#compare-note").hidden = !forced;
   find("#compare-note").textContent = forced;
@@ -108,20 +146,16 @@ settings.onChange = (values) => {
 find("#ask-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const question = find("#question").value.trim();
-  if (conversation.now || !question || !graph) return;
+  if (conversation.now || !question) return;
   find("#question").value = "";
   conversation.ask(question);
 });
 
-for (const example of document.querySelectorAll("#examples button")) {
-  example.addEventListener("click", () => conversation.ask(example.textContent));
-}
-
 find("#compare-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const question = find("#compare-question").value.trim();
-  if (comparison.now || !question || !graph) return;
-  comparison.start(question, settings.values(), graph);
+  if (comparison.now || !question) return;
+  comparison.start(question, settings.values(), graph, page);
 });
 
 /** @param {boolean} isBusy whether a comparison runs */
@@ -142,5 +176,4 @@ for (const field of document.querySelectorAll("textarea")) {
 
 addEventListener("hashchange", visit);
 wide.addEventListener("change", visit);
-visit();
 start();

@@ -27,17 +27,19 @@ export class Settings {
   /**
    * @param {Record<string, any>} properties of the context's JSON schema
    * @param {{name: string, context: object}[]} presets assistants with saved settings
+   * @param {string[]} first names of the settings that are shown first
    */
-  build(properties, presets) {
+  build(properties, presets, first = FIRST) {
     const names = Object.keys(properties);
-    const rest = names.filter((name) => !FIRST.includes(name));
+    const rest = names.filter((name) => !first.includes(name));
     for (const name of names) this.fields[name] = makeField(name, properties[name]);
     const blocks = (some) => some.filter((name) => this.fields[name]).map((name) => this.fields[name].block);
+    const more = el("details", { class: "more" }, el("summary", {}, "More settings"), el("div", {}, ...blocks(rest)));
     this.help = el("p", { class: "hint help" }, HINT);
     this.form.replaceChildren(
       ...(presets.length ? [this.offer(presets)] : []),
-      ...blocks(FIRST),
-      el("details", { class: "more" }, el("summary", {}, "More settings"), el("div", {}, ...blocks(rest))),
+      ...blocks(first),
+      ...(rest.length ? [more] : []),
       el("button", { type: "button", class: "quiet", onclick: () => this.set({}) }, "Back to defaults"),
       this.help,
     );

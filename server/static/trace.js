@@ -10,15 +10,20 @@ export class Trace {
   /**
    * @param {import("./run.js").Record} record
    * @param {string} question as the user typed it
+   * @param {import("./page.js").Page | null} page
    */
-  constructor(record, question) {
+  constructor(record, question, page) {
     this.record = record;
     this.question = question;
+    this.documents = page?.documents;
     this.steps = el("ol", { class: "steps" });
+    this.drawing = el("div", { class: "drawing-slot" });
     this.answer = el("div", { class: "answer", dir: "auto" });
     this.after = el("div", { class: "after" });
     this.progress = el("p", { class: "progress" }, "Working …");
-    this.element = el("div", { class: "trace" }, this.steps, this.progress, this.answer, this.after);
+    const summary = el("summary", {}, "How it was answered");
+    this.how = el("details", { class: "how", open: !page }, summary, this.steps, this.drawing);
+    this.element = el("div", { class: "trace" }, this.progress, this.answer, this.after, this.how);
     this.hop = null;
   }
 
@@ -95,9 +100,31 @@ export class Trace {
     button.addEventListener("click", () => {
       panel.hidden = !panel.hidden;
       button.setAttribute("aria-expanded", String(!panel.hidden));
-      if (!panel.hidden) panel.replaceChildren(...passageText(this.record.passages.get(id), quote));
+      if (!panel.hidden) panel.replaceChildren(...this.passageText(this.record.passages.get(id), quote));
     });
     return [button, panel];
+  }
+
+  /** @returns {Node[]} a passage with its quote marked, and its place, a link if its address is known */
+  passageText(passage, quote) {
+    if (!passage) return [el("p", { class: "hint" }, "Found, but left out of the evidence.")];
+    const where = place(passage);
+    const href = addressOf(passage, this.documents);
+    const link = href ? el("a", { href, target: "_blank", rel: "noopener noreferrer" }, where) : where;
+    return [said("text", ...marked(passage.text, quote)), ...(where ? [said("hint", link)] : [])];
+  }
+
+  /** @returns {(Node | string)[]} the answer; the number of a source becomes a button that opens it */
+  withMarks(answer, buttons) {
+    return answer.split(/(?<=\[(?:\d+, *)*)(\d+)(?=(?:, *\d+)*\])/).map((part, at) => {
+      const source = at % 2 ? buttons.get(Number(part)) : null;
+      if (!source) return part;
+      const open = () => {
+        if (source.getAttribute("aria-expanded") === "false") source.click();
+        source.focus();
+      };
+      return el("button", { type: "button", class: "mark", "aria-label": `Source ${part}`, onclick: open }, part);
+    });
   }
 
   /**
@@ -108,14 +135,19 @@ export class Trace {
   finish(error, again) {
     this.progress.remove();
     const { answer, citations, warnings, usage, model } = this.record;
-    if (!error && !this.record.error) this.answer.replaceChildren(answer);
-    const cited = citations.map((citation, at) => el("li", {}, ...this.source(citation, citation.number ?? at + 1)));
+    const buttons = new Map();
+    const cited = citations.map((citation, at) => {
+      const [button, panel] = this.source(citation, citation.number ?? at + 1);
+      buttons.set(citation.number, button);
+      return el("li", {}, button, panel);
+    });
+    if (!error && !this.record.error) this.answer.replaceChildren(...this.withMarks(answer, buttons));
     if (cited.length) this.after.append(el("ul", { class: "citations", "aria-label": "Sources" }, ...cited));
     for (const warning of warnings) this.after.append(said("warning", warning));
     const problem = describeProblem(error, this.record);
     const calm = error?.name === "AbortError";
     if (problem) this.after.append(problemBox(...problem, calm, again));
-    if (usage) this.after.append(...costs(usage, model));
+    if (usage) this.how.append(...costs(usage, model));
   }
 }
 
@@ -174,19 +206,17 @@ export function probabilities({ label, probs }) {
 const subQuestions = ({ sub_questions: questions }) =>
   el("ol", { class: "sub-questions" }, ...questions.map((each) => el("li", { dir: "auto" }, each)));
 
-/** @returns {Node[]} */
-function passageText(passage, quote) {
-  if (!passage) return [el("p", { class: "hint" }, "Found, but left out of the evidence.")];
-  const where = place(passage);
-  return [
-    said("text", ...marked(passage.text, quote)),
-    ...(where ? [said("hint", where)] : []),
-  ];
-}
-
 /** @returns {string} file, page and heading of a passage or a citation, as far as they are known */
 function place({ source, page, section }) {
   return [source, page && `page ${page}`, section].filter(Boolean).join(" · ");
+}
+
+/** @returns {string | null} where a passage can be read: its web address, or its file below `documents` */
+function addressOf({ source, page }, documents) {
+  if (!source || (!documents && !/^https?:\/\//.test(source))) return null;
+  const isAddress = /^https?:\/\//.test(source);
+  const url = isAddress ? source : documents + source.split("/").map(encodeURIComponent).join("/");
+  return page ? `${url}#page=${page}` : url;
 }
 
 /** @returns {(Node | string)[]} the text with the quote marked, whatever the white space in it */

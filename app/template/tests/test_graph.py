@@ -34,6 +34,7 @@ def test_an_answer_names_its_source() -> None:
 
 def test_common_knowledge_is_answered_without_a_search() -> None:
     model = FakeListChatModel(responses=["[No]", "Paris"])  # the gate's reply, then the answer
-    result = make_graph(model).invoke({"question": "What is the capital of France?"})
+    question = "What is the capital of France?"
+    result = make_graph(model).invoke({"question": question}, context=Context(gate="ta-are"))
     assert result["answer"] == "Paris"
     assert result["usage"]["retrieval_steps"] == 0
