@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -255,10 +255,12 @@ class Searcher:
         self._index, self._settings = index, settings
         for name in _KNOBS & settings.keys():
             load_faiss().ParameterSpace().set_index_parameter(index, name, settings[name])
+        self._gpu: faiss.Index | None = None
+        self._one_at_a_time = Lock()
 
     @classmethod
     def open(cls, stem: Path, settings: Mapping[str, Any]) -> Searcher:
-        """Open the files of a segment, memory-mapped.
+        """Open the files of a segment, memory-mapped, and copy the index to a GPU if there is one.
 
         Raises:
             RuntimeError: FAISS cannot read its file, or the settings are those of another kind of
@@ -273,7 +275,10 @@ class Searcher:
             raise ValueError(f"{file.name} is not an index of inner products")
         if isinstance(index, faiss.IndexFlat):
             _read_through(file)
-        return cls(index, _exact(stem.with_suffix(EXACT), index), settings)
+        searcher = cls(index, _exact(stem.with_suffix(EXACT), index), settings)
+        if getattr(faiss, "get_num_gpus", int)() > 0 and "efSearch" not in settings:
+            searcher._gpu = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        return searcher
 
     def __len__(self) -> int:
         """Count the vectors."""
@@ -308,8 +313,12 @@ class Searcher:
         return near, scores
 
     def _nearest(self, queries: Vectors, k: int, allowed: Allowed | None) -> tuple[Any, Any]:
-        """Return the scores and positions that FAISS finds."""
-        scores, near = self._index.search(queries, k, params=self._parameters(allowed))
+        """Return the scores and positions that FAISS finds, on the GPU if there is no filter."""
+        if self._gpu is None or allowed is not None:
+            scores, near = self._index.search(queries, k, params=self._parameters(allowed))
+        else:
+            with self._one_at_a_time:
+                scores, near = self._gpu.search(queries, k)
         return scores, near
 
     def _parameters(self, allowed: Allowed | None) -> Any:
