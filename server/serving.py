@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+from hopgate.common import faults
 from hopgate.common.errors import reason, require
 from hopgate.common.files import private_file
 from hopgate.graphs.compiled import AdaptiveGraph
@@ -125,8 +126,9 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         # A graph of a project may have parts of its own, which the defaults do not name.
         warm = nullcontext() if graph else warming(Context(**settings))
-        async with warm, tools.run(), chat.run():
-            yield
+        with faults.serving():
+            async with warm, tools.run(), chat.run():
+                yield
 
     served = graph or own
     tools = mcp.Endpoint(lambda: served, settings)

@@ -9,11 +9,10 @@ from mcp.server.mcpserver import Context as Call
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import Field, StringConstraints, ValidationError, with_config
+from pydantic import Field, StringConstraints, with_config
 from typing_extensions import TypedDict
 
 from hopgate.classifiers.decision import choose
-from hopgate.common.errors import explain
 from hopgate.common.strategies import STRATEGY_OF, Label, Strategy
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.run.context import Context
@@ -21,6 +20,7 @@ from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Citation
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_question, inert
 from hopgate.retrievers.base import Hit
+from hopgate.server.access.refusals import explained
 from hopgate.server.access.users import user_of
 
 INSTRUCTIONS = (
@@ -192,7 +192,7 @@ class ToolServer(MCPServer[Any]):
             cause = error.__cause__
             if not isinstance(cause, ValueError | RuntimeError):
                 raise
-            line = explain(cause) if isinstance(cause, ValidationError) else str(cause)
+            _, line, _ = explained(cause)
             raise ToolError(f"{name}: {line}") from cause
 
 

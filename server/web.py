@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hopgate.common import faults
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.server import mcp, presets
@@ -56,8 +57,9 @@ def served() -> AdaptiveGraph:
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Create the presets before the server answers, and load the defaults while it does."""
-    async with warming(), presets.lifespan(app), tools.run():
-        yield
+    with faults.serving():
+        async with warming(), presets.lifespan(app), tools.run():
+            yield
 
 
 access.warn_if_open()

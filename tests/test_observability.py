@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from hopgate import Context, build_graph
+from hopgate.common.faults import serving
 from hopgate.server.observing import logs, metrics, spans
 from hopgate.server.observing.callbacks import TurnWatcher
 from hopgate.server.observing.turns import Turn
@@ -137,7 +138,8 @@ async def test_a_failure_in_the_loop_and_its_resume_are_two_runs_that_add_up() -
     down[0] = False
     result = await watched.ask(None)
     first, second = watched.turns
-    assert (first.outcome, first.error, first.cause) == ("error", "ModelError", "model")
+    assert (first.outcome, first.error) == ("error", "ModelError")
+    assert first.cause == "model_connection"
     assert first.failed_in == "reason"
     assert (first.usage["llm_calls"], first.usage["retrieval_steps"]) == (3, 2)
     assert second.outcome == "answered"
@@ -146,7 +148,8 @@ async def test_a_failure_in_the_loop_and_its_resume_are_two_runs_that_add_up() -
 
 
 @pytest.mark.parametrize(
-    ("question", "error", "cause"), [("", "ValueError", "input"), ("x", "ModelError", "model")]
+    ("question", "error", "cause"),
+    [("", "ValueError", "input"), ("x", "ModelError", "model_connection")],
 )
 async def test_a_failure_has_its_node_and_its_cause(question: str, error: str, cause: str) -> None:
     def down(*_: Any) -> str:
@@ -265,18 +268,20 @@ async def test_a_run_is_one_log_line_with_fields_and_without_texts(
     assert not any(text in f"{line}{fields}" for text in TEXTS)
 
 
-async def test_a_failed_run_is_a_warning_with_only_the_class_of_the_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_failed_run_is_a_warning_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     def down(*_: Any) -> str:
-        raise ConnectionError(f"cannot answer {QUESTION}")
+        raise ConnectionError("host 10.1.2.3 is down")
 
-    with pytest.raises(RuntimeError):
-        await Watched("C", logs.write, model=TalkingModel(say=down)).ask()
-    (record,) = [record for record in caplog.records if record.name == "hopgate"]
-    assert record.levelname == "WARNING"
-    assert "error=ModelError failed_in=gate" in record.getMessage()
-    assert not any(text in f"{vars(record)}" for text in TEXTS)
+    watched = Watched("C", logs.write, model=TalkingModel(say=down))
+    with serving(), pytest.raises(RuntimeError, match=r"^the model cannot be reached; try again"):
+        await watched.ask()
+    with pytest.raises(ValueError):
+        await watched.ask(" ")
+    failed, wrong = [record for record in caplog.records if record.name == "hopgate"]
+    assert failed.levelname == "WARNING"
+    assert "cause=model_connection error=ModelError failed_in=gate" in failed.getMessage()
+    assert "host 10.1.2.3 is down" in vars(failed)["error_message"]
+    assert (vars(wrong)["cause"], vars(wrong)["error_message"]) == ("input", None)
 
 
 async def test_an_edited_state_cannot_forge_a_log_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
+from hopgate.common.faults import for_clients
 from hopgate.common.threads import wait_for
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.events import FailedEvent
@@ -75,6 +76,8 @@ class BoundNode(Runnable[Any, Update]):
             error.run_usage = spending.usage  # type: ignore[attr-defined]
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=self._name, usage=usage))
+            if isinstance(error, Exception) and (told := for_clients(error)) is not error:
+                raise told from error
             raise
         if visited.notes:
             decision = merge_decision(state["decision"], update.get("decision", {}))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from hopgate.classifiers.decision import DEFAULT_ALPHA, RouterLike, RouterReply, routed
+from hopgate.common.faults import blamed
 from hopgate.common.threads import in_thread
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
@@ -116,7 +117,10 @@ class Resources:
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
-        model = self.model or await chat.load(context.model)
+        if (model := self.model) is None:
+            name = chat.resolve(context.model)
+            with blamed("model"):
+                model = await chat.load(name)
         if self.limits.prompt_chars is not None:
             model = replace(model, prompt_chars=self.limits.prompt_chars)
         if context.layout != "auto":
@@ -232,7 +236,9 @@ class NodeRuntime:
             spent = dict.fromkeys(estimate, 0)
             raise
         except chat.ModelError as error:
-            if getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
+            if error.fault == "model_connection":
+                spent |= {"prompt_tokens": 0, "completion_tokens": 0}
+            elif getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
                 spent["completion_tokens"] = 0
             raise
         finally:
@@ -321,11 +327,14 @@ class NodeRuntime:
             if reranker is not None:
                 from hopgate.retrievers.rerank import Reranked
 
-                inner = filtered(own, context.where) if own else open_in(context.mode)
-                return named.search_with(Reranked(inner, reranker), [query], k, measured=measured)
+                def opened() -> Retriever:
+                    inner = filtered(own, context.where) if own else open_in(context.mode)
+                    return Reranked(inner, reranker)
+
+                return named.search_with(opened, [query], k, measured=measured)
             if own:
                 found = filtered(own, context.where)
-                return named.search_with(found, [query], k, measured=measured)
+                return named.search_with(lambda: found, [query], k, measured=measured)
             return named.search_index(open_in, context.mode, [query], k, measured=measured)
 
         (found,) = await in_thread(resources.store(context), search)

@@ -29,9 +29,13 @@ BYTES_PER_TOKEN = 3
 class BudgetSpent(RuntimeError):
     """The turn has used up its budget; the message names the setting."""
 
+    fault = "budget_spent"
+
 
 class DeadlinePassed(RuntimeError):
     """The turn has taken longer than it may; the message names the node and the setting."""
+
+    fault = "deadline_passed"
 
 
 @dataclass

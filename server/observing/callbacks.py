@@ -13,9 +13,10 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.graph import END
 from langgraph.types import Overwrite
 
+from hopgate.common.errors import one_line
+from hopgate.common.faults import fault_of, whole
 from hopgate.graphs.adaptive import after_generate
 from hopgate.graphs.history import LOOP
-from hopgate.models.chat import ModelError
 from hopgate.nodes.generate import generate
 from hopgate.nodes.run.spending import RUN_USAGE
 from hopgate.nodes.run.state import Decision, merge_decision
@@ -84,7 +85,7 @@ class TurnWatcher(BaseCallbackHandler):
         if run_id == turn.run_id:
             self._end(turn, error)
         elif step and step.id == run_id:
-            step.ended_at, step.error = time.time_ns(), type(error).__name__
+            step.ended_at, step.error = time.time_ns(), type(whole(error)).__name__
             if step.kind == "node":
                 turn.failed_in = turn.failed_in or step.name
 
@@ -121,11 +122,11 @@ class TurnWatcher(BaseCallbackHandler):
             return  # an edit of the state, or nothing to resume
         turn.ended_at = time.time_ns()
         turn.outcome = _outcome(turn, error)
-        turn.error = None if error is None else type(error).__name__
-        if turn.outcome == "error":
-            turn.cause = "model" if isinstance(error, ModelError) else "other"
-            if isinstance(error, ValueError):
-                turn.cause = "input"
+        if error is not None:
+            turn.error = type(whole(error)).__name__
+            if turn.outcome == "error":
+                turn.cause = fault_of(error)
+                turn.message = None if turn.cause == "input" else one_line(whole(error))
         for observer in self._observers:
             try:
                 observer(turn)

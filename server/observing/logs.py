@@ -1,4 +1,8 @@
-"""Logs: one line for every run of the graph, without questions or answers."""
+"""Logs: one line for every run of the graph, without questions or answers.
+
+A failed run's line has the error's text, unless the request is to blame. An endpoint may repeat a
+part of the prompt in it.
+"""
 
 import logging
 from typing import Any
@@ -33,8 +37,10 @@ def write(turn: Turn) -> None:
         "gate": turn.part("gate").get("answer"),
         "label": turn.part("route").get("label"),
         "ms": turn.ms,
+        "cause": turn.cause,
         "error": turn.error,
         "failed_in": turn.failed_in,
+        "error_message": turn.message,
     }
     shown = " ".join(f"{name}={_word(each)}" for name, each in fields.items() if each is not None)
     level = logging.WARNING if turn.outcome == "error" else logging.INFO

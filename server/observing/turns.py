@@ -12,7 +12,6 @@ from uuid import UUID
 from hopgate.nodes.run.state import NO_USAGE, Decision, Usage
 
 TurnOutcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
-Cause = Literal["input", "model", "other"]
 Kind = Literal["node", "model"]
 
 
@@ -62,7 +61,8 @@ class Turn:
         outcome: `answered`, `unknown` ("I don't know"), `paused` (before or after a node, as
             requested), `error` or `cancelled`.
         error: Class of the error, such as ModelError.
-        cause: Cause of the error: the request (a ValueError), the model or something else.
+        cause: Whose fault the error is, see `hopgate.common.faults`.
+        message: The error's text, unless it is the fault of the request.
         failed_in: Node that raised the error.
         decision: Every decision so far.
         usage: Cost of this run alone.
@@ -78,7 +78,8 @@ class Turn:
     ended_at: int = 0
     outcome: TurnOutcome = "paused"
     error: str | None = None
-    cause: Cause | None = None
+    cause: str | None = None
+    message: str | None = None
     failed_in: str | None = None
     decision: Decision = field(default_factory=Decision)
     usage: Usage = field(default_factory=NO_USAGE.copy)

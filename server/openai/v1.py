@@ -28,7 +28,7 @@ from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.spending import spent_by
 from hopgate.server.access.bodies import BodyLimit, body_bytes, read_body
-from hopgate.server.access.refusals import error, refused, status_and_message
+from hopgate.server.access.refusals import error, explained, refused
 from hopgate.server.access.users import Users, user_of
 from hopgate.server.feedback import Opinion
 from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Json, run
@@ -221,8 +221,9 @@ async def _lines(first: Json, more: AsyncIterator[Json]) -> AsyncGenerator[str, 
     try:
         async for chunk in more:
             yield _line(chunk)
-    except Exception as fault:
-        yield _line(error(*status_and_message(fault), usage=spent_by(fault)))
+    except Exception as failed:
+        status, message, code = explained(failed)
+        yield _line(error(status, message, code=code, usage=spent_by(failed)))
     yield "data: [DONE]\n\n"
 
 
