@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,17 +201,17 @@ def faults() -> Iterator[dict[str, Any]]:
             assert ask(server).status_code == 200
             for fault in folder_faults(index, router):
                 fault.provoke()
-                yield {"fault": fault.name, **observed(server, lambda: ask(server))}
+                yield {"fault": fault.name, **observed(server, partial(ask, server))}
                 fault.mend()
                 assert ask(server).status_code == 200, fault.name
             for name, reply in REPLIES.items():
                 fake.answers(lambda _, reply=reply: reply)  # type: ignore[misc]
-                yield {"fault": name, **observed(server, lambda: ask(server))}
+                yield {"fault": name, **observed(server, partial(ask, server))}
         with resetting() as url, serving(folder, *SINGLE, OPENAI_BASE_URL=url) as server:
-            yield {"fault": "model resets", **observed(server, lambda: ask(server))}
+            yield {"fault": "model resets", **observed(server, partial(ask, server))}
         closed = f"http://127.0.0.1:{free_port()}/v1"
         with serving(folder, *SINGLE, OPENAI_BASE_URL=closed) as server:
-            yield {"fault": "model refuses the connection", **observed(server, lambda: ask(server))}
+            yield {"fault": "model refuses the connection", **observed(server, partial(ask, server))}
         fake.answers(by_task(answer=ANSWER, direct="In 1858."))
         yield from store_faults(folder, fake)
 
@@ -229,12 +230,12 @@ def store_faults(folder: Path, fake: FakeOpenAI) -> Iterator[dict[str, Any]]:
             server = stack.enter_context(serving(folder, *options, **env))
             assert ask(server).status_code == 200
             rename(url, TABLE, "away")
-            row = observed(server, lambda: ask(server))
+            row = observed(server, partial(ask, server))
             yield {"fault": " ".join(("store's table renamed", *more)), **row}
             rename(url, "away", TABLE)
             assert ask(server).status_code == 200
             stop_postgres(url)
-            row = observed(server, lambda: ask(server))
+            row = observed(server, partial(ask, server))
             yield {"fault": " ".join(("store down", *more)), **row}
 
 

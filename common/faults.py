@@ -43,6 +43,7 @@ FAULTS = {
     "model_reply": Fault(502, f"the model's reply cannot be used; {_IN_LOG}"),
     "model_refusal": Fault(502, f"the model's endpoint refused the request; {_IN_LOG}"),
     "model_error": Fault(502, f"the model failed; {_IN_LOG}"),
+    "stopping": Fault(503),
     "other": Fault(500, f"an internal error; {_IN_LOG}"),
 }
 

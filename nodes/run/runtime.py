@@ -16,6 +16,7 @@ from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes.prompts.own import PromptName
 from hopgate.nodes.run import resources as named
+from hopgate.nodes.run import stopping
 from hopgate.nodes.run.context import FIXED, Context
 from hopgate.nodes.run.events import Event
 from hopgate.nodes.run.limits import NO_LIMITS, Limits
@@ -406,16 +407,20 @@ class NodeRuntime:
 
         Raises:
             DeadlinePassed: It did not end in time, and was cancelled.
+            Stopping: The server stops.
         """
         left = self.seconds_left()
         limit = asyncio.timeout(None if left == math.inf else left)
         try:
-            if not left:
+            if not left or stopping.have_ended():
                 work.close()
                 raise TimeoutError
             async with limit:
-                return await work
+                with stopping.ends_with_server(limit):
+                    return await work
         except TimeoutError as error:
+            if stopping.have_ended():
+                raise stopping.Stopping("the server is stopping; ask again") from error
             if left and not limit.expired():
                 raise
             raise DeadlinePassed(

@@ -6,6 +6,7 @@ texts, which may repeat a prompt, always. These spans hold no texts unless
 """
 
 import os
+import re
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -29,6 +30,7 @@ def observer(tracer: Tracer | None = None) -> Observer:
             environment names an OTLP endpoint, a provider that exports to it is set.
 
     Raises:
+        ValueError: The endpoint is not an HTTP address.
         RuntimeError: An endpoint is named, but the exporter is not installed.
     """
     if tracer is None:
@@ -43,6 +45,9 @@ def _export_if_configured() -> None:
     configured = any(os.environ.get(each) for each in ENDPOINTS)
     if not configured or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
+    for name in ENDPOINTS:
+        if (url := os.environ.get(name)) and not re.match(r"https?://[^/\s]", url):
+            raise ValueError(f"{name} is {url!r}; use an address such as http://127.0.0.1:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
