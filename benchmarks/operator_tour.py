@@ -211,7 +211,10 @@ def faults() -> Iterator[dict[str, Any]]:
             yield {"fault": "model resets", **observed(server, partial(ask, server))}
         closed = f"http://127.0.0.1:{free_port()}/v1"
         with serving(folder, *SINGLE, OPENAI_BASE_URL=closed) as server:
-            yield {"fault": "model refuses the connection", **observed(server, partial(ask, server))}
+            yield {
+                "fault": "model refuses the connection",
+                **observed(server, partial(ask, server)),
+            }
         fake.answers(by_task(answer=ANSWER, direct="In 1858."))
         yield from store_faults(folder, fake)
 

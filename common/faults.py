@@ -31,6 +31,7 @@ FAULTS = {
     "unknown_answer": Fault(404),
     "unfinished_turn": Fault(409),
     "budget_spent": Fault(429),
+    "rate_reached": Fault(429),
     "deadline_passed": Fault(504),
     "index": Fault(503, f"the index cannot be used; {_IN_LOG}"),
     "router": Fault(503, f"the router cannot be used; {_IN_LOG}"),

@@ -6,10 +6,10 @@ The routes need no token, and contain no texts.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -21,8 +21,8 @@ from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.run import resources as named
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.runtime import WEB, NodeRuntime
+from hopgate.retrievers.sources import index_path
 from hopgate.server.access import setup as access
-from hopgate.server.observing import metrics
 
 QUESTION = "What is asked first?"
 PROBE_SECONDS = 2  # for the model's endpoint
@@ -45,6 +45,7 @@ class Probes:
         """
         self._graph, self._settings = graph, dict(settings or {})
         self._seen: tuple[float, str] = (0, "")
+        self._folder: Path | None = None
 
     def context(self) -> Context:
         """Return the settings of a request that gives none.
@@ -79,6 +80,8 @@ class Probes:
                 await runtime.search(QUESTION, 1)
         except (OSError, RuntimeError) as error:
             raise ValueError(reason(error)) from error
+        if named.is_folder(context) and resources.retriever is None:
+            self._folder = index_path(context.index)
         log.info("everything was loaded in %.1f s", time.perf_counter() - started)
 
     def routes(self) -> list[Route]:
@@ -95,7 +98,11 @@ class Probes:
 
     def metrics(self, _: Request) -> Response:
         """Return hopgate's metrics for Prometheus."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        from prometheus_client import CONTENT_TYPE_LATEST
+
+        from hopgate.server.observing.metrics import text
+
+        return Response(text(self._folder), media_type=CONTENT_TYPE_LATEST)
 
     async def ready(self, _: Request) -> Response:
         """Say whether a question could be answered, and if not, what is missing."""

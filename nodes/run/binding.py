@@ -15,7 +15,7 @@ from hopgate.nodes.run.events import FailedEvent
 from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.limits import NO_LIMITS
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
-from hopgate.nodes.run.spending import KEY, RUN_USAGE, Spending
+from hopgate.nodes.run.spending import KEY, RUN_USAGE, RUN_USER, Spending
 from hopgate.nodes.run.state import Update, merge_decision, with_warning
 
 Node = Callable[[Any, NodeRuntime], Coroutine[Any, Any, Update]]
@@ -65,20 +65,29 @@ class BoundNode(Runnable[Any, Update]):
         Raises:
             ValueError: A setting, or a part of the state that a person edited, exceeds the
                 operator's limits, or these name the authenticated user and there is none.
+            RateReached: The user may not have another run now.
         """
         started = time.perf_counter()
         visited = self._runtime(state, runtime, config)
+        user, rates = _user(runtime), self._resources.limits.rates
+        begins = _spending_of(config).began is None
         spending = visited.spending = self._enter(visited, state, config)
+        before = spending.tokens
         try:
+            if begins:
+                await rates.enter(user)
             update = await visited.in_time(self._name, self._node(state, visited))
         except BaseException as error:
             error.usage = usage = spending.fail_visit()  # type: ignore[attr-defined]
             error.run_usage = spending.usage  # type: ignore[attr-defined]
+            error.run_user = user  # type: ignore[attr-defined]
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=self._name, usage=usage))
             if isinstance(error, Exception) and (told := for_clients(error)) is not error:
                 raise told from error
             raise
+        finally:
+            await rates.spend(user, spending.tokens - before)
         if visited.notes:
             decision = merge_decision(state["decision"], update.get("decision", {}))
             noted = with_warning({"decision": decision}, *visited.notes)
@@ -86,11 +95,11 @@ class BoundNode(Runnable[Any, Update]):
         ms = (time.perf_counter() - started) * 1000
         usage = spending.end_visit(self._name, ms, in_loop=self._in_loop)
         if not self._first:
-            return {**update, "usage": usage, RUN_USAGE: spending.usage}
+            return {**update, "usage": usage, RUN_USAGE: spending.usage, RUN_USER: user}
         run = _spending_of(config)  # not before: a start that fails opens no turn
         self._resources.accounts.open(_thread(config, run), spending.account)
         run.begin_turn(spending)
-        return {**update, "usage": Overwrite(usage), RUN_USAGE: run.usage}
+        return {**update, "usage": Overwrite(usage), RUN_USAGE: run.usage, RUN_USER: user}
 
     def _runtime(
         self, state: Any, runtime: Runtime[Context], config: RunnableConfig | None

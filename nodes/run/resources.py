@@ -6,6 +6,7 @@ that arrive together run as one, and so do routings by one router.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 KEPT = 256  # names come from requests
 RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
+search_observers = list[Callable[[float, bool], None]]()
+"""Called after each search with its seconds, and whether it failed."""
 Value = TypeVar("Value")
 
 
@@ -179,6 +182,7 @@ def search_with(
         RetrievalFailed: The retriever raised, its store could not be reached, or it returned the
             hits of fewer or more queries.
     """
+    started, failed = time.perf_counter(), False
     try:
         retriever = opened()
         if measured:
@@ -190,10 +194,14 @@ def search_with(
     except Exception as error:
         if getattr(error, "fault", "retriever") != "retriever":
             raise
+        failed = True
         sizes = ", ".join(str(len(query)) for query in queries)
         text, traced = reason(error), None if isinstance(error, StoreError) else error
         log.warning("a search of %s characters failed: %s", sizes, text, exc_info=traced)
         raise RetrievalFailed(f"{RETRIEVER_FAILED}: {detail(error, 200)}") from error
+    finally:
+        for each in search_observers:
+            each(time.perf_counter() - started, failed)
 
 
 async def route(context: Context, model: str, question: str, alpha: float) -> RouterReply:

@@ -21,6 +21,8 @@ KEY = "__hopgate_spending"
 out of checkpoints and traces."""
 RUN_USAGE = "run_usage"
 """The key of the run's own cost in a node's update, and its name on a node's error."""
+RUN_USER = "run_user"
+"""The key of the authenticated user's name, there and on an error."""
 KEPT_THREADS = 10_000
 BYTES_PER_TOKEN = 3
 """For endpoints that do not count: less than English prose has (4 to 5), so it counts too many."""
@@ -116,6 +118,11 @@ class Spending:
         self.account, self.began, self._started = start.account, start.began, start._started
         self._before = NO_USAGE
         self.usage = add_usage(self.usage, start.usage)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of this run."""
+        return self.usage["prompt_tokens"] + self.usage["completion_tokens"]
 
     def total(self) -> Usage:
         """Return the cost of the turn, with this run."""

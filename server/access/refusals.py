@@ -35,6 +35,10 @@ def refusal(
         code: A word for programs to test; None takes the status's own, if it has one.
         usage: The cost of the run up to its failure.
     """
+    from hopgate.server.observing import metrics
+
+    log.warning("refused status=%d: %s", status, message)
+    metrics.refusals.labels(status).inc()
     shown = error(status, message, code=code, usage=usage)
     return JSONResponse({"detail": message, **shown}, status, headers)
 
@@ -64,5 +68,6 @@ def refused(failed: Exception) -> JSONResponse:
         return refusal(failed.status_code, failed.detail, failed.headers, code=code)
     status, message, code = explained(failed)
     wait = getattr(failed, "retry_after", None)
-    headers = {"Retry-After": wait} if wait else NO_RETRY
+    headers = {} if code in ("model_quota", "stopping") else NO_RETRY
+    headers |= {"Retry-After": wait} if wait else {}
     return refusal(status, message, headers, code=code, usage=spent_by(failed))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
+from weakref import WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
@@ -18,7 +19,8 @@ from hopgate.common.faults import fault_of, whole
 from hopgate.graphs.adaptive import after_generate
 from hopgate.graphs.history import LOOP
 from hopgate.nodes.generate import generate
-from hopgate.nodes.run.spending import RUN_USAGE
+from hopgate.nodes.run.resources import RETRIEVER_FAILED
+from hopgate.nodes.run.spending import RUN_USAGE, RUN_USER
 from hopgate.nodes.run.state import Decision, merge_decision
 from hopgate.nodes.start import start
 from hopgate.server.observing.turns import Kind, Observer, Step, Turn, TurnOutcome
@@ -29,6 +31,8 @@ FIRST_NODE = start.__name__
 LAST_NODE = generate.__name__
 QUESTION = "original_question"  # the state's key of the question as the user asked it
 EDIT = "UpdateState"  # suffix of LangGraph's name for an edit of the state
+watchers = WeakSet["TurnWatcher"]()
+"""All of this process."""
 STOPPED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -46,9 +50,15 @@ class TurnWatcher(BaseCallbackHandler):
     def __init__(self, observers: Sequence[Observer]) -> None:
         """Create a watcher that calls `observers` at the end of each run."""
         self._observers = tuple(observers)
+        watchers.add(self)
         # Each run, node and call that has not ended, by id: its turn, and the step that it is or
         # is part of.
         self._running: dict[UUID, tuple[Turn, Step | None]] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """The number of runs that have not ended."""
+        return sum(run == turn.run_id for run, (turn, _) in list(self._running.items()))
 
     def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Record the start of a run or node."""
@@ -82,6 +92,7 @@ class TurnWatcher(BaseCallbackHandler):
         if turn is None:
             return
         turn.usage = getattr(error, RUN_USAGE, turn.usage)
+        turn.user = getattr(error, RUN_USER, turn.user)
         if run_id == turn.run_id:
             self._end(turn, error)
         elif step and step.id == run_id:
@@ -162,6 +173,7 @@ def _read_update(turn: Turn, update: Any) -> None:
     elif decision:
         turn.decision = merge_decision(turn.decision, decision)
     turn.usage = update.get(RUN_USAGE, turn.usage)
+    turn.user = update.get(RUN_USER, turn.user)
     turn.question = update.get(QUESTION, turn.question)
     turn.answer = update.get("answer", turn.answer)
 
@@ -172,4 +184,6 @@ def _outcome(turn: Turn, error: BaseException | None) -> TurnOutcome:
     is_over = after_generate({"decision": turn.decision}) == END
     if turn.visited[-1:] != [LAST_NODE] or not is_over:
         return "paused"
+    if any(RETRIEVER_FAILED in each for each in turn.decision.get("warnings", [])):
+        return "unsearched"
     return "answered" if turn.decision.get("answered") else "unknown"

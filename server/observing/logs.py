@@ -67,6 +67,7 @@ def facts(turn: Turn) -> dict[str, Any]:
 def write(turn: Turn) -> None:
     """Log a run as one line of text, with fields for structured logs (`extra`)."""
     fields = facts(turn) | {
+        "user": turn.user,
         "thread_id": turn.thread_id,
         "gate": turn.part("gate").get("answer"),
         "label": turn.part("route").get("label"),

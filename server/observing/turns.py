@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hopgate.nodes.run.state import NO_USAGE, Decision, Usage
 
-TurnOutcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
+TurnOutcome = Literal["answered", "unsearched", "unknown", "paused", "error", "cancelled"]
 Kind = Literal["node", "model"]
 
 
@@ -58,8 +58,9 @@ class Turn:
         thread_id: Id of the conversation, if there is one.
         started_at: Nanoseconds since 1970.
         ended_at: Nanoseconds since 1970.
-        outcome: `answered`, `unknown` ("I don't know"), `paused` (before or after a node, as
-            requested), `error` or `cancelled`.
+        user: Name of the authenticated user, if there is one.
+        outcome: `answered`, `unsearched` (answered although a search failed), `unknown` ("I don't
+            know"), `paused` (before or after a node, as requested), `error` or `cancelled`.
         error: Class of the error, such as ModelError.
         cause: Whose fault the error is, see `hopgate.common.faults`.
         message: The error's text, unless it is the fault of the request.
@@ -76,6 +77,7 @@ class Turn:
     thread_id: str | None
     started_at: int
     ended_at: int = 0
+    user: str | None = None
     outcome: TurnOutcome = "paused"
     error: str | None = None
     cause: str | None = None

@@ -35,7 +35,7 @@ from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest
 from hopgate.server.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 HUNG_UP = 499  # nginx's status; nobody reads it
 
@@ -72,7 +72,8 @@ class OpenAIRoutes:
         """
         self._graph = graph
         self._keep = keep
-        self._saver: BaseCheckpointSaver[Any] | None = None
+        self._saver: AsyncSqliteSaver | None = None
+        self._keeper: AsyncSqliteSaver | None = None
         self._settings = dict(settings or {})
         self._started = int(time.time())
 
@@ -82,7 +83,10 @@ class OpenAIRoutes:
         if self._keep is None:
             yield
             return
+        from hopgate.server.openai.keeping import Keeping
+
         async with sqlite_saver(self._keep) as self._saver:
+            self._keeper = Keeping(self._saver)
             yield
 
     def mount(self) -> Mount:
@@ -119,7 +123,7 @@ class OpenAIRoutes:
     async def complete(self, request: Request) -> Response:
         """Answer the last message of a conversation."""
         asked = await read_body(request, ChatRequest)
-        graph, context = self._keeping(), self._context(asked.model, asked.sampling)
+        graph, context = self._with(self._keeper), self._context(asked.model, asked.sampling)
         completion = ChatCompletion(asked)
         thread = completion.id if self._saver else None
         parts = run(graph, asked.history(), context, user_of(request.scope), thread)
@@ -143,7 +147,7 @@ class OpenAIRoutes:
                 "this server keeps no conversations, so it takes no feedback; start it with "
                 "hopgate serve --keep FILE",
             )
-        graph = self._keeping()
+        graph = self._with(self._saver)
         owner = identity(user_of(request.scope)) or ""
         thread: RunnableConfig = {
             "configurable": {"thread_id": given.id},
@@ -155,10 +159,9 @@ class OpenAIRoutes:
         kept = await give_feedback(graph, thread, thumbs=given.thumbs, answer=given.answer)
         return JSONResponse({"id": given.id, "feedback": kept})
 
-    def _keeping(self) -> AdaptiveGraph:
-        """Return the graph, with the saver of kept conversations if there is one."""
+    def _with(self, saver: "AsyncSqliteSaver | None") -> AdaptiveGraph:
         graph = self._graph()
-        return graph.copy({"checkpointer": self._saver}) if self._saver else graph
+        return graph.copy({"checkpointer": saver}) if saver else graph
 
     async def _shown(self, name: str) -> dict[str, Any]:
         graph = self._graph()
