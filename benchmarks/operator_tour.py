@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -180,7 +181,7 @@ def folder_faults(index: Path, router: Path) -> list[Fault]:
 REPLIES = {
     "model 401": Reply(status=401, error=f"bad key {KEY}"),
     "model 403": Reply(status=403, error="no access to project p-1"),
-    "model 429": Reply(status=429, error="rate limit of org-17 reached"),
+    "model 429": Reply(status=429, error="rate limit of org-17 reached", retry_after="7"),
     "model 400": Reply(status=400, error="bad request at 10.1.2.3"),
     "model 500": Reply(status=500, error="worker 10.1.2.3 crashed"),
     "model garbage": Reply(body=b"<html>gateway</html>"),
@@ -216,30 +217,31 @@ def faults() -> Iterator[dict[str, Any]]:
                 **observed(server, partial(ask, server)),
             }
         fake.answers(by_task(answer=ANSWER, direct="In 1858."))
-        yield from store_faults(folder, fake)
+        for rule in ("answer", "error"):
+            yield from store_faults(folder, fake, rule)
 
 
-def store_faults(folder: Path, fake: FakeOpenAI) -> Iterator[dict[str, Any]]:
+def store_faults(folder: Path, fake: FakeOpenAI, rule: str) -> Iterator[dict[str, Any]]:
     """Yield a row for each fault of a store in PostgreSQL."""
-    for more in ((), ("--retriever-failure", "error")):
-        with ExitStack() as stack:
-            url = stack.enter_context(postgres_server())
-            env = {"PGVECTOR_URL": url, "OPENAI_BASE_URL": fake.base_url}
-            push = [sys.executable, "-m", "hopgate", "index", "push", str(sample_path())]
-            subprocess.run(
-                [*push, f"pgvector:{TABLE}"], check=True, env=os.environ | env, capture_output=True
-            )
-            options = ("--index", f"pgvector:{TABLE}", *SINGLE, *more)
-            server = stack.enter_context(serving(folder, *options, **env))
-            assert ask(server).status_code == 200
-            rename(url, TABLE, "away")
-            row = observed(server, partial(ask, server))
-            yield {"fault": " ".join(("store's table renamed", *more)), **row}
-            rename(url, "away", TABLE)
-            assert ask(server).status_code == 200
-            stop_postgres(url)
-            row = observed(server, partial(ask, server))
-            yield {"fault": " ".join(("store down", *more)), **row}
+    more = () if rule == "answer" else ("--retriever-failure", rule)
+    with ExitStack() as stack:
+        url = stack.enter_context(postgres_server())
+        env = {"PGVECTOR_URL": url, "OPENAI_BASE_URL": fake.base_url}
+        push = [sys.executable, "-m", "hopgate", "index", "push", str(sample_path())]
+        subprocess.run(
+            [*push, f"pgvector:{TABLE}"], check=True, env=os.environ | env, capture_output=True
+        )
+        options = ("--index", f"pgvector:{TABLE}", *SINGLE, *more)
+        server = stack.enter_context(serving(folder, *options, **env))
+        assert ask(server).status_code == 200
+        rename(url, TABLE, "away")
+        row = observed(server, partial(ask, server))
+        yield {"fault": " ".join(("store's table renamed", *more)), **row}
+        rename(url, "away", TABLE)
+        assert ask(server).status_code == 200
+        stop_postgres(url)
+        row = observed(server, partial(ask, server))
+        yield {"fault": " ".join(("store down", *more)), **row}
 
 
 def rename(url: str, table: str, name: str) -> None:
@@ -256,13 +258,95 @@ def stop_postgres(url: str) -> None:
         time.sleep(0.05)
 
 
+# The rolling restart
+
+
+def rolling(seconds: float = 20, clients: int = 8) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a rolling restart: clients ask without a pause, whole and streamed."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopgate-tour-")))
+        fake = stack.enter_context(FakeOpenAI())
+        fake.answers(lambda messages: Reply(str(by_task(answer=ANSWER)(messages)), delay=0.5))
+        ports = [free_port(), free_port()]
+        servers = [stack.enter_context(ExitStack()) for _ in ports]
+
+        def start(number: int) -> Server:
+            command = [sys.executable, "-m", "hopgate", "serve", *SINGLE]
+            command += ["--port", str(ports[number])]
+            place = folder / str(time.monotonic())
+            place.mkdir()
+            env = {"OMP_NUM_THREADS": "1", "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": fake.base_url}
+            return servers[number].enter_context(
+                running(command, place, ports[number], env=env, ready="/ready")
+            )
+
+        running_now = [start(number) for number in range(2)]
+        asking = Asking([server.url for server in running_now], clients)
+        restarts = 0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for number in range(2):
+                time.sleep(1)
+                running_now[number].process.send_signal(signal.SIGTERM)
+                running_now[number].process.wait()
+                running_now[number] = start(number)
+                restarts += 1
+        yield {"fault": "rolling restart", "restarts": restarts, **asking.end()}
+
+
+class Asking:
+    """Clients that ask two servers in turn, as a proxy does: the other one if one refuses."""
+
+    def __init__(self, urls: list[str], clients: int) -> None:
+        """Start asking."""
+        self._urls, self._ended = urls, threading.Event()
+        self._counts: Counter[str] = Counter()
+        self._lost: list[str] = []
+        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> dict[str, Any]:
+        """Stop asking, and return the counts of answers."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        return {"status": 200, "client": f"{len(self._lost)} lost", "lost": self._lost[:5],
+                **self._counts}  # fmt: skip
+
+    def _ask(self, number: int) -> None:
+        stream = number % 2 == 1
+        while not self._ended.is_set():
+            for url in self._urls if number % 4 < 2 else self._urls[::-1]:
+                server = Server(url, Path(), None)  # type: ignore[arg-type]
+                try:
+                    reply = ask(server, stream=stream)
+                except httpx.ConnectError:
+                    self._counts["sent on"] += 1
+                    continue
+                except httpx.HTTPError as error:
+                    self._lost.append(repr(error))
+                    break
+                whole = "[DONE]" in reply.text if stream else True
+                if reply.status_code == 200 and whole and '"error"' not in reply.text:
+                    self._counts["answered in a stream" if stream else "answered"] += 1
+                else:
+                    self._lost.append(reply.text[-300:])
+                break
+            else:
+                self._lost.append("both refused")
+
+
 def main() -> None:
     """Run a part of the tour, and append its rows to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=["faults", "rolling"])
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    parts: Mapping[str, Callable[[], Iterator[dict[str, Any]]]] = {"faults": faults}
+    parts: Mapping[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "faults": faults,
+        "rolling": rolling,
+    }
     with given.out.open("a", encoding="utf-8") as out:
         for row in parts[given.part]():
             out.write(json.dumps(row, ensure_ascii=False) + "\n")

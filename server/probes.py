@@ -26,7 +26,7 @@ from hopgate.server.access import setup as access
 
 QUESTION = "What is asked first?"
 PROBE_SECONDS = 2  # for the model's endpoint
-KEPT_SECONDS = 2  # of an answer to `/ready`, which anybody may ask for
+KEPT_SECONDS = 1  # of an answer to `/ready`, which anybody may ask for
 
 log = logging.getLogger(__name__)
 
