@@ -49,7 +49,7 @@ FAULTS = {
 }
 
 
-class Told(RuntimeError):
+class RunFailed(RuntimeError):
     """An error as a server's clients may read it; its cause is the error itself."""
 
 
@@ -83,16 +83,16 @@ def fault_of(error: BaseException, default: str | None = None) -> str:
 
 
 def whole(error: BaseException) -> BaseException:
-    """Return the error that a `Told` stands for, or any other as it is."""
-    return error.__cause__ or error if isinstance(error, Told) else error
+    """Return the error that a `RunFailed` stands for, or any other as it is."""
+    return error.__cause__ or error if isinstance(error, RunFailed) else error
 
 
 def for_clients(error: Exception) -> Exception:
     """Return an error as clients may read it, with its attributes; outside of servers as it is."""
     fault = fault_of(error)
-    if not (_serving[0] and FAULTS[fault].said) or isinstance(error, Told):
+    if not (_serving[0] and FAULTS[fault].said) or isinstance(error, RunFailed):
         return error
-    told = Told(FAULTS[fault].said)
+    told = RunFailed(FAULTS[fault].said)
     vars(told).update(vars(error), fault=fault)
     return told
 
