@@ -552,20 +552,17 @@ _UNREAD = (ValueError, IndexError, KeyError, TypeError, AttributeError)
 
 
 def _fault(error: BaseException) -> str:
-    """Return what failed, see `hopgate.common.faults`.
-
-    The causes of the error tell: openai's client over aiohttp says "timed out" of any connection
-    that fails.
-    """
-    if status := getattr(error, "status_code", None):
-        refused = "refusal" if status < SERVER_ERROR else "error"
-        return f"model_{_FAULT_OF_STATUS.get(status, refused)}"
+    """Return what failed, see `hopgate.common.faults`."""
     causes = _causes(error)
-    if _disconnection(causes):
-        return "model_connection"
-    if any(isinstance(each, TimeoutError) or "Timeout" in type(each).__name__ for each in causes):
-        return "model_timeout"
-    return "model_reply" if isinstance(error, _UNREAD) else "model_error"
+    if status := getattr(error, "status_code", None):
+        kind = _FAULT_OF_STATUS.get(status, "refusal" if status < SERVER_ERROR else "error")
+    elif _lost(causes):
+        kind = "connection"
+    elif any("Timeout" in type(each).__name__ for each in causes):
+        kind = "timeout"
+    else:
+        kind = "reply" if isinstance(error, _UNREAD) else "error"
+    return f"model_{kind}"
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
@@ -576,23 +573,22 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-def _disconnection(causes: Sequence[BaseException]) -> BaseException | None:
-    """Return the error of a connection that was refused, reset or closed."""
-    return next(
-        (
-            each
-            for each in reversed(causes)
-            if type(each).__name__ in _DISCONNECTED
-            or (isinstance(each, OSError) and not isinstance(each, TimeoutError))
-        ),
-        None,
-    )
+def _lost(causes: Sequence[BaseException]) -> list[BaseException]:
+    """Return the errors of a connection that was refused, reset or closed.
+
+    OpenAI's client over aiohttp says "timed out" of these too.
+    """
+
+    def is_lost(each: BaseException) -> bool:
+        is_late = isinstance(each, TimeoutError)
+        return type(each).__name__ in _DISCONNECTED or (isinstance(each, OSError) and not is_late)
+
+    return list(filter(is_lost, causes))
 
 
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
-    causes = [_disconnection(_causes(error))]
-    causes = causes if causes[0] else [error, error.__cause__]
-    cause = " ".join(dict.fromkeys(one_line(each) for each in causes if each))
+    causes = _lost(_causes(error))[-1:] or _causes(error)[:2]
+    cause = " ".join(dict.fromkeys(one_line(each) for each in causes))
     cause = _without_key(model, cause.strip())[:300]
     if _is_openai(model) and isinstance(error, _UNREAD):
         cause = "its reply is not a chat completion, or was cut short"

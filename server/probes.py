@@ -87,9 +87,8 @@ class Probes:
     def routes(self) -> list[Route]:
         """Return the routes of probes and metrics."""
         return [
-            Route("/live", self.live, include_in_schema=False),
-            Route("/ready", self.ready, include_in_schema=False),
-            Route("/metrics", self.metrics, include_in_schema=False),
+            Route(f"/{each.__name__}", each, include_in_schema=False)
+            for each in (self.live, self.ready, self.metrics)
         ]
 
     async def live(self, _: Request) -> Response:

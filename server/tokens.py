@@ -14,7 +14,6 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from hopgate.common.cache import Cache
@@ -66,21 +65,17 @@ def users_now() -> dict[str, str]:
     """Return the users; a file is read again when it changes, and ignored while it is malformed."""
     value = os.environ.get(VARIABLE, "").strip()
     files = [] if value.startswith("{") else [Path(value)]
-    return _read.get(value, partial(_reread, value), files)
-
-
-_read = Cache[dict[str, str]]()
-_last: dict[str, dict[str, str]] = {}
-
-
-def _reread(value: str) -> dict[str, str]:
     try:
-        _last[value] = users()
+        _last[value] = _read.get(value, users, files)
     except ValueError as error:
         if value not in _last:
             raise
         log.error("the users stay as they were: %s", error)
     return _last[value]
+
+
+_read = Cache[dict[str, str]]()
+_last: dict[str, dict[str, str]] = {}
 
 
 def owner(users: Mapping[str, str], authorization: str) -> str | None:

@@ -412,14 +412,14 @@ class NodeRuntime:
         left = self.seconds_left()
         limit = asyncio.timeout(None if left == math.inf else left)
         try:
-            if not left or stopping.have_ended():
+            if not left or stopping.ended:
                 work.close()
                 raise TimeoutError
             async with limit:
-                with stopping.ends_with_server(limit):
-                    return await work
+                stopping.visits.add(limit)
+                return await work
         except TimeoutError as error:
-            if stopping.have_ended():
+            if stopping.ended:
                 raise stopping.Stopping("the server is stopping; ask again") from error
             if left and not limit.expired():
                 raise
@@ -427,6 +427,8 @@ class NodeRuntime:
                 f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
                 "(max_seconds); raise max_seconds, or use a faster model or index"
             ) from error
+        finally:
+            stopping.visits.discard(limit)
 
 
 def _believed(tokens: object, estimate: int) -> int:

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 FIRST_NODE = start.__name__
 LAST_NODE = generate.__name__
-QUESTION = "original_question"  # the state's key of the question as the user asked it
 EDIT = "UpdateState"  # suffix of LangGraph's name for an edit of the state
 watchers = WeakSet["TurnWatcher"]()
 """All of this process."""
@@ -108,17 +107,15 @@ class TurnWatcher(BaseCallbackHandler):
             return
         turn, around = found
         name = str((kwargs.get("metadata") or {}).get("ls_model_name") or "model")
-        step = _begin(turn, run_id, around, "model", name)
-        step.prompt = "\n".join(message.text for each in messages for message in each)
-        self._running[run_id] = turn, step
+        self._running[run_id] = turn, _begin(turn, run_id, around, "model", name)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        """Record the reply and the tokens of a model call."""
+        """Record the tokens of a model call."""
         _, step = self._running.pop(run_id, (None, None))
         if step is None:
             return
         generation = response.generations[0][0]
-        step.reply, step.ended_at = generation.text, time.time_ns()
+        step.ended_at = time.time_ns()
         message = generation.message if isinstance(generation, ChatGeneration) else None
         if isinstance(message, AIMessage) and (usage := message.usage_metadata):
             step.prompt_tokens = usage["input_tokens"]
@@ -160,11 +157,10 @@ def _read_inputs(turn: Turn, name: str, inputs: Any) -> None:
     is_first = all(each == LOOP for each in turn.visited)
     if is_first and name != FIRST_NODE and isinstance(inputs, dict):
         turn.decision = inputs.get("decision") or Decision()
-        turn.question = inputs.get(QUESTION) or inputs.get("standalone") or ""
 
 
 def _read_update(turn: Turn, update: Any) -> None:
-    """Read the decision, usage and texts from a node's update of the state."""
+    """Read the decision and usage from a node's update of the state."""
     if not isinstance(update, dict):
         return
     decision = update.get("decision")
@@ -174,8 +170,6 @@ def _read_update(turn: Turn, update: Any) -> None:
         turn.decision = merge_decision(turn.decision, decision)
     turn.usage = update.get(RUN_USAGE, turn.usage)
     turn.user = update.get(RUN_USER, turn.user)
-    turn.question = update.get(QUESTION, turn.question)
-    turn.answer = update.get("answer", turn.answer)
 
 
 def _outcome(turn: Turn, error: BaseException | None) -> TurnOutcome:

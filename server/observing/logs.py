@@ -4,43 +4,28 @@ A failed run's line has the error's text, unless the request is to blame. An end
 part of the prompt in it.
 """
 
-import json
 import logging
 import os
 from typing import Any
 
 from hopgate.server.observing.turns import Turn
 
-JSON = "LOG_JSON"
-"""The variable that asks for JSON, as on LangGraph's servers."""
+NAMES = {"asctime": "timestamp", "levelname": "level", "name": "logger", "message": "event"}
+"""Of the parts of a JSON line, as on LangGraph's servers."""
 
 log = logging.getLogger("hopgate")
-_USUAL = vars(logging.makeLogRecord({})).keys()
-
-
-class _Json(logging.Formatter):
-    """Writes each record as a line of JSON, with its fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        line = {
-            **{name: value for name, value in vars(record).items() if name not in _USUAL},
-            "timestamp": self.formatTime(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def to_stderr() -> None:
     """Log to stderr, as JSON if `LOG_JSON` is `true`."""
     handler = logging.StreamHandler()
-    as_json = os.environ.get(JSON, "").lower() == "true"
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(_Json() if as_json else plain)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    if os.environ.get("LOG_JSON", "").lower() == "true":
+        from pythonjsonlogger.json import JsonFormatter
+
+        handler.setFormatter(
+            JsonFormatter("%(asctime)s%(levelname)s%(name)s%(message)s", rename_fields=NAMES)
+        )
     logging.disable(logging.NOTSET)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     log.setLevel(logging.INFO)

@@ -33,11 +33,11 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 registry = CollectorRegistry()
 counter = partial(Counter, registry=registry)
+gauge = partial(Gauge, registry=registry)
+histogram = partial(Histogram, buckets=SECONDS, registry=registry)
 
 turns = counter("hopgate_turns", "Runs by outcome", ["outcome", "strategy", "alpha"])
-seconds = Histogram(
-    "hopgate_turn_seconds", "Duration of runs", ["strategy"], buckets=SECONDS, registry=registry
-)
+seconds = histogram("hopgate_turn_seconds", "Duration of runs", ["strategy"])
 node_seconds = counter("hopgate_node_seconds", "Time in each node", ["node"])
 gates = counter("hopgate_gates", "Decisions of the gate", ["verdict", "alpha"])
 routes = counter("hopgate_routes", "Decisions of the router", ["label", "alpha"])
@@ -48,27 +48,20 @@ calls = counter("hopgate_model_calls", "Model calls", ["alpha"])
 tokens = counter("hopgate_tokens", "Model tokens", ["kind", "alpha"])
 errors = counter("hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"])
 
-in_flight = Gauge("hopgate_turns_in_flight", "Runs that have not ended", registry=registry)
+in_flight = gauge("hopgate_turns_in_flight", "Runs that have not ended")
 in_flight.set_function(lambda: sum(each.in_flight for each in watchers))
-search_seconds = Histogram(
-    "hopgate_search_seconds", "Duration of searches", buckets=SECONDS, registry=registry
-)
+search_seconds = histogram("hopgate_search_seconds", "Duration of searches")
 failed_searches = counter("hopgate_failed_searches", "Searches that failed")
 refusals = counter("hopgate_refusals", "Error responses of hopgate's own routes", ["status"])
 unkept = counter("hopgate_unkept", "Steps of conversations that --keep could not write")
-index_version = Gauge("hopgate_index_version", "Changes of the index", registry=registry)
-index_changed = Gauge(
-    "hopgate_index_changed_timestamp_seconds", "Time of its last change", registry=registry
-)
+index_version = gauge("hopgate_index_version", "Changes of the index")
+index_changed = gauge("hopgate_index_changed_timestamp_seconds", "Time of its last change")
 
 REGISTRY.register(registry)
-
-
-@search_observers.append
-def count_search(seconds: float, failed: bool) -> None:
-    """Count a search."""
-    search_seconds.observe(seconds)
-    failed_searches.inc(failed)
+search_observers += [
+    lambda seconds, _: search_seconds.observe(seconds),
+    lambda _, failed: failed_searches.inc(failed),
+]
 
 
 def count(turn: Turn) -> None:

@@ -1,8 +1,7 @@
 """Spans: each run of the graph as an OpenTelemetry trace with its nodes and model calls.
 
 Other instrumentations for LangChain record questions, prompts and answers by default, and error
-texts, which may repeat a prompt, always. These spans hold no texts unless
-`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`.
+texts, which may repeat a prompt, always. These spans hold no texts.
 """
 
 import os
@@ -18,7 +17,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from hopgate.server.observing.logs import facts
 from hopgate.server.observing.turns import Observer, Step, Turn
 
-TEXTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -36,8 +34,7 @@ def observer(tracer: Tracer | None = None) -> Observer:
     if tracer is None:
         _export_if_configured()
         tracer = trace.get_tracer("hopgate", version("hopgate"))
-    with_texts = os.environ.get(TEXTS, "").lower() == "true"
-    return partial(_write, tracer=tracer, with_texts=with_texts)
+    return partial(_write, tracer=tracer)
 
 
 def _export_if_configured() -> None:
@@ -64,19 +61,17 @@ def _export_if_configured() -> None:
     trace.set_tracer_provider(provider)
 
 
-def _write(turn: Turn, tracer: Tracer, with_texts: bool) -> None:
+def _write(turn: Turn, tracer: Tracer) -> None:
     root = tracer.start_span("hopgate", start_time=turn.started_at)
     if root.is_recording():
         root.set_attributes(_turn_attributes(turn))
-        if with_texts:
-            root.set_attributes({"hopgate.question": turn.question, "hopgate.answer": turn.answer})
     spans: dict[UUID | None, Span] = {turn.run_id: root}
     for step in turn.steps:
         context = trace.set_span_in_context(spans.get(step.parent, root))
         kind = SpanKind.CLIENT if step.kind == "model" else SpanKind.INTERNAL
         name = f"chat {step.name}" if step.kind == "model" else step.name
         span = tracer.start_span(
-            name, context, kind, _step_attributes(step, with_texts), start_time=step.started_at
+            name, context, kind, _step_attributes(step), start_time=step.started_at
         )
         spans[step.id] = span
     for step in reversed(turn.steps):
@@ -104,15 +99,12 @@ def _turn_attributes(turn: Turn) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def _step_attributes(step: Step, with_texts: bool) -> dict[str, Any]:
+def _step_attributes(step: Step) -> dict[str, Any]:
     if step.kind == "node":
         return {"hopgate.node": step.name}
-    found: dict[str, Any] = {
+    return {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": step.name,
         "gen_ai.usage.input_tokens": step.prompt_tokens,
         "gen_ai.usage.output_tokens": step.completion_tokens,
     }
-    if with_texts:
-        found |= {"gen_ai.input.messages": step.prompt, "gen_ai.output.messages": step.reply}
-    return found

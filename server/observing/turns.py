@@ -29,8 +29,6 @@ class Step:
         error: Class of the error that ended it, if any.
         prompt_tokens: Prompt tokens of the call, if the endpoint counts them.
         completion_tokens: Completion tokens of the call, if the endpoint counts them.
-        prompt: Prompt of the call, for observers that may record texts.
-        reply: The model's reply, for observers that may record texts.
     """
 
     id: UUID
@@ -42,8 +40,6 @@ class Step:
     error: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt: str = ""
-    reply: str = ""
 
 
 @dataclass
@@ -68,8 +64,6 @@ class Turn:
         decision: Every decision so far.
         usage: Cost of this run alone.
         steps: Node visits and model calls in the order in which they started.
-        question: For observers that may record texts.
-        answer: For observers that may record texts.
         is_edit: Whether its name is that of LangGraph's edits of the state.
     """
 
@@ -86,8 +80,6 @@ class Turn:
     decision: Decision = field(default_factory=Decision)
     usage: Usage = field(default_factory=NO_USAGE.copy)
     steps: list[Step] = field(default_factory=list)
-    question: str = ""
-    answer: str = ""
     is_edit: bool = False
 
     @property

@@ -4,9 +4,11 @@ import asyncio
 import json
 import logging
 import re
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +33,7 @@ from hopgate.server.access.bodies import BodyLimit, body_bytes, read_body
 from hopgate.server.access.refusals import error, explained, refused
 from hopgate.server.access.users import Users, user_of
 from hopgate.server.feedback import Opinion
+from hopgate.server.observing import metrics
 from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Json, run
 from hopgate.server.presets import DEFAULT, PRESETS
 
@@ -83,10 +86,10 @@ class OpenAIRoutes:
         if self._keep is None:
             yield
             return
-        from hopgate.server.openai.keeping import Keeping
-
         async with sqlite_saver(self._keep) as self._saver:
-            self._keeper = Keeping(self._saver)
+            self._keeper = copy(self._saver)
+            for name in ("aput", "aput_writes"):
+                setattr(self._keeper, name, _forgiving(getattr(self._saver, name)))
             yield
 
     def mount(self) -> Mount:
@@ -197,6 +200,20 @@ class OpenAIRoutes:
                 f"{', '.join(alphas)}",
             )
         return Context(**{**settings, "alpha": alpha})
+
+
+def _forgiving(write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return a saver's method that warns if the disk is full, so that the answer goes on."""
+
+    async def kept(config: RunnableConfig, *given: Any, **more: Any) -> Any:
+        try:
+            return await write(config, *given, **more)
+        except sqlite3.Error as error:
+            log.warning("a conversation is not kept: %s; make room on the disk", error)
+            metrics.unkept.inc()
+            return config
+
+    return kept
 
 
 async def _while_connected(request: Request, work: Awaitable[Result]) -> Result:
