@@ -14,6 +14,7 @@ from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.edits import check_command, check_edit
 from hopgate.nodes.run.internals import AllSettings
 from hopgate.nodes.run.runtime import Resources
+from hopgate.nodes.run.spending import RUN
 from hopgate.nodes.run.state import Input, Output, State
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
             ValueError: The input is a command that `check_command` refuses.
         """
         check_command(input)
-        return super().stream(input, config, **options)
+        return super().stream(input, _begun(config), **options)
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """Run the graph; see `stream`."""
         check_command(input)
-        return super().astream(input, config, **options)
+        return super().astream(input, _begun(config), **options)
 
     def bulk_update_state(
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
@@ -136,6 +137,12 @@ class AdaptiveGraph(CompiledStateGraph[State, Context, Input, Output]):
 def _schema() -> dict[str, Any]:
     """Return the schema of the settings; a LangGraph server asks for it at every run."""
     return Context.model_json_schema()
+
+
+def _begun(config: RunnableConfig | None) -> RunnableConfig:
+    """Return the config of a new run, see `RUN`."""
+    given = config or RunnableConfig()
+    return {**given, "configurable": {**given.get("configurable", {}), RUN: []}}
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:

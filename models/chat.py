@@ -6,7 +6,6 @@ providers, `auto` for the first of the first two that is configured.
 """
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
@@ -19,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hopgate.common.errors import one_line
+from hopgate.common.faults import SERVER_ERROR
 from hopgate.models import local
 
 if TYPE_CHECKING:
@@ -61,7 +61,17 @@ WITHOUT_LOGPROBS = "use gate 'ta-are' or 'vanilla'"
 
 
 class ModelError(RuntimeError):
-    """The model could not be reached or refused the request; the message names the endpoint."""
+    """The model could not be reached or refused the request; the message names the endpoint.
+
+    Attributes:
+        fault: What failed, see `hopgate.common.faults`.
+        retry_after: The endpoint's `Retry-After`, if it sent one.
+    """
+
+    def __init__(self, text: str, fault: str = "model_reply", retry_after: str | None = None):
+        """Say what failed."""
+        super().__init__(text)
+        self.fault, self.retry_after = fault, retry_after
 
 
 class OnlyThoughts(ModelError):
@@ -394,7 +404,9 @@ async def complete(
             reply = await _ask(model, messages, limit, sampling, options)
         tops = _top_logprobs(reply.response_metadata)
     except Exception as error:
-        raise ModelError(_explain(model, error, logprobs)) from error
+        text, fault = _explain(model, error, logprobs), _fault(error)
+        headers = getattr(getattr(error, "response", None), "headers", {})
+        raise ModelError(text, fault, headers.get("retry-after")) from error
     ends_of_streams = {"finish_reason", "status"}  # of chat completions, and of responses
     if _is_openai(model) and ends_of_streams.isdisjoint(reply.response_metadata):
         raise ModelError(
@@ -520,11 +532,52 @@ def _by_text(tops: Sequence[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
+_FAULT_OF_STATUS = {401: "auth", 403: "auth", 408: "timeout", 429: "quota", 504: "timeout"}
+_DISCONNECTED = ("RemoteProtocolError", "ServerDisconnectedError")
+_UNREAD = (ValueError, IndexError, KeyError, TypeError, AttributeError)
+"""Raised by clients that cannot read a reply."""
+
+
+def _fault(error: BaseException) -> str:
+    """Return what failed, see `hopgate.common.faults`."""
+    causes = _causes(error)
+    if status := getattr(error, "status_code", None):
+        kind = _FAULT_OF_STATUS.get(status, "refusal" if status < SERVER_ERROR else "error")
+    elif _lost(causes):
+        kind = "connection"
+    elif any("Timeout" in type(each).__name__ for each in causes):
+        kind = "timeout"
+    else:
+        kind = "reply" if isinstance(error, _UNREAD) else "error"
+    return f"model_{kind}"
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found = []
+    while error:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _lost(causes: Sequence[BaseException]) -> list[BaseException]:
+    """Return the errors of a connection that was refused, reset or closed.
+
+    OpenAI's client over aiohttp says "timed out" of these too.
+    """
+
+    def is_lost(each: BaseException) -> bool:
+        is_late = isinstance(each, TimeoutError)
+        return type(each).__name__ in _DISCONNECTED or (isinstance(each, OSError) and not is_late)
+
+    return list(filter(is_lost, causes))
+
+
 def _explain(model: ChatModel, error: Exception, logprobs: bool) -> str:
-    causes = [one_line(each) for each in (error, error.__cause__) if each]
-    cause = _without_key(model, " ".join(dict.fromkeys(causes)).strip())[:300]
-    unread = json.JSONDecodeError | IndexError | KeyError | TypeError | AttributeError
-    if _is_openai(model) and isinstance(error, unread):
+    causes = _lost(_causes(error))[-1:] or _causes(error)[:2]
+    cause = " ".join(dict.fromkeys(one_line(each) for each in causes))
+    cause = _without_key(model, cause.strip())[:300]
+    if _is_openai(model) and isinstance(error, _UNREAD):
         cause = "its reply is not a chat completion, or was cut short"
     status = getattr(error, "status_code", 0)
     ours = model.name.startswith("openai:")

@@ -16,6 +16,8 @@ async def retrieve(state: State, runtime: NodeRuntime) -> Update:
         found = runtime.search(query, runtime.context.top_k, state.get("looked"))
         evidence = await runtime.in_time("the search", found)
     except (RetrievalFailed, DeadlinePassed) as error:
+        if runtime.context.retriever_failure == "error":
+            raise
         evidence = []
         late = f"{RETRIEVER_FAILED}: " if isinstance(error, DeadlinePassed) else ""
         update["decision"] = with_warning(state, f"{late}{error}; answered without sources")

@@ -33,6 +33,8 @@ async def retrieve_hop(state: MultihopState, runtime: NodeRuntime) -> Update:
         new, stop_reason = await _select(found, state, runtime)
         decision = Decision(stop_reason=stop_reason)
     except RetrievalFailed as error:
+        if runtime.context.retriever_failure == "error":
+            raise
         decision = Decision(stop_reason="retriever_failed")
         decision |= with_warning(state, f"hop {number}: {error}")
     hop = Hop(query=query, passage_ids=[hit["id"] for hit in found], thought="")

@@ -9,6 +9,7 @@ server with hopgate's routes does not start. An import that failed would not do:
 without the module, and let everyone in. Everything that no handler below allows is refused.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -28,12 +29,6 @@ Request = Auth.types.AuthContext
 auth = Auth()
 log = logging.getLogger(__name__)
 
-try:
-    users = tokens.users()
-except Exception as error:  # whatever it is, nobody may get in
-    log.error("nobody may use this server: %s", error)
-    users = {}
-
 
 @auth.authenticate
 async def authenticate(headers: Mapping[Any, Any]) -> Auth.types.MinimalUserDict:
@@ -46,11 +41,15 @@ async def authenticate(headers: Mapping[Any, Any]) -> Auth.types.MinimalUserDict
     Raises:
         HTTPException: 401: the token is missing or wrong, or there are no users.
     """
-    if not users:
-        raise Auth.exceptions.HTTPException(401, NO_USERS)
+    try:
+        users = await asyncio.to_thread(tokens.users_now)
+    except Exception as error:  # whatever it is, nobody may get in
+        log.error("nobody may use this server: %s", error)
+        raise Auth.exceptions.HTTPException(401, NO_USERS) from error
     given = {_text(name).lower(): _text(value) for name, value in headers.items()}
     user = tokens.owner(users, given.get("authorization", ""))
     if user is None:
+        log.warning("refused status=401: %s", tokens.REFUSAL)
         raise Auth.exceptions.HTTPException(401, tokens.REFUSAL)
     return {"identity": user}
 

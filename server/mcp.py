@@ -14,7 +14,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.run.context import Context
 from hopgate.server.access.bodies import body_bytes
 from hopgate.server.access.refusals import refusal
 from hopgate.server.access.users import Users
@@ -86,11 +85,10 @@ async def serve_stdio(graph: AdaptiveGraph, settings: Mapping[str, Any]) -> None
         settings: Of every request, by fields of `Context`; a call may set α.
 
     Raises:
-        ValueError: The model, the index or the router cannot be used.
-        RuntimeError: An extra is missing.
+        ValueError: The model, the index, the router or the limits cannot be used.
     """
+    from hopgate.server.probes import Probes
     from hopgate.server.tools import build_server
 
-    resources, defaults = graph.resources, Context(**settings).over(graph.defaults)
-    await resources.check(resources.limits.apply(defaults))
+    await Probes(lambda: graph, settings).check()
     await build_server(lambda: graph, settings).run_stdio_async()

@@ -1,21 +1,30 @@
 """`hopgate serve`: `/v1`, MCP and the metrics on their own, without a LangGraph server."""
 
+import asyncio
 import logging
+import math
 import os
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hopgate.common.errors import reason, require
+from hopgate.common import faults
+from hopgate.common.errors import reason
 from hopgate.common.files import private_file
 from hopgate.graphs.compiled import AdaptiveGraph
-from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.stopping import end_runs
+from hopgate.server.observing import logs
 
-END_SECONDS = 5  # for answers in progress
+if TYPE_CHECKING:
+    from hopgate.server.probes import Probes
+
+CUT_SECONDS = 5  # to tell the clients of answers that are cut
 MAX_CONNECTIONS = 500
+
+log = logging.getLogger(__name__)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -40,9 +49,12 @@ def serve(
     graph: AdaptiveGraph | None,
     settings: Mapping[str, Any],
     announce: Callable[[str], None],
+    *,
     keep: Path | None = None,
+    drain: float,
+    check: bool,
 ) -> None:
-    """Serve a graph until Ctrl-C.
+    """Serve a graph until Ctrl-C or SIGTERM, after checking everything that it needs.
 
     Args:
         host: The address to listen on.
@@ -51,20 +63,36 @@ def serve(
         settings: Of every request, by fields of `Context`.
         announce: Called with the lines for the person who started it.
         keep: SQLite file to keep answered conversations in; None keeps none.
+        drain: Seconds for running answers once it is to end.
+        check: Whether to check only.
 
     Raises:
-        RuntimeError: The extra `serve` is missing, or the address or `keep` cannot be used.
-        ValueError: The limits or the tokens cannot be used.
+        RuntimeError: The address or `keep` cannot be used.
+        ValueError: The limits, the tokens, or something that requests will need cannot be used.
     """
-    require("hopgate serve", "starlette", "uvicorn", "prometheus_client", extra="serve")
     import uvicorn
 
     from hopgate.server.access.users import LOOPBACK
+    from hopgate.server.graph import graph as own
+    from hopgate.server.probes import Probes
     from hopgate.server.tokens import VARIABLE
 
     if keep:
         _prepare(keep)
-    app = _app(graph, settings, keep)
+    served = graph or own
+    probes = Probes(lambda: served, settings)
+    app = _app(served, settings, keep, probes)
+    asyncio.run(probes.check())
+    if check:
+        announce("everything that is needed can be used")
+        return
+
+    class Draining(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            log.warning("stopping: running answers have %g s", drain)
+            asyncio.get_running_loop().call_later(drain, end_runs)
+            await super().shutdown(sockets)
+
     with listen(host, port) as bound:
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{bound.getsockname()[1]}/v1 is ready; Ctrl-C ends it")
@@ -72,9 +100,7 @@ def serve(
             announce(f"anyone who reaches {host} may ask: set {VARIABLE} (docs/serving.md)")
         if keep:
             announce(f"conversations and answers are kept in {keep}")
-        logging.disable(logging.NOTSET)
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("hopgate").setLevel(logging.INFO)
+        logs.to_stderr()
         config = uvicorn.Config(
             app,
             http="h11",
@@ -82,9 +108,9 @@ def serve(
             limit_concurrency=MAX_CONNECTIONS,
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=END_SECONDS,
+            timeout_graceful_shutdown=math.ceil(drain) + CUT_SECONDS,
         )
-        uvicorn.Server(config).run(sockets=[bound])
+        Draining(config).run(sockets=[bound])
 
 
 def _prepare(keep: Path) -> None:
@@ -103,17 +129,16 @@ def _prepare(keep: Path) -> None:
         ) from error
 
 
-def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | None) -> Any:
+def _app(
+    graph: AdaptiveGraph, settings: Mapping[str, Any], keep: Path | None, probes: "Probes"
+) -> Any:
     from starlette.applications import Starlette
-    from starlette.routing import Route
+    from starlette.routing import Mount
 
     from hopgate.server import mcp
     from hopgate.server.access import setup as access
-    from hopgate.server.graph import graph as own
     from hopgate.server.openai import v1
     from hopgate.server.tokens import VARIABLE
-    from hopgate.server.warming import warming
-    from hopgate.server.web import to_metrics
 
     if access.has_others() and not access.users():
         raise ValueError(
@@ -123,15 +148,17 @@ def _app(graph: AdaptiveGraph | None, settings: Mapping[str, Any], keep: Path | 
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        # A graph of a project may have parts of its own, which the defaults do not name.
-        warm = nullcontext() if graph else warming(Context(**settings))
-        async with warm, tools.run(), chat.run():
-            yield
+        with faults.serving():
+            async with tools.run(), chat.run():
+                yield
 
-    served = graph or own
-    tools = mcp.Endpoint(lambda: served, settings)
-    chat = v1.OpenAIRoutes(lambda: served, settings, keep)
+    tools = mcp.Endpoint(lambda: graph, settings)
+    chat = v1.OpenAIRoutes(lambda: graph, settings, keep)
+    watched = probes.routes()
     return Starlette(
-        routes=[chat.mount(), tools.route("/hopgate/mcp"), Route("/hopgate/metrics", to_metrics)],
+        routes=[
+            *(chat.mount(), tools.route("/hopgate/mcp"), Mount("/hopgate", routes=watched)),
+            *watched,
+        ],
         lifespan=lifespan,
     )

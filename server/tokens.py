@@ -8,16 +8,22 @@ the name of its user. The hashes need no salt: tokens are 256 random bits.
 
 import hashlib
 import json
+import logging
+import os
 import re
 import secrets
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+from hopgate.common.cache import Cache
 from hopgate.nodes.run.identity import NOBODY
 from hopgate.nodes.run.limits import json_variable
 
 VARIABLE = "HOPGATE_TOKENS"
 REFUSAL = "missing or wrong token; send Authorization: Bearer TOKEN"
+
+log = logging.getLogger(__name__)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SYSTEM = "system"
@@ -53,6 +59,23 @@ def users() -> dict[str, str]:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"{VARIABLE}: a user is named {name!r}; use {_RULE}")
     return given
+
+
+def users_now() -> dict[str, str]:
+    """Return the users; a file is read again when it changes, and ignored while it is malformed."""
+    value = os.environ.get(VARIABLE, "").strip()
+    files = [] if value.startswith("{") else [Path(value)]
+    try:
+        _last[value] = _read.get(value, users, files)
+    except ValueError as error:
+        if value not in _last:
+            raise
+        log.error("the users stay as they were: %s", error)
+    return _last[value]
+
+
+_read = Cache[dict[str, str]]()
+_last: dict[str, dict[str, str]] = {}
 
 
 def owner(users: Mapping[str, str], authorization: str) -> str | None:

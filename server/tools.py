@@ -9,18 +9,19 @@ from mcp.server.mcpserver import Context as Call
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import Field, StringConstraints, ValidationError, with_config
+from pydantic import Field, StringConstraints, with_config
 from typing_extensions import TypedDict
 
 from hopgate.classifiers.decision import choose
-from hopgate.common.errors import explain
 from hopgate.common.strategies import STRATEGY_OF, Label, Strategy
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.run.context import Context
+from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Citation
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_question, inert
 from hopgate.retrievers.base import Hit
+from hopgate.server.access.refusals import explained
 from hopgate.server.access.users import user_of
 
 INSTRUCTIONS = (
@@ -134,7 +135,7 @@ class Tools:
     async def search(self, query: Query, call: Call[Any, Any], k: Count = 5) -> Passages:
         """Find passages in the collection, best first, without asking a model."""
         context = Context(top_k=k).over(self.settings())
-        text, runtime = self._checked(query, context, call)
+        text, runtime = await self._checked(query, context, call)
         found = runtime.search(text, runtime.context.top_k)
         return Passages(passages=await runtime.in_time("search", found))
 
@@ -145,7 +146,7 @@ class Tools:
 
         Gives probabilities and the reason, without searching or asking a model.
         """
-        text, runtime = self._checked(question, self.settings(alpha), call)
+        text, runtime = await self._checked(question, self.settings(alpha), call)
         found = await runtime.in_time("route", runtime.route(text))
         dial = await runtime.alpha()
         label, reason = choose(found.probs, dial, found.doubt)
@@ -159,12 +160,13 @@ class Tools:
         settings = self._given.over(self._graph().defaults)
         return settings if alpha is None else Context(alpha=alpha).over(settings)
 
-    def _checked(
+    async def _checked(
         self, text: str, context: Context, call: Call[Any, Any]
     ) -> tuple[str, NodeRuntime]:
         """Return a text and a retriever for it, both within the operator's limits."""
-        resources, user = self._graph().resources, _user(call)
-        allowed = resources.limits.apply(context, user.identity if user else None)
+        resources, user = self._graph().resources, identity(_user(call))
+        allowed = resources.limits.apply(context, user)
+        await resources.limits.rates.enter(user)
         resources.limits.check_message(text)
         return inert(check_question(text)), NodeRuntime(allowed, resources)
 
@@ -191,7 +193,7 @@ class ToolServer(MCPServer[Any]):
             cause = error.__cause__
             if not isinstance(cause, ValueError | RuntimeError):
                 raise
-            line = explain(cause) if isinstance(cause, ValidationError) else str(cause)
+            _, line, _ = explained(cause)
             raise ToolError(f"{name}: {line}") from cause
 
 

@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hopgate.common import faults
 from hopgate.graphs.compiled import AdaptiveGraph
 from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.server import mcp, presets
@@ -26,9 +26,8 @@ from hopgate.server.access.bodies import BodyLimit
 from hopgate.server.access.guards import DeveloperRoutes, SecurityHeaders
 from hopgate.server.feedback import feedback
 from hopgate.server.graph import graph
-from hopgate.server.observing import metrics
 from hopgate.server.openai import v1
-from hopgate.server.warming import warming
+from hopgate.server.probes import Probes
 
 STATIC = Path(__file__).with_name("static")
 
@@ -36,11 +35,6 @@ STATIC = Path(__file__).with_name("static")
 def to_page(_: Request) -> RedirectResponse:
     """Redirect to the address with a slash, which the page's relative links need."""
     return RedirectResponse("hopgate/")
-
-
-def to_metrics(_: Request) -> Response:
-    """Return hopgate's metrics for Prometheus."""
-    return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def served() -> AdaptiveGraph:
@@ -55,13 +49,16 @@ def served() -> AdaptiveGraph:
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Create the presets before the server answers, and load the defaults while it does."""
-    async with warming(), presets.lifespan(app), tools.run():
-        yield
+    """Check and load everything, and create the presets, before the server answers."""
+    await probes.check()
+    with faults.serving():
+        async with presets.lifespan(app), tools.run():
+            yield
 
 
 access.warn_if_open()
 tools = mcp.Endpoint(served)
+probes = Probes(served)
 
 # Editable installs may use links.
 files = StaticFiles(directory=STATIC, html=True, follow_symlink=True)
@@ -72,8 +69,8 @@ route = partial(Route, include_in_schema=False, middleware=headers)
 # An app of its own, so that its error responses get the headers too.
 site = Starlette(
     routes=[
-        Route("/metrics", to_metrics, include_in_schema=False),
         tools.route("/mcp"),
+        *probes.routes(),
         Mount("/", files),
     ],
     middleware=headers,

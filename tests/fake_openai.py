@@ -32,6 +32,7 @@ class Reply:
         body: A raw body to send instead, for malformed replies; parts are sent one by one.
         encoding: The body's Content-Encoding.
         then: Called once the reply is sent.
+        retry_after: The value of `Retry-After`.
         finish: The finish reason: `stop`, or `length` at the token limit.
     """
 
@@ -43,6 +44,7 @@ class Reply:
     body: bytes | Iterable[bytes] | None = None
     encoding: str | None = None
     then: Callable[[], None] | None = None
+    retry_after: str | None = None
     finish: str = "stop"
 
 
@@ -147,7 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(reply.status, reply.body, encoding=reply.encoding)
         elif reply.status != 200:
             error = {"error": {"message": reply.error, "type": "fake", "code": None}}
-            self._send(reply.status, json.dumps(error).encode())
+            content = json.dumps(error).encode()
+            self._send(reply.status, content, retry_after=reply.retry_after)
         elif body.get("stream"):
             self._send(200, _stream(reply), "text/event-stream")
         else:
@@ -161,10 +164,13 @@ class _Handler(BaseHTTPRequestHandler):
         body: bytes | Iterable[bytes],
         kind: str = "application/json",
         encoding: str | None = None,
+        retry_after: str | None = None,
     ) -> None:
         try:
             self.send_response(status)
             self.send_header("Content-Type", kind)
+            if retry_after:
+                self.send_header("Retry-After", retry_after)
             if encoding:
                 self.send_header("Content-Encoding", encoding)
             if isinstance(body, bytes):

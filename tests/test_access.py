@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from hopgate.server.access.users import Users, user_of
 
 TOKEN = "ada-1c5f0e2b9a774d31"
 USERS = {tokens.digest(TOKEN): "ada"}
+MORE = USERS | {tokens.digest("ben-77d0c1b64e9f2a35"): "ben"}
 OWN = "hopgate.server.auth:auth"
 
 
@@ -58,7 +60,7 @@ async def handled(headers: Any) -> Any:
 async def test_headers_are_read_in_the_forms_that_servers_give(
     monkeypatch: pytest.MonkeyPatch, form: Callable[[str], Any], scheme: str, name: str
 ) -> None:
-    monkeypatch.setattr(auth, "users", USERS)
+    monkeypatch.setenv(tokens.VARIABLE, json.dumps(USERS))
     headers = {form("accept"): form("*/*"), form(name): form(f"{scheme} {TOKEN}")}
     assert await handled(headers) == {"identity": "ada"}
 
@@ -70,7 +72,7 @@ async def test_headers_are_read_in_the_forms_that_servers_give(
 async def test_other_headers_are_refused(
     monkeypatch: pytest.MonkeyPatch, headers: dict[Any, Any]
 ) -> None:
-    monkeypatch.setattr(auth, "users", USERS)
+    monkeypatch.setenv(tokens.VARIABLE, json.dumps(USERS))
     with pytest.raises(Auth.exceptions.HTTPException) as refused:
         await handled(headers)
     assert (refused.value.status_code, refused.value.detail) == (401, tokens.REFUSAL)
@@ -104,6 +106,16 @@ def test_without_users_the_module_loads_and_refuses_everyone(value: str | None, 
     assert TOKEN not in done.stderr
 
 
+def test_a_file_of_users_is_read_again_and_a_malformed_one_ignored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "tokens.json"
+    monkeypatch.setenv(tokens.VARIABLE, str(file))
+    for content, known in ((USERS, USERS), ({"x": 1}, USERS), ({}, USERS), (MORE, MORE)):
+        file.write_text(json.dumps(content))
+        assert tokens.users_now() == known
+
+
 # The routes
 
 
@@ -129,7 +141,10 @@ def test_without_the_required_users_nobody_is_served(
     configure(path)
     if given is not None:
         monkeypatch.setenv(tokens.VARIABLE, given)
-    for start in (lambda: TestClient(app()).get("/"), lambda: serving._app(None, {}, None)):
+    for start in (
+        lambda: TestClient(app()).get("/"),
+        partial(serving.serve, "", 0, None, {}, print, drain=0, check=True),
+    ):
         with pytest.raises(ValueError, match=cause) as refused:
             start()
         assert "\n" not in str(refused.value)

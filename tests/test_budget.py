@@ -134,7 +134,7 @@ async def test_a_failed_run_shows_its_cost() -> None:
 
     def say(number: int, prompt: str) -> str:
         if down[0] and "Skerrane" in prompt and number:
-            raise ConnectionError("down")
+            raise TimeoutError("down")
         return "[No]"
 
     app = graph(label="A", model=TalkingModel(say=say, tokens_per_byte=1))

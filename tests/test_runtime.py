@@ -97,14 +97,17 @@ async def test_a_search_returns_at_most_k_hits_of_plain_types() -> None:
 
 
 async def test_a_failed_call_counts_with_an_estimate_of_its_prompt() -> None:
-    def fail(*_: Any) -> str:
-        raise ConnectionError("down")
+    """Unless there was no connection, and so nothing to pay for."""
+    for fault, tokens in ((TimeoutError("slow"), (2, 1)), (ConnectionError("down"), (0, 0))):
 
-    runtime = NodeRuntime(Context(), Resources(model=wrap(TalkingModel(say=fail))))
-    with pytest.raises(ModelError, match="down"):
-        await runtime.complete([HumanMessage("Hello")], max_tokens=1)
-    estimated = {"llm_calls": 1, "prompt_tokens": 2, "completion_tokens": 1}
-    assert runtime.usage == {**NO_USAGE, **estimated}
+        def fail(*_: Any, fault: Exception = fault) -> str:
+            raise fault
+
+        runtime = NodeRuntime(Context(), Resources(model=wrap(TalkingModel(say=fail))))
+        with pytest.raises(ModelError, match=str(fault)):
+            await runtime.complete([HumanMessage("Hello")], max_tokens=1)
+        spent = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]}
+        assert runtime.usage == {**NO_USAGE, "llm_calls": 1, **spent}
 
 
 async def test_the_context_sets_the_models_layout_and_evidence_size() -> None:

@@ -38,6 +38,8 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, click.IntRange(0, 65535)] = 8000,
     keep: Path | None = None,
+    drain: Annotated[float, click.FloatRange(0, 3600)] = 30,
+    check: bool = False,
     settings: dict[str, Any],
 ) -> None:
     """Serve OpenAI's API at /v1, for chat clients and OpenAI's libraries, and MCP.
@@ -50,14 +52,18 @@ def serve(
         port: Port; 0: a free one.
         keep: SQLite file to keep every conversation and answer in, for feedback and `hopgate
             harvest`. Default: none is kept.
+        drain: Seconds that running answers have to end after SIGTERM or Ctrl-C.
+        check: Only check the model, the index, the router, the limits and the users.
         settings: Fields of `Context`.
     """
+    require("hopgate serve", "starlette", "uvicorn", "prometheus_client", "dotenv", extra="serve")
     from hopgate.server import project, serving
 
     def announce(line: str) -> None:
         click.echo(f"hopgate: {line}", err=True)
 
-    serving.serve(host, port, project.load(Path.cwd()), _checked(settings), announce, keep)
+    graph, settings = project.load(Path.cwd()), _checked(settings)
+    serving.serve(host, port, graph, settings, announce, keep=keep, drain=drain, check=check)
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hopgate.evaluation.measuring.scores import Answered, Prediction
 from hopgate.graphs.adaptive import build_graph
 from hopgate.nodes.gate import decide
 from hopgate.nodes.run.context import Context
-from hopgate.nodes.run.resources import RETRIEVER_FAILED, RetrievalFailed
+from hopgate.nodes.run.resources import RetrievalFailed
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
 from hopgate.nodes.texts.text import without_marks
 from hopgate.retrievers.base import Hit, Retriever
@@ -89,16 +89,13 @@ class _Graph:
 
         A retriever that failed is an error here, not an answer.
         """
-        if context.answers == "auto":
-            context = context.model_copy(update={"answers": "short"})
+        answers = "short" if context.answers == "auto" else context.answers
+        context = context.model_copy(update={"answers": answers, "retriever_failure": "error"})
         question = {"question": example.question}
         try:
             result: dict[str, Any] = await self._graph.ainvoke(question, context=context)
         except RuntimeError as error:
             raise RuntimeError(f"question {example.id}: {error}") from error
-        for warning in result["decision"]["warnings"]:
-            if RETRIEVER_FAILED in warning:
-                raise RuntimeError(f"question {example.id}: {warning}")
         return result
 
 

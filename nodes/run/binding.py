@@ -7,12 +7,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Overwrite
 
+from hopgate.common.faults import for_clients
 from hopgate.common.threads import wait_for
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.events import FailedEvent
 from hopgate.nodes.run.identity import identity
 from hopgate.nodes.run.runtime import NodeRuntime, Resources
-from hopgate.nodes.run.spending import VISIT_USAGE
+from hopgate.nodes.run.spending import RUN, RUN_USER, VISIT_USAGE, tokens_of
 from hopgate.nodes.run.state import NO_USAGE, Update, merge_decision, with_warning
 
 Node = Callable[[Any, NodeRuntime], Coroutine[Any, Any, Update]]
@@ -46,35 +47,46 @@ class BoundNode(Runnable[Any, Update]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
         """Visit the node and wait for it."""
-        return wait_for(self.visit(input, get_runtime(Context)))
+        return wait_for(self.visit(input, get_runtime(Context), config))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:
         """Visit the node."""
-        return await self.visit(input, get_runtime(Context))
+        return await self.visit(input, get_runtime(Context), config)
 
-    async def visit(self, state: Any, runtime: Runtime[Context]) -> Update:
+    async def visit(
+        self, state: Any, runtime: Runtime[Context], config: RunnableConfig | None = None
+    ) -> Update:
         """Visit the node, and return its update with the turn's cost.
 
         Raises:
             ValueError: A setting exceeds the operator's limits, or these name the authenticated
                 user and there is none.
+            RateReached: The user may not have another run now.
         """
         visited = self._runtime(state, runtime)
+        user, rates = _user(runtime), self._resources.limits.rates
         try:
+            if _begins(config):
+                await rates.enter(user)
             update = await visited.in_time(self._name, self._node(state, visited))
         except BaseException as error:
             error.usage = usage = visited.total()  # type: ignore[attr-defined]
             error.visit_usage = visited.usage  # type: ignore[attr-defined]
+            error.run_user = user  # type: ignore[attr-defined]
             if isinstance(error, Exception) and usage["llm_calls"] + usage["retrieval_steps"]:
                 visited.send(FailedEvent(event="failed", node=self._name, usage=usage))
+            if isinstance(error, Exception) and (told := for_clients(error)) is not error:
+                raise told from error
             raise
+        finally:
+            await rates.spend(user, tokens_of(visited.usage))
         if visited.notes:
             decision = merge_decision(state["decision"], update.get("decision", {}))
             noted = with_warning({"decision": decision}, *visited.notes)
             update["decision"] = update.get("decision", {}) | noted
         visited.usage["ms"][self._name] = visited.ms()
         cost = Overwrite(visited.total()) if self._first else visited.total()
-        return {**update, "usage": cost, VISIT_USAGE: visited.usage}
+        return {**update, "usage": cost, VISIT_USAGE: visited.usage, RUN_USER: user}
 
     def _runtime(self, state: Any, runtime: Runtime[Context]) -> NodeRuntime:
         """Return the visit's runtime, with settings within the limits."""
@@ -114,3 +126,12 @@ def _user(runtime: Runtime[Context]) -> str | None:
     """
     info = runtime.server_info
     return identity(info.user) if info else None
+
+
+def _begins(config: RunnableConfig | None) -> bool:
+    """Return whether this is the run's first visit to a node, and note that it was."""
+    run = (config or {}).get("configurable", {}).get(RUN)
+    begins = isinstance(run, list) and not run
+    if begins:
+        run.append(True)
+    return begins

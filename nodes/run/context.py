@@ -167,6 +167,8 @@ class Context(BaseModel):
     "2024-01-01", "to": "2024-12-31"}. Default: all passages."""
     rerank: str = Field(default="", max_length=1000)
     """A cross-encoder (folder or hub name) that reranks the passages found. Default: none."""
+    retriever_failure: Literal["answer", "error"] = "answer"
+    """What to do if a search fails. answer: answer without it, with a warning; error: fail."""
     router: str = Field(default=BUILTIN, min_length=1, max_length=1000)
     """Folder of the router's weights, or builtin."""
     profile: str = Field(default="auto", min_length=1, max_length=64)

@@ -25,9 +25,13 @@ Thumbs = Literal["up", "down"]
 class UnknownAnswer(ValueError):
     """The thread has no such answer."""
 
+    fault = "unknown_answer"
+
 
 class UnfinishedTurn(ValueError):
     """The thread's newest question is not answered yet."""
+
+    fault = "unfinished_turn"
 
 
 def check_answer(answer: str) -> str:

@@ -15,10 +15,12 @@ from typing import Any, get_args, get_type_hints
 from pydantic import ValidationError
 
 from hopgate.common.errors import explain
+from hopgate.common.rates import Rates
 from hopgate.nodes.run.context import Context
 from hopgate.retrievers.filters import PATTERNS, Filter, escaped, is_pattern, parse_where, split
 
 VARIABLE = "HOPGATE_LIMITS"
+RATES = ("requests_per_user", "tokens_per_user")
 SIZES = ("message_chars", "body_bytes")
 CAPPED = ("max_answer_tokens",)
 """Fields of a context that are lowered to their maximum, not refused."""
@@ -64,12 +66,14 @@ class Limits:
         body_bytes: Maximum bytes of one HTTP request; enforced by the server's app.
         where: A filter on every search, besides the request's own; `{user}` in it stands for the
             authenticated user.
+        rates: The requests and tokens of each user in a time.
         context: The limits of the context's other fields, by name.
     """
 
     message_chars: int | None = None
     body_bytes: int | None = None
     where: Filter = ()
+    rates: Rates = field(default_factory=Rates, compare=False)
     context: Mapping[str, Limit] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -78,7 +82,8 @@ class Limits:
 
         Args:
             given: For a field of `Context`, its maximum or a list of its allowed values; also
-                `message_chars`, `body_bytes`, and `where`, a filter.
+                `message_chars`, `body_bytes`, rates such as `requests_per_user`, and `where`, a
+                filter.
 
         Raises:
             ValueError: A name is unknown, or a limit does not suit its field.
@@ -88,9 +93,10 @@ class Limits:
         context = {
             name: _limit(name, limit)
             for name, limit in given.items()
-            if name not in (*SIZES, WHERE)
+            if name not in (*SIZES, *RATES, WHERE)
         }
-        return cls(**sizes, where=where, context=MappingProxyType(context))
+        rates = Rates(*(str(given.get(name, "")) for name in RATES))
+        return cls(**sizes, where=where, rates=rates, context=MappingProxyType(context))
 
     def apply(self, context: Context, user: str | None = None) -> Context:
         """Return the context within the limits.
@@ -249,7 +255,7 @@ def _where(given: Any) -> Filter:
 
 def _limit(name: str, given: object) -> Limit:
     if name not in _DEFAULTS:
-        known = ", ".join((*SIZES, *_DEFAULTS))
+        known = ", ".join((*SIZES, *RATES, *_DEFAULTS))
         raise ValueError(f"unknown limit {name!r}; use {known}")
     if isinstance(given, list) and given:
         return Limit(allowed=tuple(_checked(name, value) for value in given))

@@ -6,8 +6,9 @@ that arrive together run as one, and so do routings by one router.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from hopgate.classifiers.router import Router, load_router
 from hopgate.common.batching import Batcher
 from hopgate.common.cache import file_stamps
 from hopgate.common.errors import reason
+from hopgate.common.faults import blamed, detail
 from hopgate.nodes.prompts.evidence import plain_hit
 from hopgate.nodes.run.context import Context
 from hopgate.retrievers.base import SAMPLE, Retriever
@@ -28,16 +30,21 @@ from hopgate.retrievers.filters import Filter, filtered, parse_where
 from hopgate.retrievers.index.manifest import MANIFEST, info
 from hopgate.retrievers.index.reader import own_encoder, while_it_changes
 from hopgate.retrievers.sources import check_source, index_path, open_source
+from hopgate.retrievers.stores.names import StoreError
 
 log = logging.getLogger(__name__)
 
 KEPT = 256  # names come from requests
 RETRIEVER_FAILED = "the retriever failed"  # starts the warning about it
+search_observers = list[Callable[[float, bool], None]]()
+"""Called after each search with its seconds, and whether it failed."""
 Value = TypeVar("Value")
 
 
 class RetrievalFailed(RuntimeError):
     """The retriever raised while searching; the answer has to do without it."""
+
+    fault = "retriever"
 
 
 class Lookup(Generic[Value]):
@@ -64,6 +71,7 @@ class Lookup(Generic[Value]):
         return found
 
 
+@blamed("index")
 def check_index(context: Context) -> None:
     """Check that the request's index can be searched, without opening it.
 
@@ -77,6 +85,7 @@ def check_index(context: Context) -> None:
         check_source(context.index, context.mode, context.rerank, context.where)
 
 
+@blamed("index")
 def open_index(context: Context) -> Retriever:
     """Open the request's index, all searches of which fulfil the request's filter.
 
@@ -89,6 +98,7 @@ def open_index(context: Context) -> Retriever:
     return open_source(context.index, context.mode, context.rerank, context.where)
 
 
+@blamed("router")
 def check_router(context: Context, model: str) -> None:
     """Check that the request's router can be loaded and has the profile that it needs.
 
@@ -99,6 +109,7 @@ def check_router(context: Context, model: str) -> None:
     _profile(context.router, context.profile, model)
 
 
+@blamed("router")
 def default_alpha(context: Context, model: str) -> float:
     """Return the α of a request that gives none; raises the errors of `check_router`."""
     return _alpha(context.router, context.profile, model)
@@ -142,21 +153,22 @@ def search_index(
         measured: Whether to measure coverage.
     """
     try:
-        return search_with(open_in(mode), queries, k, measured=measured)
+        return search_with(partial(open_in, mode), queries, k, measured=measured)
     except RetrievalFailed as error:
         if mode == "dense" or not isinstance(error.__cause__, EncoderDownError):
             raise
-        warning = f"searched by words only: {reason(error.__cause__, 300)}"
-        return [each._replace(warning=warning) for each in search_with(open_in("bm25"), queries, k)]
+        warning = f"searched by words only: {detail(error.__cause__, 300)}"
+        found = search_with(partial(open_in, "bm25"), queries, k)
+        return [each._replace(warning=warning) for each in found]
 
 
 def search_with(
-    retriever: Retriever, queries: Sequence[str], k: int, *, measured: bool = False
+    opened: Callable[[], Retriever], queries: Sequence[str], k: int, *, measured: bool = False
 ) -> list[Look]:
-    """Search an open retriever; may block.
+    """Search a retriever; may block.
 
     Args:
-        retriever: The retriever.
+        opened: Returns the retriever.
         queries: The search texts.
         k: Maximum number of passages for each query.
         measured: Whether to measure how well the collection covers each query, if the
@@ -166,9 +178,13 @@ def search_with(
         For each query at most `k` hits, of plain Python types.
 
     Raises:
-        RetrievalFailed: The retriever raised, or returned the hits of fewer or more queries.
+        ValueError: The index is missing or damaged.
+        RetrievalFailed: The retriever raised, its store could not be reached, or it returned the
+            hits of fewer or more queries.
     """
+    started, failed = time.perf_counter(), False
     try:
+        retriever = opened()
         if measured:
             found = look_at(retriever, queries, k)
         else:
@@ -176,9 +192,16 @@ def search_with(
         pairs = zip(queries, found, strict=True)
         return [each._replace(hits=[plain_hit(hit) for hit in each.hits[:k]]) for _, each in pairs]
     except Exception as error:
+        if getattr(error, "fault", "retriever") != "retriever":
+            raise
+        failed = True
         sizes = ", ".join(str(len(query)) for query in queries)
-        log.warning("retrieval failed for a query of %s characters", sizes, exc_info=error)
-        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {reason(error, 200)}") from error
+        text, traced = reason(error), None if isinstance(error, StoreError) else error
+        log.warning("a search of %s characters failed: %s", sizes, text, exc_info=traced)
+        raise RetrievalFailed(f"{RETRIEVER_FAILED}: {detail(error, 200)}") from error
+    finally:
+        for each in search_observers:
+            each(time.perf_counter() - started, failed)
 
 
 async def route(context: Context, model: str, question: str, alpha: float) -> RouterReply:
@@ -187,6 +210,7 @@ async def route(context: Context, model: str, question: str, alpha: float) -> Ro
     return await asyncio.wrap_future(_routings.submit(key, question))
 
 
+@blamed("router")
 def _route_all(key: tuple[str, str, str, float], questions: Sequence[str]) -> list[RouterReply]:
     *named, alpha = key
     return routed(_router(*named), questions, alpha)

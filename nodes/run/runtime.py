@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from hopgate.classifiers.decision import DEFAULT_ALPHA, RouterLike, RouterReply, routed
+from hopgate.common.faults import blamed
 from hopgate.common.threads import in_thread
 from hopgate.models import chat
 from hopgate.models.chat import ChatModel, Completion
 from hopgate.nodes.prompts.own import PromptName
 from hopgate.nodes.run import resources as named
+from hopgate.nodes.run import stopping
 from hopgate.nodes.run.context import FIXED, Context
 from hopgate.nodes.run.events import Event
 from hopgate.nodes.run.limits import NO_LIMITS, Limits
@@ -114,7 +116,10 @@ class Resources:
 
     async def load_model(self, context: Context) -> ChatModel:
         """Return the request's chat model, with the layout and evidence size the request sets."""
-        model = self.model or await chat.load(context.model)
+        if (model := self.model) is None:
+            name = chat.resolve(context.model)
+            with blamed("model"):
+                model = await chat.load(name)
         if context.layout != "auto":
             model = replace(model, layout=context.layout)
         if context.max_evidence_tokens is not None:
@@ -223,7 +228,9 @@ class NodeRuntime:
             prompt = completion.prompt_tokens or prompt
             reply = completion.completion_tokens or estimated_tokens([completion.text])
         except chat.ModelError as error:
-            if getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
+            if error.fault == "model_connection":
+                prompt = reply = 0
+            elif getattr(error.__cause__, "status_code", None):  # the endpoint refused the request
                 reply = 0
             raise
         finally:  # a call that fails midway may have been billed in full
@@ -313,11 +320,14 @@ class NodeRuntime:
             if reranker is not None:
                 from hopgate.retrievers.rerank import Reranked
 
-                inner = filtered(own, context.where) if own else open_in(context.mode)
-                return named.search_with(Reranked(inner, reranker), [query], k, measured=measured)
+                def opened() -> Retriever:
+                    inner = filtered(own, context.where) if own else open_in(context.mode)
+                    return Reranked(inner, reranker)
+
+                return named.search_with(opened, [query], k, measured=measured)
             if own:
                 found = filtered(own, context.where)
-                return named.search_with(found, [query], k, measured=measured)
+                return named.search_with(lambda: found, [query], k, measured=measured)
             return named.search_index(open_in, context.mode, [query], k, measured=measured)
 
         (found,) = await in_thread(resources.store(context), search)
@@ -394,19 +404,25 @@ class NodeRuntime:
 
         Raises:
             DeadlinePassed: It did not end in time, and was cancelled.
+            Stopping: The server stops.
         """
         left = self.seconds_left()
         limit = asyncio.timeout(None if left == math.inf else left)
         try:
-            if not left:
+            if not left or stopping.ended:
                 work.close()
                 raise TimeoutError
             async with limit:
+                stopping.visits.add(limit)
                 return await work
         except TimeoutError as error:
+            if stopping.ended:
+                raise stopping.Stopping("the server is stopping; ask again") from error
             if left and not limit.expired():
                 raise
             raise DeadlinePassed(
                 f"{name} did not end within the turn's {self.context.max_seconds or 0:g} s "
                 "(max_seconds); raise max_seconds, or use a faster model or index"
             ) from error
+        finally:
+            stopping.visits.discard(limit)

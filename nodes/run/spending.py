@@ -10,6 +10,11 @@ COUNTS: tuple[Count, ...] = get_args(Count)
 
 VISIT_USAGE = "visit_usage"
 """The key of a visit's own cost in a node's update, and its name on a node's error."""
+RUN_USER = "run_user"
+"""The key of the authenticated user's name, there and on an error."""
+RUN = "__hopgate_run"
+"""The key of a run's config for a list that the first visit to a node fills. LangGraph keeps keys
+that start with two underscores out of checkpoints and traces."""
 BYTES_PER_TOKEN = 3
 """For endpoints that do not count: less than English prose has (4 to 5), so it counts too many."""
 
@@ -17,9 +22,18 @@ BYTES_PER_TOKEN = 3
 class BudgetSpent(RuntimeError):
     """The turn has used up its budget; the message names the setting."""
 
+    fault = "budget_spent"
+
 
 class DeadlinePassed(RuntimeError):
     """The turn has taken longer than it may; the message names the node and the setting."""
+
+    fault = "deadline_passed"
+
+
+def tokens_of(usage: Usage) -> int:
+    """Return the tokens of a usage."""
+    return usage["prompt_tokens"] + usage["completion_tokens"]
 
 
 def estimated_tokens(texts: Iterable[str]) -> int:

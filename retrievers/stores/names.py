@@ -46,6 +46,12 @@ class StoreName(NamedTuple):
         return f"{self.engine}:{self.name}"
 
 
+class StoreError(RuntimeError):
+    """A store could not be reached, or it failed."""
+
+    fault = "retriever"
+
+
 class ForeignError(ValueError):
     """hopgate did not make a collection of this name."""
 
@@ -121,7 +127,7 @@ def explained(store: StoreName, *, connecting: bool = False) -> Iterator[None]:
     except Exception as error:  # the clients' errors have no common base class
         remedy = _LOCAL if local else _REMOTE if connecting else _ANSWERED
         remedy = remedy.format(next(filter(_value, needs.addresses), ""))
-        raise RuntimeError(f"{store} failed: {_scrubbed(reason(error), needs)}; {remedy}") from None
+        raise StoreError(f"{store} failed: {_scrubbed(reason(error), needs)}; {remedy}") from None
 
 
 _taking_turns = Lock()

@@ -8,24 +8,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from hopgate.common.errors import explain, one_line
-from hopgate.models.chat import ModelError
-from hopgate.nodes.run.feedback import UnfinishedTurn, UnknownAnswer
-from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed, spent_by
+from hopgate.common.faults import FAULTS, SERVER_ERROR, fault_of, for_clients
+from hopgate.nodes.run.spending import spent_by
 from hopgate.nodes.run.state import Usage
 
-INTERNAL = "an internal error; the server's log has the details"
-SERVER_ERROR = 500
-CODES = {
-    401: "invalid_api_key",
-    404: "not_found",
-    413: "request_too_large",
-    429: "budget_spent",
-    504: "deadline_passed",
-}
-STATUS: tuple[tuple[type[Exception], int], ...] = (
-    *((UnknownAnswer, 404), (UnfinishedTurn, 409), (ValueError, 400)),
-    *((ModelError, 502), (DeadlinePassed, 504), (BudgetSpent, 429), (RuntimeError, 500)),
-)
+CODES = {401: "invalid_api_key", 404: "not_found", 413: "request_too_large"}
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients obey it; hopgate has retried already
 
 log = logging.getLogger(__name__)
@@ -48,6 +35,10 @@ def refusal(
         code: A word for programs to test; None takes the status's own, if it has one.
         usage: The cost of the run up to its failure.
     """
+    from hopgate.server.observing import metrics
+
+    log.warning("refused status=%d: %s", status, message)
+    metrics.refusals.labels(status).inc()
     shown = error(status, message, code=code, usage=usage)
     return JSONResponse({"detail": message, **shown}, status, headers)
 
@@ -61,21 +52,22 @@ def error(
     return {"error": shown, **({"hopgate": {"usage": usage}} if usage else {})}
 
 
-def status_and_message(fault: Exception) -> tuple[int, str]:
-    """Return an error's HTTP status, and a message that is safe to show."""
-    if isinstance(fault, ValidationError):
-        return 400, explain(fault)
-    for kind, status in STATUS:
-        if isinstance(fault, kind):
-            return status, one_line(fault)
-    log.error("a request failed", exc_info=fault)
-    return SERVER_ERROR, INTERNAL
+def explained(failed: Exception) -> tuple[int, str, str | None]:
+    """Return an error's HTTP status, a message that is safe to show, and a code."""
+    name, told = fault_of(failed), for_clients(failed)
+    if told is not failed:  # it was not raised in a run, whose log line has it
+        log.error("a request failed (%s)", name, exc_info=failed)
+    text = explain(told) if isinstance(told, ValidationError) else one_line(told)
+    return FAULTS[name].status, text, None if name in ("input", "other") else name
 
 
-def refused(fault: Exception) -> JSONResponse:
+def refused(failed: Exception) -> JSONResponse:
     """Return the response to a request that an error ended."""
-    if isinstance(fault, HTTPException):
-        code = "model_not_found" if fault.detail.startswith("there is no model") else None
-        return refusal(fault.status_code, fault.detail, fault.headers, code=code)
-    status, message = status_and_message(fault)
-    return refusal(status, message, NO_RETRY, usage=spent_by(fault))
+    if isinstance(failed, HTTPException):
+        code = "model_not_found" if failed.detail.startswith("there is no model") else None
+        return refusal(failed.status_code, failed.detail, failed.headers, code=code)
+    status, message, code = explained(failed)
+    wait = getattr(failed, "retry_after", None)
+    headers = {} if code in ("model_quota", "stopping") else NO_RETRY
+    headers |= {"Retry-After": wait} if wait else {}
+    return refusal(status, message, headers, code=code, usage=spent_by(failed))

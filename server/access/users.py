@@ -1,5 +1,6 @@
 """Who may use hopgate's own routes: the users of the LangGraph server, with the same tokens."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +14,10 @@ from hopgate.server import tokens
 from hopgate.server.access import setup as access
 from hopgate.server.access.refusals import refusal
 
-UNKNOWN = refusal(401, tokens.REFUSAL, {"WWW-Authenticate": "Bearer"})
-FOREIGN = refusal(
-    403,
+FOREIGN = (
     "this server has users of its own; set "
     '"enable_custom_route_auth": true under `http` in langgraph.json to let them in here, '
-    "or on Aegra HOPGATE_TOKENS",
+    "or on Aegra HOPGATE_TOKENS"
 )
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LOCAL = re.compile(r"https?://(127\.0\.0\.1|\[::1\]|localhost)(:\d+)?")
@@ -35,13 +34,13 @@ class Users:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Wrap `app`; the tokens and the server's configuration are read once.
+        """Wrap `app`; the server's configuration is read once.
 
         Raises:
             ValueError: The server requires users, but none can be loaded.
         """
         self._app = app
-        self._users = access.users()
+        self._needs_token = bool(access.users())
         self._has_others = access.has_others()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,12 +48,16 @@ class Users:
         headers = Headers(scope=scope)
         if user_of(scope):
             await self._app(scope, receive, send)
-        elif self._users:
-            name = tokens.owner(self._users, headers.get("authorization", ""))
-            app = self._app if name else UNKNOWN
-            await app({**scope, "user": SimpleUser(name or "")}, receive, send)
+        elif self._needs_token:
+            users = await asyncio.to_thread(tokens.users_now)
+            name = tokens.owner(users, headers.get("authorization", ""))
+            if name is None:
+                refused = refusal(401, tokens.REFUSAL, {"WWW-Authenticate": "Bearer"})
+                await refused(scope, receive, send)
+            else:
+                await self._app({**scope, "user": SimpleUser(name)}, receive, send)
         elif self._has_others:
-            await FOREIGN(scope, receive, send)
+            await refusal(403, FOREIGN)(scope, receive, send)
         elif not _is_local(origin := headers.get("origin")):
             await refusal(403, f"pages of {origin} may not use this server")(scope, receive, send)
         else:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
+from weakref import WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
@@ -13,11 +14,13 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.graph import END
 from langgraph.types import Overwrite
 
+from hopgate.common.errors import one_line
+from hopgate.common.faults import fault_of, whole
 from hopgate.graphs.adaptive import after_generate
 from hopgate.graphs.history import LOOP
-from hopgate.models.chat import ModelError
 from hopgate.nodes.generate import generate
-from hopgate.nodes.run.spending import VISIT_USAGE, add_usage
+from hopgate.nodes.run.resources import RETRIEVER_FAILED
+from hopgate.nodes.run.spending import RUN_USER, VISIT_USAGE, add_usage
 from hopgate.nodes.run.state import NO_USAGE, Decision, merge_decision
 from hopgate.nodes.start import start
 from hopgate.server.observing.turns import Kind, Observer, Step, Turn, TurnOutcome
@@ -26,8 +29,9 @@ log = logging.getLogger(__name__)
 
 FIRST_NODE = start.__name__
 LAST_NODE = generate.__name__
-QUESTION = "original_question"  # the state's key of the question as the user asked it
 EDIT = "UpdateState"  # suffix of LangGraph's name for an edit of the state
+watchers = WeakSet["TurnWatcher"]()
+"""All of this process."""
 STOPPED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -45,9 +49,15 @@ class TurnWatcher(BaseCallbackHandler):
     def __init__(self, observers: Sequence[Observer]) -> None:
         """Create a watcher that calls `observers` at the end of each run."""
         self._observers = tuple(observers)
+        watchers.add(self)
         # Each run, node and call that has not ended, by id: its turn, and the step that it is or
         # is part of.
         self._running: dict[UUID, tuple[Turn, Step | None]] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """The number of runs that have not ended."""
+        return sum(run == turn.run_id for run, (turn, _) in list(self._running.items()))
 
     def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Record the start of a run or node."""
@@ -80,10 +90,11 @@ class TurnWatcher(BaseCallbackHandler):
         turn, step = self._running.pop(run_id, (None, None))
         if turn is None:
             return
+        turn.user = getattr(error, RUN_USER, turn.user)
         if run_id == turn.run_id:
             self._end(turn, error)
         elif step and step.id == run_id:
-            step.ended_at, step.error = time.time_ns(), type(error).__name__
+            step.ended_at, step.error = time.time_ns(), type(whole(error)).__name__
             if step.kind == "node" and not turn.failed_in:  # the loop has the error of its node
                 turn.failed_in = step.name
                 turn.usage = add_usage(turn.usage, getattr(error, VISIT_USAGE, NO_USAGE))
@@ -96,17 +107,15 @@ class TurnWatcher(BaseCallbackHandler):
             return
         turn, around = found
         name = str((kwargs.get("metadata") or {}).get("ls_model_name") or "model")
-        step = _begin(turn, run_id, around, "model", name)
-        step.prompt = "\n".join(message.text for each in messages for message in each)
-        self._running[run_id] = turn, step
+        self._running[run_id] = turn, _begin(turn, run_id, around, "model", name)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        """Record the reply and the tokens of a model call."""
+        """Record the tokens of a model call."""
         _, step = self._running.pop(run_id, (None, None))
         if step is None:
             return
         generation = response.generations[0][0]
-        step.reply, step.ended_at = generation.text, time.time_ns()
+        step.ended_at = time.time_ns()
         message = generation.message if isinstance(generation, ChatGeneration) else None
         if isinstance(message, AIMessage) and (usage := message.usage_metadata):
             step.prompt_tokens = usage["input_tokens"]
@@ -121,11 +130,11 @@ class TurnWatcher(BaseCallbackHandler):
             return  # an edit of the state, or nothing to resume
         turn.ended_at = time.time_ns()
         turn.outcome = _outcome(turn, error)
-        turn.error = None if error is None else type(error).__name__
-        if turn.outcome == "error":
-            turn.cause = "model" if isinstance(error, ModelError) else "other"
-            if isinstance(error, ValueError):
-                turn.cause = "input"
+        if error is not None:
+            turn.error = type(whole(error)).__name__
+            if turn.outcome == "error":
+                turn.cause = fault_of(error)
+                turn.message = None if turn.cause == "input" else one_line(whole(error))
         for observer in self._observers:
             try:
                 observer(turn)
@@ -148,11 +157,10 @@ def _read_inputs(turn: Turn, name: str, inputs: Any) -> None:
     is_first = all(each == LOOP for each in turn.visited)
     if is_first and name != FIRST_NODE and isinstance(inputs, dict):
         turn.decision = inputs.get("decision") or Decision()
-        turn.question = inputs.get(QUESTION) or inputs.get("standalone") or ""
 
 
 def _read_update(turn: Turn, update: Any) -> None:
-    """Read the decision, usage and texts from a node's update of the state."""
+    """Read the decision and usage from a node's update of the state."""
     if not isinstance(update, dict):
         return
     decision = update.get("decision")
@@ -161,8 +169,7 @@ def _read_update(turn: Turn, update: Any) -> None:
     elif decision:
         turn.decision = merge_decision(turn.decision, decision)
     turn.usage = add_usage(turn.usage, update.get(VISIT_USAGE, NO_USAGE))
-    turn.question = update.get(QUESTION, turn.question)
-    turn.answer = update.get("answer", turn.answer)
+    turn.user = update.get(RUN_USER, turn.user)
 
 
 def _outcome(turn: Turn, error: BaseException | None) -> TurnOutcome:
@@ -171,4 +178,6 @@ def _outcome(turn: Turn, error: BaseException | None) -> TurnOutcome:
     is_over = after_generate({"decision": turn.decision}) == END
     if turn.visited[-1:] != [LAST_NODE] or not is_over:
         return "paused"
+    if any(RETRIEVER_FAILED in each for each in turn.decision.get("warnings", [])):
+        return "unsearched"
     return "answered" if turn.decision.get("answered") else "unknown"

@@ -1,11 +1,34 @@
-"""Logs: one line for every run of the graph, without questions or answers."""
+"""Logs: one line for every run of the graph, without questions or answers.
+
+A failed run's line has the error's text, unless the request is to blame. An endpoint may repeat a
+part of the prompt in it.
+"""
 
 import logging
+import os
 from typing import Any
 
 from hopgate.server.observing.turns import Turn
 
+NAMES = {"asctime": "timestamp", "levelname": "level", "name": "logger", "message": "event"}
+"""Of the parts of a JSON line, as on LangGraph's servers."""
+
 log = logging.getLogger("hopgate")
+
+
+def to_stderr() -> None:
+    """Log to stderr, as JSON if `LOG_JSON` is `true`."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    if os.environ.get("LOG_JSON", "").lower() == "true":
+        from pythonjsonlogger.json import JsonFormatter
+
+        handler.setFormatter(
+            JsonFormatter("%(asctime)s%(levelname)s%(name)s%(message)s", rename_fields=NAMES)
+        )
+    logging.disable(logging.NOTSET)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    log.setLevel(logging.INFO)
 
 
 def facts(turn: Turn) -> dict[str, Any]:
@@ -29,12 +52,15 @@ def facts(turn: Turn) -> dict[str, Any]:
 def write(turn: Turn) -> None:
     """Log a run as one line of text, with fields for structured logs (`extra`)."""
     fields = facts(turn) | {
+        "user": turn.user,
         "thread_id": turn.thread_id,
         "gate": turn.part("gate").get("answer"),
         "label": turn.part("route").get("label"),
         "ms": turn.ms,
+        "cause": turn.cause,
         "error": turn.error,
         "failed_in": turn.failed_in,
+        "error_message": turn.message,
     }
     shown = " ".join(f"{name}={_word(each)}" for name, each in fields.items() if each is not None)
     level = logging.WARNING if turn.outcome == "error" else logging.INFO

@@ -4,14 +4,27 @@ They are also in the process's default registry, so the LangGraph server's own `
 them, even in a worker without web routes.
 """
 
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 
 from hopgate.common.strategies import Label, Strategy
 from hopgate.graphs.history import LOOP
+from hopgate.nodes.run.resources import search_observers
 from hopgate.nodes.run.state import GateAnswer, StopReason
+from hopgate.retrievers.index.manifest import info
+from hopgate.server.observing.callbacks import watchers
 from hopgate.server.observing.turns import Turn
 
 UNDECIDED = "undecided"
@@ -20,11 +33,11 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 registry = CollectorRegistry()
 counter = partial(Counter, registry=registry)
+gauge = partial(Gauge, registry=registry)
+histogram = partial(Histogram, buckets=SECONDS, registry=registry)
 
 turns = counter("hopgate_turns", "Runs by outcome", ["outcome", "strategy", "alpha"])
-seconds = Histogram(
-    "hopgate_turn_seconds", "Duration of runs", ["strategy"], buckets=SECONDS, registry=registry
-)
+seconds = histogram("hopgate_turn_seconds", "Duration of runs", ["strategy"])
 node_seconds = counter("hopgate_node_seconds", "Time in each node", ["node"])
 gates = counter("hopgate_gates", "Decisions of the gate", ["verdict", "alpha"])
 routes = counter("hopgate_routes", "Decisions of the router", ["label", "alpha"])
@@ -35,7 +48,20 @@ calls = counter("hopgate_model_calls", "Model calls", ["alpha"])
 tokens = counter("hopgate_tokens", "Model tokens", ["kind", "alpha"])
 errors = counter("hopgate_errors", "Runs that failed, by node and cause", ["node", "cause"])
 
+in_flight = gauge("hopgate_turns_in_flight", "Runs that have not ended")
+in_flight.set_function(lambda: sum(each.in_flight for each in watchers))
+search_seconds = histogram("hopgate_search_seconds", "Duration of searches")
+failed_searches = counter("hopgate_failed_searches", "Searches that failed")
+refusals = counter("hopgate_refusals", "Error responses of hopgate's own routes", ["status"])
+unkept = counter("hopgate_unkept", "Steps of conversations that --keep could not write")
+index_version = gauge("hopgate_index_version", "Changes of the index")
+index_changed = gauge("hopgate_index_changed_timestamp_seconds", "Time of its last change")
+
 REGISTRY.register(registry)
+search_observers += [
+    lambda seconds, _: search_seconds.observe(seconds),
+    lambda _, failed: failed_searches.inc(failed),
+]
 
 
 def count(turn: Turn) -> None:
@@ -63,8 +89,17 @@ def count(turn: Turn) -> None:
         errors.labels(turn.failed_in or "start", turn.cause).inc()
 
 
-def text() -> bytes:
-    """Return hopgate's metrics alone, in the text format of Prometheus."""
+def text(index: Path | None = None) -> bytes:
+    """Return hopgate's metrics alone, in the text format of Prometheus.
+
+    Args:
+        index: The folder of the index whose version and age are shown.
+    """
+    if index:
+        with suppress(ValueError):  # missing or damaged: it keeps its last values
+            manifest = info(index)
+            index_version.set(manifest["version"])
+            index_changed.set(datetime.fromisoformat(manifest["created"]).timestamp())
     return generate_latest(registry)
 
 

@@ -1,11 +1,11 @@
 """Spans: each run of the graph as an OpenTelemetry trace with its nodes and model calls.
 
 Other instrumentations for LangChain record questions, prompts and answers by default, and error
-texts, which may repeat a prompt, always. These spans hold no texts unless
-`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` is `true`.
+texts, which may repeat a prompt, always. These spans hold no texts.
 """
 
 import os
+import re
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +17,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from hopgate.server.observing.logs import facts
 from hopgate.server.observing.turns import Observer, Step, Turn
 
-TEXTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -29,13 +28,13 @@ def observer(tracer: Tracer | None = None) -> Observer:
             environment names an OTLP endpoint, a provider that exports to it is set.
 
     Raises:
+        ValueError: The endpoint is not an HTTP address.
         RuntimeError: An endpoint is named, but the exporter is not installed.
     """
     if tracer is None:
         _export_if_configured()
         tracer = trace.get_tracer("hopgate", version("hopgate"))
-    with_texts = os.environ.get(TEXTS, "").lower() == "true"
-    return partial(_write, tracer=tracer, with_texts=with_texts)
+    return partial(_write, tracer=tracer)
 
 
 def _export_if_configured() -> None:
@@ -43,6 +42,9 @@ def _export_if_configured() -> None:
     configured = any(os.environ.get(each) for each in ENDPOINTS)
     if not configured or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
+    for name in ENDPOINTS:
+        if (url := os.environ.get(name)) and not re.match(r"https?://[^/\s]", url):
+            raise ValueError(f"{name} is {url!r}; use an address such as http://127.0.0.1:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -59,19 +61,17 @@ def _export_if_configured() -> None:
     trace.set_tracer_provider(provider)
 
 
-def _write(turn: Turn, tracer: Tracer, with_texts: bool) -> None:
+def _write(turn: Turn, tracer: Tracer) -> None:
     root = tracer.start_span("hopgate", start_time=turn.started_at)
     if root.is_recording():
         root.set_attributes(_turn_attributes(turn))
-        if with_texts:
-            root.set_attributes({"hopgate.question": turn.question, "hopgate.answer": turn.answer})
     spans: dict[UUID | None, Span] = {turn.run_id: root}
     for step in turn.steps:
         context = trace.set_span_in_context(spans.get(step.parent, root))
         kind = SpanKind.CLIENT if step.kind == "model" else SpanKind.INTERNAL
         name = f"chat {step.name}" if step.kind == "model" else step.name
         span = tracer.start_span(
-            name, context, kind, _step_attributes(step, with_texts), start_time=step.started_at
+            name, context, kind, _step_attributes(step), start_time=step.started_at
         )
         spans[step.id] = span
     for step in reversed(turn.steps):
@@ -99,15 +99,12 @@ def _turn_attributes(turn: Turn) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def _step_attributes(step: Step, with_texts: bool) -> dict[str, Any]:
+def _step_attributes(step: Step) -> dict[str, Any]:
     if step.kind == "node":
         return {"hopgate.node": step.name}
-    found: dict[str, Any] = {
+    return {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": step.name,
         "gen_ai.usage.input_tokens": step.prompt_tokens,
         "gen_ai.usage.output_tokens": step.completion_tokens,
     }
-    if with_texts:
-        found |= {"gen_ai.input.messages": step.prompt, "gen_ai.output.messages": step.reply}
-    return found

@@ -11,8 +11,7 @@ from uuid import UUID
 
 from hopgate.nodes.run.state import NO_USAGE, Decision, Usage
 
-TurnOutcome = Literal["answered", "unknown", "paused", "error", "cancelled"]
-Cause = Literal["input", "model", "other"]
+TurnOutcome = Literal["answered", "unsearched", "unknown", "paused", "error", "cancelled"]
 Kind = Literal["node", "model"]
 
 
@@ -30,8 +29,6 @@ class Step:
         error: Class of the error that ended it, if any.
         prompt_tokens: Prompt tokens of the call, if the endpoint counts them.
         completion_tokens: Completion tokens of the call, if the endpoint counts them.
-        prompt: Prompt of the call, for observers that may record texts.
-        reply: The model's reply, for observers that may record texts.
     """
 
     id: UUID
@@ -43,8 +40,6 @@ class Step:
     error: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt: str = ""
-    reply: str = ""
 
 
 @dataclass
@@ -59,16 +54,16 @@ class Turn:
         thread_id: Id of the conversation, if there is one.
         started_at: Nanoseconds since 1970.
         ended_at: Nanoseconds since 1970.
-        outcome: `answered`, `unknown` ("I don't know"), `paused` (before or after a node, as
-            requested), `error` or `cancelled`.
+        user: Name of the authenticated user, if there is one.
+        outcome: `answered`, `unsearched` (answered although a search failed), `unknown` ("I don't
+            know"), `paused` (before or after a node, as requested), `error` or `cancelled`.
         error: Class of the error, such as ModelError.
-        cause: Cause of the error: the request (a ValueError), the model or something else.
+        cause: Whose fault the error is, see `hopgate.common.faults`.
+        message: The error's text, unless it is the fault of the request.
         failed_in: Node that raised the error.
         decision: Every decision so far.
         usage: Cost of this run alone.
         steps: Node visits and model calls in the order in which they started.
-        question: For observers that may record texts.
-        answer: For observers that may record texts.
         is_edit: Whether its name is that of LangGraph's edits of the state.
     """
 
@@ -76,15 +71,15 @@ class Turn:
     thread_id: str | None
     started_at: int
     ended_at: int = 0
+    user: str | None = None
     outcome: TurnOutcome = "paused"
     error: str | None = None
-    cause: Cause | None = None
+    cause: str | None = None
+    message: str | None = None
     failed_in: str | None = None
     decision: Decision = field(default_factory=Decision)
     usage: Usage = field(default_factory=NO_USAGE.copy)
     steps: list[Step] = field(default_factory=list)
-    question: str = ""
-    answer: str = ""
     is_edit: bool = False
 
     @property

@@ -4,9 +4,11 @@ import asyncio
 import json
 import logging
 import re
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,14 +30,15 @@ from hopgate.nodes.run.limits import limits_from_environment
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.spending import spent_by
 from hopgate.server.access.bodies import BodyLimit, body_bytes, read_body
-from hopgate.server.access.refusals import error, refused, status_and_message
+from hopgate.server.access.refusals import error, explained, refused
 from hopgate.server.access.users import Users, user_of
 from hopgate.server.feedback import Opinion
+from hopgate.server.observing import metrics
 from hopgate.server.openai.completions import OWNER, ChatCompletion, ChatRequest, Json, run
 from hopgate.server.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 HUNG_UP = 499  # nginx's status; nobody reads it
 
@@ -72,7 +75,8 @@ class OpenAIRoutes:
         """
         self._graph = graph
         self._keep = keep
-        self._saver: BaseCheckpointSaver[Any] | None = None
+        self._saver: AsyncSqliteSaver | None = None
+        self._keeper: AsyncSqliteSaver | None = None
         self._settings = dict(settings or {})
         self._started = int(time.time())
 
@@ -83,6 +87,9 @@ class OpenAIRoutes:
             yield
             return
         async with sqlite_saver(self._keep) as self._saver:
+            self._keeper = copy(self._saver)
+            for name in ("aput", "aput_writes"):
+                setattr(self._keeper, name, _forgiving(getattr(self._saver, name)))
             yield
 
     def mount(self) -> Mount:
@@ -119,7 +126,7 @@ class OpenAIRoutes:
     async def complete(self, request: Request) -> Response:
         """Answer the last message of a conversation."""
         asked = await read_body(request, ChatRequest)
-        graph, context = self._keeping(), self._context(asked.model, asked.sampling)
+        graph, context = self._with(self._keeper), self._context(asked.model, asked.sampling)
         completion = ChatCompletion(asked)
         thread = completion.id if self._saver else None
         parts = run(graph, asked.history(), context, user_of(request.scope), thread)
@@ -143,7 +150,7 @@ class OpenAIRoutes:
                 "this server keeps no conversations, so it takes no feedback; start it with "
                 "hopgate serve --keep FILE",
             )
-        graph = self._keeping()
+        graph = self._with(self._saver)
         owner = identity(user_of(request.scope)) or ""
         thread: RunnableConfig = {
             "configurable": {"thread_id": given.id},
@@ -155,10 +162,9 @@ class OpenAIRoutes:
         kept = await give_feedback(graph, thread, thumbs=given.thumbs, answer=given.answer)
         return JSONResponse({"id": given.id, "feedback": kept})
 
-    def _keeping(self) -> AdaptiveGraph:
-        """Return the graph, with the saver of kept conversations if there is one."""
+    def _with(self, saver: "AsyncSqliteSaver | None") -> AdaptiveGraph:
         graph = self._graph()
-        return graph.copy({"checkpointer": self._saver}) if self._saver else graph
+        return graph.copy({"checkpointer": saver}) if saver else graph
 
     async def _shown(self, name: str) -> dict[str, Any]:
         graph = self._graph()
@@ -196,6 +202,20 @@ class OpenAIRoutes:
         return Context(**{**settings, "alpha": alpha})
 
 
+def _forgiving(write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return a saver's method that warns if the disk is full, so that the answer goes on."""
+
+    async def kept(config: RunnableConfig, *given: Any, **more: Any) -> Any:
+        try:
+            return await write(config, *given, **more)
+        except sqlite3.Error as error:
+            log.warning("a conversation is not kept: %s; make room on the disk", error)
+            metrics.unkept.inc()
+            return config
+
+    return kept
+
+
 async def _while_connected(request: Request, work: Awaitable[Result]) -> Result:
     """Wait for work, and end it when the client hangs up.
 
@@ -221,8 +241,9 @@ async def _lines(first: Json, more: AsyncIterator[Json]) -> AsyncGenerator[str, 
     try:
         async for chunk in more:
             yield _line(chunk)
-    except Exception as fault:
-        yield _line(error(*status_and_message(fault), usage=spent_by(fault)))
+    except Exception as failed:
+        status, message, code = explained(failed)
+        yield _line(error(status, message, code=code, usage=spent_by(failed)))
     yield "data: [DONE]\n\n"
 
 
