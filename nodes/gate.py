@@ -212,7 +212,7 @@ async def _prompted(
 ) -> GateDecision:
     messages = await _prompt(question, mode, model.layout, runtime)
     completion = await runtime.complete(messages, max_tokens=MAX_TOKENS)
-    return _judged(mode, completion.text, parse(completion.text), runtime.context)
+    return _judged(mode, completion.text, read_verdict(completion.text), runtime.context)
 
 
 async def _confidence(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:
@@ -270,7 +270,7 @@ async def _demos(
     return await asyncio.to_thread(pick)
 
 
-def parse(reply: str) -> Literal["yes", "no", "invalid"]:
+def read_verdict(reply: str) -> Literal["yes", "no", "invalid"]:
     """Read Yes, No or neither from a model's reply.
 
     The first word decides; then a single bracketed verdict; then "answer is …" or a label such as
