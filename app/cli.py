@@ -20,7 +20,7 @@ import click
 
 from hopgate.common.threads import end_process
 from hopgate.terminal.errors import INTERRUPTED, explain_error
-from hopgate.terminal.guard import guarded, harmless
+from hopgate.terminal.guard import harmless
 
 COMMANDS = {
     "ask": ("ask", "Answer a question, with sources and the reason for every decision."),
@@ -87,9 +87,7 @@ def main() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with guarded():
-        code = run(arguments, debug)
-    end_process(code)
+    end_process(run(arguments, debug))
 
 
 def run(arguments: list[str], debug: bool = False) -> int:
@@ -107,7 +105,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
         return _fail(str(error.__cause__ or error) or "interrupted", INTERRUPTED)
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            click.echo(harmless(traceback.format_exc()), err=True)
             return 1
         return _fail(*explain_error(error))
 

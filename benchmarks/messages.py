@@ -14,7 +14,7 @@ from typing import Any
 
 from hopgate import Context, build_graph
 from hopgate.graphs.adaptive import without_answer
-from hopgate.nodes.texts.message import decide
+from hopgate.nodes.texts.message import classify
 
 FOLDER = Path(__file__).with_name("messages")
 
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).with_name("messages")
 def by_rules(row: dict[str, Any]) -> bool:
     names = {"user": "human", "assistant": "ai"}
     said = [(names[each["role"]], each["content"]) for each in row["history"]]
-    return decide(row["message"], said)["kind"] == "question"
+    return classify(row["message"], said)["kind"] == "question"
 
 
 async def by_model(row: dict[str, Any], model: str) -> tuple[bool, int]:

@@ -24,20 +24,8 @@ def home_dir() -> Path:
     """Return the folder for data to keep: `$HOPGATE_HOME`, or the platform's user data folder."""
     from platformdirs import user_data_path
 
-    return _configured_home() or user_data_path("hopgate")
-
-
-def cache_dir() -> Path:
-    """Return the folder for data that can be rebuilt: `$HOPGATE_HOME/cache`, or the platform's."""
-    from platformdirs import user_cache_path
-
-    configured = _configured_home()
-    return configured / "cache" if configured else user_cache_path("hopgate")
-
-
-def _configured_home() -> Path | None:
     folder = os.environ.get("HOPGATE_HOME")
-    return Path(folder).expanduser() if folder else None
+    return Path(folder).expanduser() if folder else user_data_path("hopgate")
 
 
 # Privacy

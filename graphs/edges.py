@@ -22,22 +22,12 @@ class Edge(Runnable[Any, str]):
         self._choose = choose
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
-        """Return the next node.
-
-        Raises:
-            ValueError: An edit came before the step that it needs.
-        """
-        try:
-            return self._choose(input)
-        except KeyError as error:
-            raise ValueError(
-                f"the state has no {error}, which the edge {self.name} reads; add it to the edit, "
-                "or ask first and edit then"
-            ) from error
+        """Return the next node."""
+        return self._choose(input)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> str:
-        """Return the next node, see `invoke`."""
-        return self.invoke(input)
+        """Return the next node."""
+        return self._choose(input)
 
 
 def add_edges(

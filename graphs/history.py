@@ -6,7 +6,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Overwrite, StateSnapshot
 
 from hopgate.common.strategies import Strategy
-from hopgate.nodes.loop import is_repeated
 from hopgate.nodes.run.state import Decision, Hop, add_evidence
 from hopgate.retrievers.base import Hit
 
@@ -113,12 +112,9 @@ async def fork(
         cost count from those of the run up to that hop.
 
     Raises:
-        ValueError: The query is empty or repeats an earlier hop's, ignoring case, punctuation
-            and word order, or a passage is incomplete.
+        ValueError: A passage is incomplete.
     """
     before = (await graph.aget_state(point.checkpoint)).values
-    if query is not None:
-        _check_query(query, before["hops"])
     known = before["evidence"] if evidence is None else add_evidence([], list(evidence))
     update = {
         "hops": Overwrite(before["hops"]),
@@ -129,10 +125,3 @@ async def fork(
         "decision": Decision(strategy=strategy, stop_reason=None),
     }
     return await graph.aupdate_state(point.entry, update, as_node="route")
-
-
-def _check_query(query: str, earlier: list[Hop]) -> None:
-    if not query.strip():
-        raise ValueError("query is empty; give the hop something to search for")
-    if is_repeated(query, [hop["query"] for hop in earlier]):
-        raise ValueError(f"query is {query!r}, which an earlier hop searched for; give another")

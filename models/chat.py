@@ -86,13 +86,11 @@ class Learned:
         refused: Names of sampling fields that the endpoint refuses, perhaps `stop` among them.
         thinks: Whether thoughts come before its replies, and need room.
         unseen: Whether its thoughts start without a `<think>`, so that they look like a reply.
-        text_only: Whether it refused images or files.
     """
 
     refused: set[str] = field(default_factory=set)
     thinks: bool = False
     unseen: bool = False
-    text_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +149,11 @@ class ChatModel:
     evidence_chars: int = 48_000  # about 12,000 tokens
     output_tokens: int | None = None
     learned: Learned = field(default_factory=Learned, compare=False)
+
+    @property
+    def text_only(self) -> bool:
+        """Whether LangChain's profile says that it reads no images."""
+        return self.tiny or (self.client.profile or {}).get("image_inputs") is False
 
     @property
     def prompt_tokens(self) -> int:

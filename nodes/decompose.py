@@ -24,8 +24,6 @@ _LABEL = re.compile(
 )
 _INNER_NUMBER = re.compile(r"(?<!\s)\s++(?=\(?\d{1,2}[.)]\s+\S)")
 _QUESTION_END = re.compile(r"(?<=\?)\s+|(?<=[？؟])\s*")
-_JSON = re.compile(r"\s*(?:```\w*\s*)?[\[{]")
-_IN_JSON = re.compile(r'"([^"\n]+[?？؟])"')
 
 
 @leaving_room
@@ -52,7 +50,7 @@ async def _split(question: str, runtime: NodeRuntime) -> list[str]:
 
 
 def read_sub_questions(reply: str, limit: int) -> list[str]:
-    """Read sub-questions from a reply: JSON, a numbered or bulleted list, or one line.
+    """Read sub-questions from a reply: a numbered or bulleted list, or one line.
 
     Returns:
         At most `limit` sub-questions, each once, with references renumbered to match; empty if
@@ -80,8 +78,6 @@ def read_sub_questions(reply: str, limit: int) -> list[str]:
 
 def _items(reply: str) -> list[str]:
     parts = list(_parts(reply))
-    if _JSON.match(reply):
-        parts = _IN_JSON.findall(reply) or parts
     listed = [_LABEL.sub("", part) for part in parts if _LABEL.match(part)]
     return listed or [part for part in parts if part.endswith(("?", "？", "؟"))]
 

@@ -29,7 +29,7 @@ from hopgate.nodes.prompts.own import fill
 from hopgate.nodes.prompts.templates import Demo
 from hopgate.nodes.route import guess
 from hopgate.nodes.run.context import FIXED, Context
-from hopgate.nodes.run.events import GateEvent, answering_event
+from hopgate.nodes.run.events import AnsweringEvent, GateEvent
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import (
     Decision,
@@ -212,7 +212,7 @@ async def _prompted(
 ) -> GateDecision:
     messages = await _prompt(question, mode, model.layout, runtime)
     completion = await runtime.complete(messages, max_tokens=MAX_TOKENS)
-    return _judged(mode, completion.text, parse(completion.text), runtime.context)
+    return _judged(mode, completion.text, read_verdict(completion.text), runtime.context)
 
 
 async def _confidence(question: str, model: ChatModel, runtime: NodeRuntime) -> GateDecision:
@@ -270,7 +270,7 @@ async def _demos(
     return await asyncio.to_thread(pick)
 
 
-def parse(reply: str) -> Literal["yes", "no", "invalid"]:
+def read_verdict(reply: str) -> Literal["yes", "no", "invalid"]:
     """Read Yes, No or neither from a model's reply.
 
     The first word decides; then a single bracketed verdict; then "answer is …" or a label such as
@@ -315,8 +315,10 @@ def probability_of_yes(completion: Completion) -> float | None:
 async def _reply(state: State, runtime: NodeRuntime) -> tuple[GateDecision, DirectAnswer | None]:
     """Let the model reply to the message, or ask for a search, in one call."""
     model = await runtime.model()
-    unseen = model.learned.unseen
-    runtime.send(answering_event(0, full=True, thoughts=unseen, may_search=True))
+    thoughts = model.learned.unseen
+    runtime.send(
+        AnsweringEvent(event="answering", passages=0, full=True, thoughts=thoughts, may_search=True)
+    )
     completion, notes = await full.reply(state, [], runtime, may_search=True)
     if completion.text.lower().startswith(prompts.SEARCH):
         return _decision("reply", "yes", "the model asks for a search"), None

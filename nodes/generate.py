@@ -15,7 +15,7 @@ from hopgate.nodes.answers.reading import Answer, read_answer, read_full_answer
 from hopgate.nodes.answers.short import prompt_answer
 from hopgate.nodes.prompts import templates as prompts
 from hopgate.nodes.run.conversation import earlier, system_text
-from hopgate.nodes.run.events import AnswerEvent, answering_event
+from hopgate.nodes.run.events import AnswerEvent, AnsweringEvent
 from hopgate.nodes.run.resources import RETRIEVER_FAILED
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Decision, State, Update, Usage, with_warning
@@ -44,7 +44,15 @@ async def generate(state: State, runtime: NodeRuntime) -> Update:
     model = await runtime.model()
     short = is_short(state, model, runtime)
     shown = prompts.fit(state["evidence"], model.evidence_chars)
-    runtime.send(answering_event(len(shown), full=not short, thoughts=model.learned.unseen))
+    runtime.send(
+        AnsweringEvent(
+            event="answering",
+            passages=len(shown),
+            full=not short,
+            thoughts=model.learned.unseen,
+            may_search=False,
+        )
+    )
     written = _draft(state, runtime) or await (_short if short else _full)(state, shown, runtime)
     answer = written.answer
     runtime.send(AnswerEvent(event="answer", text=answer.text, citations=answer.citations))

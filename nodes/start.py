@@ -8,7 +8,7 @@ from langgraph.types import Overwrite
 from hopgate.nodes.run.conversation import attachments, earlier, system_text
 from hopgate.nodes.run.runtime import NodeRuntime
 from hopgate.nodes.run.state import Decision, State, Update
-from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, decide, query
+from hopgate.nodes.texts.message import QUERY_CHARS, MessageDecision, classify, query
 from hopgate.nodes.texts.text import MAX_QUESTION_CHARS, check_message, inert
 
 FORCED = MessageDecision(
@@ -56,7 +56,7 @@ async def start(state: State, runtime: NodeRuntime) -> Update:
 def _asked_for(text: str, state: State, message: AnyMessage) -> MessageDecision:
     messages = state.get("messages", [])
     said = [(each.type, each.text) for each in earlier(messages, message.id or "")]
-    return decide(text, said, system_text(messages))
+    return classify(text, said, system_text(messages))
 
 
 def _new_message(state: State) -> AnyMessage:

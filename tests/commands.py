@@ -28,13 +28,11 @@ def in_process(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     Whatever libraries write to the real stdout is captured too.
     """
     from hopgate import cli
-    from hopgate.terminal.guard import guarded
 
     def run_command(*arguments: str | Path) -> Ran:
         capfd.readouterr()
         try:
-            with guarded():
-                code = cli.run([str(each) for each in arguments])
+            code = cli.run([str(each) for each in arguments])
         except SystemExit as stop:
             code = int(stop.code or 0)
         return Ran(code, *capfd.readouterr())

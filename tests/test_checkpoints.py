@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import ormsgpack
-import psycopg
 import pytest
 from commands import Ran, one_line, run_process
 from doubles import by_task
@@ -31,7 +30,6 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, Interrupt, Overwrite, Send
@@ -114,66 +112,31 @@ def _wait_for(file: Path) -> None:
         time.sleep(0.01)
 
 
-class Sqlite:
-    """Checkpoints in a file, and the saver that hopgate opens or LangGraph's own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "runs.sqlite"
-
-    @asynccontextmanager
-    async def saver(self, *, strict: bool = True) -> AsyncIterator[Any]:
-        if strict:
-            async with sqlite_saver(self.file) as saver:
-                yield saver
-        else:
-            async with AsyncSqliteSaver.from_conn_string(str(self.file)) as saver:
-                saver.serde = permissive()
-                yield saver
-
-    def poison(self, row: tuple[str, bytes]) -> None:
-        with sqlite3.connect(self.file) as database:
-            changed = database.execute("UPDATE writes SET type = ?, value = ?", row).rowcount
-        assert changed
-
-
-class Postgres:
-    """Checkpoints in a PostgreSQL server."""
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-
-    @asynccontextmanager
-    async def saver(self, *, strict: bool = True) -> AsyncIterator[Any]:
-        serde = serializer() if strict else permissive()
-        async with AsyncPostgresSaver.from_conn_string(self.uri, serde=serde) as saver:
-            await saver.setup()
+@asynccontextmanager
+async def opened(file: Path, *, strict: bool) -> AsyncIterator[Any]:
+    """Open a file of checkpoints with the saver that hopgate opens, or with LangGraph's own."""
+    if strict:
+        async with sqlite_saver(file) as saver:
+            yield saver
+    else:
+        async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
+            saver.serde = permissive()
             yield saver
 
-    def poison(self, row: tuple[str, bytes]) -> None:
-        with psycopg.connect(self.uri) as database:
-            query = "UPDATE checkpoint_writes SET type = %s, blob = %s"
-            assert database.execute(query, row).rowcount
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "runs.sqlite"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    if request.param == "sqlite":
-        yield Sqlite(tmp_path)
-        return
-    place = Postgres(request.getfixturevalue("postgres"))
-    yield place
-    async with place.saver() as saver:
-        await saver.adelete_thread("t")
-
-
-async def _store(database: Any, value: Any, *, strict: bool) -> None:
-    async with database.saver(strict=strict) as saver:
+async def _store(database: Path, value: Any, *, strict: bool) -> None:
+    async with opened(database, strict=strict) as saver:
         at = await saver.aput(CONFIG, empty_checkpoint(), {}, {})
         await saver.aput_writes(at, [("messages", value)], "task")
 
 
-async def _stored(database: Any, *, strict: bool = True) -> Any:
-    async with database.saver(strict=strict) as saver:
+async def _stored(database: Path, *, strict: bool = True) -> Any:
+    async with opened(database, strict=strict) as saver:
         found = await saver.aget_tuple(CONFIG)
     ((_, _, value),) = found.pending_writes
     return value
@@ -181,11 +144,13 @@ async def _stored(database: Any, *, strict: bool = True) -> Any:
 
 @pytest.mark.parametrize("name", ["arguments", "pydantic 2", "in a message"])
 async def test_a_poisoned_row_of_a_database_is_data(
-    database: Any, tmp_path: Path, name: str
+    database: Path, tmp_path: Path, name: str
 ) -> None:
     proof = tmp_path / "proof"
     await _store(database, "x", strict=True)
-    database.poison(_rows(f"touch '{proof}'")[name])
+    row = _rows(f"touch '{proof}'")[name]
+    with sqlite3.connect(database) as opened_file:
+        assert opened_file.execute("UPDATE writes SET type = ?, value = ?", row).rowcount
     assert str(proof) in str(await _stored(database))
     assert not proof.exists()
     await _stored(database, strict=False)
@@ -214,7 +179,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("strict", [False, True])  # False: by an earlier version
-async def test_what_is_stored_is_read_as_it_was(database: Any, value: Any, strict: bool) -> None:
+async def test_what_is_stored_is_read_as_it_was(database: Path, value: Any, strict: bool) -> None:
     await _store(database, value, strict=strict)
     assert await _stored(database) == value
 
@@ -266,28 +231,16 @@ def test_a_poisoned_conversation_goes_on_and_runs_nothing(
     assert not proof.exists()
 
 
-BROKEN = {
-    "not msgpack": ("msgpack", b"\xdd\xff\xff\xff\xff"),
-    "no bytes": ("msgpack", 5),
-    "nested lists": ("msgpack", b"\x91" * 5_000),
-    "nested json": ("json", b"[" * 100_000),
-    "langchain's prompt": (
-        "json",
-        b'{"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "PromptTemplate"]}',
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ["arguments", "a pickle", *BROKEN])
-def test_a_conversation_that_is_none_is_named(
+@pytest.mark.parametrize("name", ["arguments", "a pickle"])
+def test_a_conversation_that_is_none_runs_nothing(
     talk: Callable[[], Ran], home: Path, tmp_path: Path, name: str
 ) -> None:
     assert talk().code == 0
     proof = tmp_path / "proof"
     with sqlite3.connect(home / "threads.sqlite") as database:
-        row = (_rows(f"touch '{proof}'") | BROKEN)[name]
+        row = _rows(f"touch '{proof}'")[name]
         database.execute("UPDATE checkpoints SET type = ?, checkpoint = ?", row)
-    one_line(talk(), 1, "'t'", "cannot be read", "threads.sqlite")
+    assert talk().code == 1
     assert not proof.exists()
 
 

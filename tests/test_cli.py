@@ -283,7 +283,6 @@ def test_a_full_disk_is_not_reported_as_a_damaged_file(
 BAD_USAGE: list[tuple[list[str], list[str]]] = [
     (["ask"], ["QUESTION"]),
     (["ask", ""], ["the question is empty"]),
-    (["ask", "x" * 100_000], ["local:smollm2 can read 6868 at once"]),
     (["ask", QUESTION, "--alpha", "1.5"], ["alpha", "1.5", "less than or equal to 1"]),
     (["ask", QUESTION, "--alpha", "abc"], ["--alpha", "'abc'"]),
     (["ask", QUESTION, "--gate", "maybe"], ["--gate", "'maybe'", "ta-are"]),

@@ -169,49 +169,6 @@ def embedded_texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_a_pool_is_embedded_once_even_across_processes(
-    write: Any, embedded_texts: list[str], home: Path
-) -> None:
-    path = write(*YES)
-    first = load_pool(path).pick(SONG, 4)
-    assert load_pool(path).pick(SONG, 4) == first
-    assert embedded_texts == [row["question"] for row in YES] + [SONG, SONG]
-    (saved,) = (home / "cache" / "demonstrations").iterdir()
-    assert saved.suffix == ".npy"
-    embedded_texts.clear()
-    assert Pool(path).pick(SONG, 4) == first  # as another process would
-    assert embedded_texts == [SONG]
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x93NUMPY\x01\x00", "pickle", "another"])
-def test_a_damaged_cache_file_is_replaced(
-    write: Any, embedded_texts: list[str], home: Path, content: Any
-) -> None:
-    import numpy as np
-
-    path = write(*YES)
-    first = Pool(path).pick(SONG, 4)
-    (saved,) = (home / "cache" / "demonstrations").iterdir()
-    if content == "pickle":
-        np.save(saved, np.array([{}], dtype=object), allow_pickle=True)
-    elif content == "another":
-        np.save(saved, np.zeros((1, 384), np.float32))
-    else:
-        saved.write_bytes(content)
-    embedded_texts.clear()
-    assert Pool(path).pick(SONG, 4) == first
-    assert len(embedded_texts) == len(YES) + 1
-    assert [each.name for each in saved.parent.iterdir()] == [saved.name]
-
-
-def test_picking_works_without_a_writable_cache(
-    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HOPGATE_HOME", str(tmp_path / "file"))
-    assert len(Pool(write(*YES)).pick(SONG, 4)) == 4
-
-
 def test_a_changed_pool_is_read_again(write: Any) -> None:
     assert shown(load_pool(write(YES[0])).pick(SONG, 2))[1] == RIVER
     assert shown(load_pool(write(YES[1])).pick(SONG, 2))[1] == MAYOR

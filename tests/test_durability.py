@@ -1,6 +1,5 @@
 """A killed run resumes where it stopped: no finished node runs twice."""
 
-import asyncio
 import multiprocessing
 import os
 import signal
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 import runs
 from fake_openai import FakeOpenAI, Messages, Reply
-from langgraph.checkpoint.memory import InMemorySaver
 
 CALLS = 7  # the gate, five thoughts, the answer
 
@@ -44,23 +42,6 @@ def cutting(moment: Moment, cut: Callable[[], None]) -> Callable[[Messages], Rep
     return script
 
 
-class InMemory:
-    """Runs in this process; cutting off cancels the task."""
-
-    def __init__(self, searches: Path) -> None:
-        self._graph = runs.build(InMemorySaver(), searches)
-
-    async def cut_off(self, fake: FakeOpenAI, moment: Moment) -> Any:
-        task = asyncio.create_task(runs.run(self._graph, runs.QUESTION))
-        loop = asyncio.get_running_loop()
-        fake.answers(cutting(moment, lambda: loop.call_soon_threadsafe(task.cancel) and None))
-        (result,) = await asyncio.gather(task, return_exceptions=True)
-        return None if isinstance(result, asyncio.CancelledError) else result
-
-    async def resume(self, fake: FakeOpenAI) -> Any:
-        return await runs.run(self._graph, None)
-
-
 class InProcesses:
     """Runs in child processes; cutting off sends SIGKILL."""
 
@@ -79,14 +60,14 @@ class InProcesses:
     def __init__(self, searches: Path, database: str) -> None:
         self._searches, self._database = searches, database
 
-    async def cut_off(self, fake: FakeOpenAI, moment: Moment) -> Any:
+    def cut_off(self, fake: FakeOpenAI, moment: Moment) -> Any:
         started = SimpleQueue[int]()
         fake.answers(cutting(moment, lambda: os.kill(started.get(), signal.SIGKILL)))
         result, status = self._run(fake, runs.QUESTION, started)
         assert (status == -signal.SIGKILL) or result
         return result
 
-    async def resume(self, fake: FakeOpenAI) -> Any:
+    def resume(self, fake: FakeOpenAI) -> Any:
         result, status = self._run(fake, None, SimpleQueue())
         assert status == 0
         return result
@@ -108,16 +89,11 @@ class InProcesses:
         return result, process.exitcode
 
 
-Place = InMemory | InProcesses
-
-
 @pytest.fixture
 async def place(
     request: pytest.FixtureRequest, tmp_path: Path, searches: Path
-) -> AsyncIterator[Place]:
-    if request.param == "memory":
-        yield InMemory(searches)
-    elif request.param == "sqlite":
+) -> AsyncIterator[InProcesses]:
+    if request.param == "sqlite":
         yield InProcesses(searches, str(tmp_path / "t.sqlite"))
     else:
         uri = request.getfixturevalue("postgres")
@@ -147,27 +123,23 @@ async def undisturbed(fake: FakeOpenAI, tmp_path: Path) -> Any:
 
 # One of each kind: at the gate, a thought and the answer, before and after the reply.
 CUTS = [
-    ("memory", Moment(3, False)),
-    ("memory", Moment(6, True)),
     ("sqlite", Moment(3, True)),
-    ("sqlite", Moment(CALLS, False)),
     ("sqlite", Moment(CALLS, True)),
-    ("postgres", Moment(5, False)),
+    ("postgres", Moment(1, False)),
 ]
 
 
 @pytest.mark.parametrize(("place", "moment"), CUTS, indirect=["place"], ids=str)
 async def test_a_killed_run_resumes_where_it_stopped(
-    fake: FakeOpenAI, place: Place, searches: Path, undisturbed: Any, moment: Moment
+    fake: FakeOpenAI, place: InProcesses, searches: Path, undisturbed: Any, moment: Moment
 ) -> None:
-    finished = await place.cut_off(fake, moment)
+    finished = place.cut_off(fake, moment)
     assert finished is None or moment == Moment(CALLS, True)
     fake.answers(runs.script())
-    resumed = await place.resume(fake)
+    resumed = place.resume(fake)
     assert {**resumed, "usage": None} == {**undisturbed, "usage": None}
     calls = Counter(fake.prompts)
-    survives = isinstance(place, InMemory)  # what a killed process knew of the call is lost
-    assert resumed["usage"]["llm_calls"] == (calls.total() if survives else CALLS)
+    assert resumed["usage"]["llm_calls"] == CALLS
     repeated = calls.total() - CALLS
     assert len(calls) == CALLS
     assert repeated <= 1

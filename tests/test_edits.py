@@ -86,8 +86,3 @@ async def test_a_node_without_a_turn_says_so() -> None:
     await app.aupdate_state(THREAD, {"next_query": "Who?"}, as_node="condense")
     with pytest.raises(ValueError, match="no turn that gate could continue; ask with"):
         await app.ainvoke(None, THREAD)
-
-
-async def test_an_edit_after_a_node_that_has_not_run_says_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="the state has no 'gate', which the edge after_gate"):
-        await graph().aupdate_state(THREAD, {"standalone": QUESTION}, as_node="gate")

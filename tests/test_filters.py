@@ -806,7 +806,9 @@ async def test_no_request_to_a_server_gets_another_users_passages(served: Server
         context=context,  # type: ignore[arg-type]
         interrupt_before=["route"],
     )
-    edit = {"standalone": ASKED["question"], "decision": {"strategy": "multi"}, "where": {}}
+    edit = {"standalone": ASKED["question"], "decision": {"strategy": "multi"}}
+    with pytest.raises(Exception, match="'where' is not a key of the state"):
+        await ann.threads.update_state(thread, {**edit, "where": {}}, as_node="route")
     edited = await ann.threads.update_state(thread, edit, as_node="route")
     checkpoint = edited["checkpoint"] | FORGED  # type: ignore[operator]
     for at in (checkpoint, None):

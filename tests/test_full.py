@@ -233,11 +233,11 @@ async def test_every_prompt_can_be_replaced(fake: FakeOpenAI) -> None:
     [
         ("anwser", SAYS, "prompts has no prompt 'anwser'; use answer, answer_with_passages, gate"),
         ("answer", "Q: {question}", "prompts['answer'] is a str; use a LangChain prompt template"),
-        ("answer_with_passages", SAYS, "lacks the field {passages}; add it"),
+        ("answer_with_passages", SAYS, "it needs question, passages; it may have history, instr"),
         (
             "answer",
             PromptTemplate.from_template("{question} {topic}"),
-            "has the field {topic}, which hopgate does not fill; use question, history, instruct",
+            "prompts['answer'] has the fields question, topic; it needs question; it may have",
         ),
     ],
 )

@@ -49,19 +49,19 @@ REPLIES = json.loads((Path(__file__).parent / "data/gate_replies.json").read_tex
 
 @pytest.mark.parametrize("verdict", REPLIES)
 def test_replies_are_read_as_yes_no_or_neither(verdict: str) -> None:
-    assert {reply: gate.parse(reply) for reply in REPLIES[verdict]} == dict.fromkeys(
+    assert {reply: gate.read_verdict(reply) for reply in REPLIES[verdict]} == dict.fromkeys(
         REPLIES[verdict], verdict
     )
 
 
 @given(st.text())
 def test_any_reply_is_read_as_one_of_three(reply: str) -> None:
-    assert gate.parse(reply) in ("yes", "no", "invalid")
+    assert gate.read_verdict(reply) in ("yes", "no", "invalid")
 
 
 @given(st.sampled_from(["yes", "no"]), st.text(" \n\t*\"'[](){}.,:!`_", max_size=8))
 def test_punctuation_around_a_verdict_changes_nothing(verdict: str, around: str) -> None:
-    assert gate.parse(f"{around}{verdict.upper()}{around[::-1]}") == verdict
+    assert gate.read_verdict(f"{around}{verdict.upper()}{around[::-1]}") == verdict
 
 
 async def decide(fake: FakeOpenAI, **settings: Any) -> GateDecision:

@@ -10,7 +10,7 @@ from fake_openai import FakeOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from hopgate import Context, build_graph
-from hopgate.nodes.texts.message import QUERY_CHARS, decide, query
+from hopgate.nodes.texts.message import QUERY_CHARS, classify, query
 
 FOLDER = Path(__file__).parents[1] / "benchmarks/messages"
 ROWS = [
@@ -37,7 +37,7 @@ PLAIN_TITLE = "Write a short title for the conversation.\n\nUser: When was it li
 def test_rules_know_the_messages_of_the_benchmark(row: dict[str, Any]) -> None:
     names = {"user": "human", "assistant": "ai"}
     said = [(names[each["role"]], each["content"]) for each in row["history"]]
-    found = decide(row["message"], said)
+    found = classify(row["message"], said)
     assert (found["kind"] == "question") is (row["needs"] == "search"), found
 
 
@@ -55,8 +55,8 @@ async def test_a_client_s_own_task_is_one_call_with_its_own_words(
 
 
 def test_a_question_about_titles_is_not_a_client_s_task() -> None:
-    assert decide("Suggest a title for our annual report", [])["kind"] == "question"
-    assert decide("What is the title of the chat with Ada?", [])["kind"] == "question"
+    assert classify("Suggest a title for our annual report", [])["kind"] == "question"
+    assert classify("What is the title of the chat with Ada?", [])["kind"] == "question"
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from hopgate.models import chat
 from hopgate.models.chat import Completion, ModelError
 from hopgate.nodes.answers.reading import read_answer, read_full_answer, settled
 from hopgate.nodes.decompose import read_sub_questions
-from hopgate.nodes.gate import parse, probability_of_yes, uncertainty
+from hopgate.nodes.gate import probability_of_yes, read_verdict, uncertainty
 from hopgate.nodes.reason import read_thought
 from hopgate.nodes.sub_answer import read_sub_answer
-from hopgate.nodes.texts.message import decide, query
+from hopgate.nodes.texts.message import classify, query
 from hopgate.nodes.texts.support import support
 from hopgate.nodes.texts.text import inert, keep_marks
 from hopgate.retrievers.base import Hit
@@ -63,13 +63,12 @@ MODEL = chat.wrap(TalkingModel(say=lambda *_: ""))
 HIT = Hit(id="1", title="Tower", text="The tower is 330 metres tall.", score=1.0)
 READERS: dict[str, Callable[[str], object]] = {
     "_readable": lambda reply: chat._reply_text(MODEL, AIMessage(reply), 100_000),
-    "parse": parse,
+    "read_verdict": read_verdict,
     "read_answer": lambda reply: read_answer(reply, []),
     "read_answer with evidence": lambda reply: read_answer(reply, [HIT], "How tall is it?"),
-    "settled": lambda reply: settled(reply, 0, full=False),
-    "settled in full": lambda reply: settled(reply, 3, full=True),
+    "settled": lambda reply: settled(reply, 3),
     "read_full_answer": lambda reply: read_full_answer(reply, [HIT], "How tall is it?"),
-    "decide": lambda reply: decide(reply, [("human", "Hi"), ("ai", reply)], reply),
+    "classify": lambda reply: classify(reply, [("human", "Hi"), ("ai", reply)], reply),
     "query": query,
     "read_thought": read_thought,
     "read_sub_questions": lambda reply: read_sub_questions(reply, 5),

@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 from hopgate import build_graph
 from hopgate.common.faults import fault_of
 from hopgate.models.chat import _UNOPENED, without_thoughts
-from hopgate.nodes.answers.reading import read_answer, read_full_answer, settled
+from hopgate.nodes.answers.reading import read_full_answer, settled
 from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
 from hopgate.server import project, tokens
@@ -287,21 +287,20 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(PIECES, max_size=8), st.booleans(), st.booleans())
-def test_streamed_text_is_never_taken_back(pieces: list[str], grounded: bool, full: bool) -> None:
+@given(st.lists(PIECES, max_size=8), st.booleans())
+def test_streamed_text_is_never_taken_back(pieces: list[str], grounded: bool) -> None:
     reply = "".join(pieces)
     seen = without_thoughts(reply).strip()
     thoughts = _UNOPENED.match(reply) is not None
-    read = read_full_answer if full else read_answer
-    final = read(seen, EVIDENCE if grounded else [], "When was it lit?").text
+    final = read_full_answer(seen, EVIDENCE if grounded else [], "When was it lit?").text
     for end in range(len(reply) + 1):
-        part = settled(reply[:end], 3 * grounded, full=full, thoughts=thoughts)
+        part = settled(reply[:end], 3 * grounded, thoughts=thoughts)
         assert final.startswith(part), (reply[:end], part, final)
 
 
 def test_a_full_answer_streams_on_past_its_marks() -> None:
     reply = "It was lit in 1851 [1]. Then [9] it `a[7]` grew [2, 3]. [x] is not a mark [12"
-    seen = [settled(reply[:end], 3, full=True) for end in range(len(reply) + 1)]
+    seen = [settled(reply[:end], 3) for end in range(len(reply) + 1)]
     assert seen[21] == "It was lit in 1851" and seen[22] == "It was lit in 1851 [1]"
     assert seen[-1] == "It was lit in 1851 [1]. Then it `a[7]` grew [2, 3]. [x] is not a mark"
 

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from hopgate.commands.options import EVERY_FIELD, command, request_context
-from hopgate.common.files import home_dir, private_file, private_folder, shown
+from hopgate.common.files import home_dir, private_file, private_folder
 from hopgate.nodes.run.context import Context
 from hopgate.nodes.run.events import Event
 from hopgate.terminal import pages
@@ -98,7 +98,6 @@ async def answered(
         async with sqlite_saver(file) as saver:
             config = {"configurable": {"thread_id": thread}}
             kept = graph.copy({"checkpointer": saver}).with_config(SYNC_DURABILITY)
-            await _check_conversation(kept, config)
             return await _run(kept, question, context, config, on_event, stream)
     except sqlite3.DatabaseError as error:
         busy = isinstance(error, sqlite3.OperationalError)
@@ -122,16 +121,6 @@ def threads_file() -> Path:
             f"({error.strerror}); set HOPGATE_HOME to a folder of your own"
         ) from error
     return file
-
-
-async def _check_conversation(graph: "AdaptiveGraph", config: Any) -> None:
-    try:
-        await graph.aget_state(config)
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise RuntimeError(
-            f"the conversation {shown(config['configurable']['thread_id'])} cannot be read "
-            f"({error}); use another --thread, or move threads.sqlite away"
-        ) from error
 
 
 async def _run(

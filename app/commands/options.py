@@ -185,17 +185,7 @@ def _typed(hint: Any) -> dict[str, Any]:
 
 def _of_context(name: str, field: "FieldInfo", default: Any, text: str) -> click.Option:
     more = {"default": default} | _typed(field.annotation) | SPECIAL.get(name, {})
-    text = SPECIAL_HELP.get(name, "{}").format(text)
-    limits = {
-        name: getattr(each, name)
-        for each in field.metadata
-        for name in ("ge", "gt", "le")
-        if hasattr(each, name)
-    }
-    if "le" in limits:
-        low = f"above {limits['gt']:,}, up" if "gt" in limits else f"{limits['ge']:,}"
-        text += f"  [{low} to {limits['le']:,}]"
-    return _option(name, text, **more)
+    return _option(name, SPECIAL_HELP.get(name, "{}").format(text), **more)
 
 
 def _where(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> Any:

@@ -1,16 +1,10 @@
 """Escapes control characters in everything that the command line prints.
 
 A file name, a manifest, an endpoint's error or an answer may hold sequences that clear the screen,
-rename the window or hide the rest. `guarded` wraps stdout and stderr, for every line of hopgate
-and its libraries. rich styles with such sequences, so it writes past the wrapper through
-`pages.SafeConsole`, which escapes the texts that it styles.
+rename the window or hide the rest.
 """
 
 import re
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any, TextIO
 
 _CONTROL = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
@@ -38,30 +32,3 @@ def harmless(text: str, *, lines: bool = True) -> str:
 def harmless_json(document: str) -> str:
     r"""Escape the control characters of a JSON document as JSON does: `\u009b`."""
     return _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
-
-
-class _Guard:
-    """Wraps a stream and escapes control characters on write."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # where rich looks for the stream behind another
-
-    def write(self, text: str) -> int:
-        self.rich_proxied_file.write(harmless(text))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rich_proxied_file, name)
-
-
-@contextmanager
-def guarded() -> Iterator[None]:
-    """Escape control characters written to stdout and stderr while the context is open."""
-    out: Any = _Guard(sys.stdout)
-    err: Any = _Guard(sys.stderr)
-    with redirect_stdout(out), redirect_stderr(err):
-        yield

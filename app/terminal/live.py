@@ -1,14 +1,9 @@
-"""The live view of a run on stderr: its events as they happen, erased when the answer is there."""
+"""A run on stderr: its newest event beside a spinner, erased when the answer is there."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.segment import Segment
-from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 from hopgate.terminal.guard import harmless
@@ -21,35 +16,6 @@ Line = tuple[str, str]  # a label, empty if it is the same as above, and a text
 
 ANSWER = "answer"
 PATHS = {"none": "no retrieval", "single": "one retrieval", "multi": "several hops"}
-
-
-class View:
-    """Shows the events so far: as many of the newest lines as fit the terminal."""
-
-    def __init__(self) -> None:
-        """Start with a spinner only."""
-        self._rows: list[Line] = []
-        self._spinner = Spinner("dots", "thinking")
-
-    def show(self, event: "Event") -> None:
-        """Add an event; some extend or replace the line before."""
-        answer = self._rows.pop()[1] if self._rows and self._rows[-1][0] == ANSWER else ""
-        if event["event"] == "token":
-            self._rows.append((ANSWER, answer + event["text"]))
-        else:
-            self._rows += event_rows(event)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the newest lines, then the spinner."""
-        grid = Table.grid(padding=(0, 1))
-        grid.add_column(min_width=len("stopped"))  # so that a new label does not shift the texts
-        for label, text in list(self._rows):
-            grid.add_row(Text(label, "bold"), Text(harmless(text.replace("\n", " "))))
-        lines = console.render_lines(grid, options.update(height=None), pad=False)
-        for line in lines[-max(1, console.height - 2) :] if self._rows else []:
-            yield from line
-            yield Segment.line()
-        yield self._spinner
 
 
 def event_rows(event: Any) -> list[Line]:
@@ -95,6 +61,15 @@ def view() -> Iterator[Callable[["Event"], None] | None]:
     if not err.is_terminal:
         yield None
         return
-    shown = View()
-    with Live(shown, console=err, refresh_per_second=10, transient=True, redirect_stdout=False):
-        yield shown.show
+    answer = ""
+
+    def show(event: "Event") -> None:
+        nonlocal answer
+        answer = answer + event["text"] if event["event"] == "token" else ""
+        for label, text in [(ANSWER, answer)] if answer else event_rows(event):
+            newest = f"{label} {text}".strip().replace("\n", " ")
+            room = err.width - len("⠋ …")
+            status.update(Text(harmless(newest if len(newest) <= room else f"…{newest[-room:]}")))
+
+    with err.status("thinking") as status:
+        yield show

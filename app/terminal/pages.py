@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import reduce
 from operator import getitem
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -45,14 +45,6 @@ class SafeConsole(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         """Print on stdout or stderr."""
         super().__init__(stderr=stderr, highlight=False, emoji=False)
-
-    @property  # type: ignore[misc]
-    def file(self) -> IO[str]:
-        """The stream behind the guard, and behind rich's own while a live display runs."""
-        file = super().file
-        while hasattr(file, "rich_proxied_file"):
-            file = file.rich_proxied_file
-        return file
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

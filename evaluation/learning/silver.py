@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hopgate.common.strategies import STRATEGIES, Strategy
 from hopgate.evaluation.measuring.scores import Answered
-from hopgate.nodes.texts.support import content
+from hopgate.nodes.texts.support import content_words
 from hopgate.nodes.texts.text import normalise
 from hopgate.retrievers.language import detect
 
@@ -67,7 +67,7 @@ def agree(question: str, one: str, other: str) -> bool:
     if verdicts != {None}:
         return len(verdicts) == 1
     language = detect([one, other])
-    words = [content(text, question, language) for text in (one, other)]
+    words = [content_words(text, question, language) for text in (one, other)]
     if not all(words):
         return normalise(one) == normalise(other)
     numbers = [{word for word in each if any(map(str.isdigit, word))} for each in words]
@@ -90,7 +90,7 @@ def _agreeing(
 def _says_something(question: str, answer: Answered) -> bool:
     """Return whether an answer is more than "I don't know" or the question's own words."""
     text = answer["prediction"]
-    said = _yes_or_no(text) or content(text, question, detect([text]))
+    said = _yes_or_no(text) or content_words(text, question, detect([text]))
     return answer["known"] and bool(said)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hopgate.models.chat import SAMPLING, ChatModel, Completion, ModelError
+from hopgate.models.chat import SAMPLING, ChatModel, Completion
 from hopgate.nodes.prompts import templates as prompts
 from hopgate.nodes.prompts.own import AnswerPrompt, fill
 from hopgate.nodes.run.context import Context
@@ -33,7 +33,7 @@ async def reply(
 ) -> tuple[Completion, list[str]]:
     """Ask the model to reply to the message, over passages if there are any.
 
-    A model that refuses images or files gets the text alone.
+    A model that reads no images gets the text alone.
 
     Args:
         state: The turn.
@@ -48,19 +48,9 @@ async def reply(
         ModelError: No answer from the model.
     """
     model = await runtime.model()
-    text_only = model.tiny or model.learned.text_only
-    more = prompts.MAY_SEARCH if may_search else ""
-    messages, dropped = _prompt(state, shown, runtime, model, text_only, more)
-    brings = not text_only and any(map(attachments, messages))
-    options = {"max_tokens": await runtime.answer_tokens(messages), **wanted(runtime.context)}
-    try:
-        completion = await runtime.complete(messages, **options)
-    except ModelError:
-        if not brings:
-            raise
-        messages, dropped = _prompt(state, shown, runtime, model, True, more)
-        completion = await runtime.complete(messages, **options)
-        model.learned.text_only = True
+    messages, dropped = _prompt(state, shown, runtime, model, may_search)
+    limit = await runtime.answer_tokens(messages)
+    completion = await runtime.complete(messages, max_tokens=limit, **wanted(runtime.context))
     return completion, [*dropped, *notes_of(completion, "a higher max_answer_tokens")]
 
 
@@ -69,8 +59,7 @@ def _prompt(
     shown: Sequence[Hit],
     runtime: NodeRuntime,
     model: ChatModel,
-    text_only: bool,
-    more: str,
+    may_search: bool,
 ) -> tuple[list["BaseMessage"], list[str]]:
     """Return the prompt: instructions, as much of the conversation as fits, passages, message."""
     from langchain_core.messages import HumanMessage, SystemMessage, merge_message_runs
@@ -79,9 +68,10 @@ def _prompt(
     said = earlier(state["messages"], state["message_id"])
     message = next((each for each in state["messages"] if each.id == state["message_id"]), None)
     parts = attachments(message) if message else []
-    given = sum(map(len, map(attachments, said))) + len(parts)
-    if text_only:
+    warnings = []
+    if model.text_only and (parts or any(map(attachments, said))):
         said, parts = [each.model_copy(update={"content": each.text}) for each in said], []
+        warnings = [f"{model.name} reads no images or files: it got the text alone"]
 
     def prompt(history: Sequence["BaseMessage"]) -> list["BaseMessage"]:
         if kind_of(state["decision"]) == "client_task":
@@ -90,6 +80,7 @@ def _prompt(
         else:
             fields = {"question": text, "history": list(history)}
             system = system_text(state["messages"], resources.instructions)
+            more = prompts.MAY_SEARCH if may_search else ""
             fields["instructions"] = f"{system}\n\n{more}".strip()
             if shown:
                 fields["passages"] = prompts.paragraphs("inline", shown)
@@ -98,8 +89,6 @@ def _prompt(
         return _with_parts(whole, parts)
 
     needed, room = sum(map(message_tokens, prompt([]))), model.prompt_tokens
-    dropped = given - len(parts) - sum(map(len, map(attachments, said)))
-    warnings = [f"{model.name} reads no images or files: it got the text alone"] * bool(dropped)
     history = trimmed(said, max(0, room - needed))
     return merge_message_runs(prompt(history)), warnings
 

@@ -30,7 +30,6 @@ _PREFIX = re.compile(r"^\s*answer\s*:\s*", re.IGNORECASE)
 
 
 _MAY_BE_MARK = re.compile(r"\s*+(?:\[[\d\s,]*)?\Z")
-_MAY_BE_UNKNOWN = re.compile(r"\W*(i(\s(d(o.*)?)?)?)?", re.IGNORECASE | re.DOTALL)
 
 
 class Answer(NamedTuple):
@@ -112,15 +111,14 @@ def read_full_answer(
     return Answer(keep_marks(reply, numbers).strip(), known, citations, warnings)
 
 
-def settled(reply: str, passages: int, *, full: bool, thoughts: bool = False) -> str:
-    """Return the part of a reply so far that reading it will not change.
+def settled(reply: str, passages: int, *, thoughts: bool = False) -> str:
+    """Return the part of a full answer so far that reading it will not change.
 
-    The rest may be a mark, a reasoning model's thoughts, or the start of "I don't know".
+    The rest may be a mark, or a reasoning model's thoughts.
 
     Args:
         reply: The text so far.
         passages: Number of passages that the model was shown.
-        full: Whether it is a full answer.
         thoughts: Whether thoughts come first that no `<think>` starts.
     """
     text = without_thoughts(reply)
@@ -129,24 +127,11 @@ def settled(reply: str, passages: int, *, full: bool, thoughts: bool = False) ->
     text = text.lstrip()
     if "<think>".startswith(text[:7].lower()):
         return ""
-    if full and not passages:
+    if not passages:
         return text.rstrip()
-    open_code = text.find("`", _code_end(text))
+    open_code = text.find("`", max((code.end() for code in CODE.finditer(text)), default=0))
     text = text if open_code < 0 else text[:open_code]
-    if full or passages:
-        text = keep_marks(_MAY_BE_MARK.sub("", text), range(1, passages + 1)).lstrip()
-    else:
-        text = text.partition("[")[0].rstrip()
-    if full:
-        return text
-    text = _PREFIX.sub("", text)
-    plain = _PREFIX.sub("", MARK.sub("", text)).strip()
-    is_label = "answer".startswith(plain.lower())
-    return "" if is_label or _MAY_BE_UNKNOWN.fullmatch(plain) else text
-
-
-def _code_end(text: str) -> int:
-    return max((code.end() for code in CODE.finditer(text)), default=0)
+    return keep_marks(_MAY_BE_MARK.sub("", text), range(1, passages + 1)).lstrip()
 
 
 def _unknown(text: str) -> Answer | None:

@@ -5,19 +5,13 @@ answered wrongly, and two No questions written by hand. The paper's encoder is S
 is the embedded one.
 """
 
-import hashlib
-import io
-import json
-import logging
-from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopgate.common.cache import Cache
-from hopgate.common.files import cache_dir, read_jsonl, shown, write_atomic
+from hopgate.common.files import read_jsonl, shown
 from hopgate.common.strategies import FLARE_NAME_OF, FLARE_NAMES
 from hopgate.nodes.prompts import templates as prompts
 from hopgate.nodes.prompts.templates import Demo
@@ -28,8 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Vectors = NDArray[np.float32]
-
-log = logging.getLogger(__name__)
 
 YES, NO = "[Yes]", "[No]"
 # The authors' two first.
@@ -125,7 +117,9 @@ class Pool:
 
     @cached_property
     def _vectors(self) -> "Vectors":
-        return _embedded(list(self._forms.values()))
+        from hopgate.retrievers.encoders import load_encoder
+
+        return load_encoder().encode_queries(list(self._forms.values()))
 
     def pick(self, question: str, count: int) -> tuple[Demo, ...]:
         """Pick demonstrations for a question; may block.
@@ -167,26 +161,3 @@ def load_pool(path: Path) -> Pool:
         ValueError: See `Pool`.
     """
     return _pools.get(path, lambda: Pool(path), files=[path])
-
-
-def _embedded(questions: Sequence[str]) -> "Vectors":
-    """Embed questions, or read the vectors that an earlier process has saved."""
-    import numpy as np
-
-    from hopgate.retrievers.encoders import load_encoder
-
-    encoder = load_encoder()
-    content = json.dumps([encoder.fingerprint, *questions]).encode()
-    file = cache_dir() / "demonstrations" / f"{hashlib.sha256(content).hexdigest()}.npy"
-    with suppress(OSError, ValueError, EOFError):
-        saved: Vectors = np.load(file, allow_pickle=False)
-        if saved.shape == (len(questions), encoder.dimension) and saved.dtype == np.float32:
-            return saved
-    vectors, buffer = encoder.encode_queries(questions), io.BytesIO()
-    np.save(buffer, vectors, allow_pickle=False)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, buffer.getvalue())
-    except OSError as error:  # which only costs time
-        log.info("the pool's vectors could not be saved in %s: %s", file.parent, error)
-    return vectors

@@ -45,7 +45,8 @@ def fit_budget(
 ) -> list[Hit]:
     """Return the new passages that fit beside the evidence.
 
-    A passage that is too large for the space left is skipped; the very first one is cut to fit.
+    A passage that is too large for the space left is skipped, unless it is the very first one:
+    prompts cut that.
 
     Args:
         new: Passages that are not in the evidence, best first.
@@ -58,9 +59,7 @@ def fit_budget(
     for hit in new:
         if len(fitting) + len(evidence) >= max_passages:
             break
-        if not fitting and not evidence:
-            hit = _cut(hit, int(min(left, byte_size([hit]))))
-        if byte_size([hit]) <= left:
+        if byte_size([hit]) <= left or not (fitting or evidence):
             fitting.append(hit)
             left -= byte_size([hit])
     return fitting
@@ -69,14 +68,3 @@ def fit_budget(
 def byte_size(hits: Sequence[Hit]) -> int:
     """Return the size of all titles and texts in UTF-8 bytes."""
     return sum(len(f"{hit['title']}{hit['text']}".encode()) for hit in hits)
-
-
-def _cut(hit: Hit, max_bytes: int) -> Hit:
-    title = _clip(hit["title"], max_bytes // 2)
-    return Hit(
-        **{**hit, "title": title, "text": _clip(hit["text"], max_bytes - len(title.encode()))}
-    )
-
-
-def _clip(text: str, max_bytes: int) -> str:
-    return text.encode()[:max_bytes].decode(errors="ignore")

@@ -42,13 +42,11 @@ def check_prompts(given: Mapping[Any, Any]) -> None:
             )
         needed, optional = FIELDS[name]
         used = {*template.input_variables, *template.optional_variables}
-        if missing := [field for field in needed if field not in used]:
-            raise ValueError(f"prompts[{name!r}] lacks the field {{{missing[0]}}}; add it")
-        if unknown := sorted(used.difference(needed, optional)):
-            fields = ", ".join((*needed, *optional))
+        if not used.issuperset(needed) or not used.issubset(needed + optional):
+            may = f"; it may have {', '.join(optional)}" if optional else ""
             raise ValueError(
-                f"prompts[{name!r}] has the field {{{unknown[0]}}}, which hopgate does not fill; "
-                f"use {fields}, and write {{{{ and }}}} for braces"
+                f"prompts[{name!r}] has the fields {', '.join(sorted(used)) or 'none'}; it needs "
+                f"{', '.join(needed)}{may}; write {{{{ and }}}} for braces"
             )
 
 

@@ -1,7 +1,6 @@
 """The settings of a request: one validated model, shown in Studio."""
 
 from datetime import date
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -13,11 +12,8 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
-    ValidationError,
     WithJsonSchema,
-    model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hopgate.retrievers.base import SAMPLE
 from hopgate.retrievers.filters import ENDS, FIELDS, Filter, Range, Where, parse_where
@@ -59,22 +55,6 @@ def _as_mapping(where: Filter) -> Any:
     pairs = [(name, [plain(each) for each in values]) for name, values in where]
     found = dict(pairs)
     return found if len(found) == len(where) else [list(each) for each in pairs]
-
-
-def _one_or_more(types: list[str], *, ranges: bool) -> dict[str, Any]:
-    end = {"type": ["string", "number", "null"]}
-    span = {"type": "object", "properties": dict.fromkeys(ENDS, end), "additionalProperties": False}
-    one = {"anyOf": [{"type": types}, span]} if ranges else {"type": types}
-    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
-
-
-_WHERE_SCHEMA = {
-    "type": "object",
-    "properties": {
-        name: _one_or_more(["string", "integer"], ranges=name == "page") for name in FIELDS
-    },
-    "additionalProperties": _one_or_more(["string", "number", "boolean"], ranges=True),
-}
 
 
 def _on_one_line(schema: dict[str, Any]) -> None:
@@ -159,7 +139,7 @@ class Context(BaseModel):
         Where | Filter,
         PlainValidator(lambda given: parse_where(given)),
         PlainSerializer(_as_mapping),
-        WithJsonSchema(_WHERE_SCHEMA),
+        WithJsonSchema({"type": "object", "properties": {name: {} for name in FIELDS}}),
     ] = Field(default=(), json_schema_extra={"default": {}})
     """Search only passages whose id, title, source, page and section, or fields of their metadata
     such as author or tags, have these values; of several values of a field, one must match. A
@@ -207,20 +187,6 @@ class Context(BaseModel):
         default=None, max_length=100
     )
     """Time zone of the clock's date, such as Europe/Berlin. Default: the system's."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, given: Any) -> Any:
-        """Refuse names of no setting, with the setting that may be meant."""
-        errors: list[InitErrorDetails] = []
-        for name in given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
-            close = get_close_matches(name, cls.model_fields, n=1)
-            advice = f"did you mean {close[0]}?" if close else "leave it out"
-            said = PydanticCustomError("no_such_setting", f"there is no such setting; {advice}")
-            errors.append(InitErrorDetails(type=said, loc=(name,), input=given[name]))
-        if errors:
-            raise ValidationError.from_exception_data(cls.__name__, errors)
-        return given
 
     def over(self, defaults: "Context") -> "Context":
         """Return these settings, with those of `defaults` where none was given."""

@@ -134,15 +134,6 @@ Event = Annotated[
 ]
 
 
-def answering_event(
-    passages: int, *, full: bool, thoughts: bool, may_search: bool = False
-) -> AnsweringEvent:
-    """Return the event of an answer that begins."""
-    return AnsweringEvent(
-        event="answering", passages=passages, full=full, thoughts=thoughts, may_search=may_search
-    )
-
-
 def hop_event(number: int, query: str, hits: Sequence[Hit]) -> HopEvent:
     """Return the event of a search and the passages it found."""
     passages = [FoundPassage(id=hit["id"], title=hit["title"], score=hit["score"]) for hit in hits]

@@ -14,7 +14,7 @@ from typing import Literal
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hopgate.common.words import sentences, words
-from hopgate.nodes.texts.support import content, terms
+from hopgate.nodes.texts.support import content_words, terms
 from hopgate.nodes.texts.text import first_line
 
 Kind = Literal["question", "conversation", "small_talk", "task", "client_task"]
@@ -102,7 +102,7 @@ _CLIENT_TASK = _search(
 )
 
 
-def decide(text: str, said: Sequence[tuple[str, str]], system: str = "") -> MessageDecision:
+def classify(text: str, said: Sequence[tuple[str, str]], system: str = "") -> MessageDecision:
     """Classify a message by rules.
 
     Args:
@@ -185,7 +185,7 @@ def _is_told(text: str, messages: Sequence[str]) -> bool:
         return False
     asked = {
         word
-        for word in content(text, "", "en")
+        for word in content_words(text, "", "en")
         if word not in _WORDS["asking"] and not _FIRST_PERSON.fullmatch(word)
     }
     told = (

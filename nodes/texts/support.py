@@ -64,7 +64,7 @@ def support(answer: str, question: str, texts: Sequence[str]) -> Support:
     return Support(language, _content(rest) or rest or words)
 
 
-def content(answer: str, question: str, language: str) -> frozenset[str]:
+def content_words(answer: str, question: str, language: str) -> frozenset[str]:
     """Return the terms of an answer that are neither the question's nor function words."""
     return _content(terms(answer[:MAX_TRACED_CHARS], language) - terms(question, language))
 

@@ -263,8 +263,10 @@ class ChatCompletion:
 
 def _shown_so_far(reply: str, start: Json) -> str:
     """Return the part of a reply that a client may see so far, with its marks counted from 1."""
+    if not start["full"]:
+        return ""  # a short answer comes whole
     passages = start["passages"]
-    text = settled(reply, passages, full=start["full"], thoughts=start["thoughts"])
+    text = settled(reply, passages, thoughts=start["thoughts"])
     if start["may_search"] and SEARCH.startswith(text[: len(SEARCH)].lower()):
         return ""
     if not passages:
