@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from commands import Ran, one_line
 from doubles import task
@@ -85,11 +84,6 @@ def test_intervals_show_how_certain_a_threshold_is() -> None:
     low, high = unsure["interval"]["threshold"]
     assert high - low > 0.05
     json.dumps(unsure, allow_nan=False)
-    rising = np.random.default_rng(0).random((2, 3000))
-    many = gates.choose_threshold(rising[0].tolist(), (rising[1] < rising[0]).tolist())
-    assert len(many["curve"]) <= gates.MAX_POINTS + 1
-    assert many["chosen"] in many["curve"]
-    assert (many["curve"][0]["needed"], many["curve"][-1]["needed"]) == (1, 0)
 
 
 # calibrate --gate

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from hopgate import Context
 from hopgate.evaluation.measuring.datasets import Example
 from hopgate.evaluation.measuring.harness import GivenPassages, SingleRetrievalGraph
 from hopgate.evaluation.measuring.specs import parse_spec, parse_specs
-from hopgate.models import chat
 from hopgate.retrievers.sources import sample_path
 
 SURE, UNSURE = [{"x": 0.0}], [{"x": -1.0, "y": -1.0, "z": -1.0, "w": -1.0}]
@@ -231,21 +229,6 @@ def test_a_resumed_run_keeps_the_date_of_its_start(
 
 
 # Specs
-
-
-def test_the_time_of_a_question_excludes_loading(
-    evaluate: Callable[..., Ran], fake: FakeOpenAI, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = chat._create_openai
-
-    def slowly(name: str) -> chat.ChatModel:
-        time.sleep(2)
-        return make(name)
-
-    monkeypatch.setattr(chat, "_create_openai", slowly)
-    fake.answers(reads_the_passage)
-    assert evaluate("--gate", "never").code == 0
-    assert max(each["ms"] for each in predictions(out, "never")) < 2000
 
 
 def test_a_spec_sets_the_context() -> None:

@@ -133,11 +133,10 @@ def test_a_question_once_held_out_stays_so_in_other_files_and_other_wording_of_c
 def test_steps_and_answers_are_read_from_the_row(tmp_path: Path) -> None:
     answers = {"zero": "I don't know", "one": "Ada", "multiple": "I do not know, but Ada"}
     steps = {"zero": 0, "one": 1, "multiple": 2}
-    path = rows(tmp_path / "l", ["Who?"], answers=answers, steps=steps)
-    (found,) = read_outcomes(path)
-    assert (found.steps, found.answered) == ((0, 1, 2), (False, True, True))
-    (found,) = read_outcomes(rows(tmp_path / "l", ["Who?"], answered=["one"], answers=answers))
-    assert (found.steps[:2], found.answered) == ((0, 1), (False, True, False))
+    more = {"answers": answers, "steps": steps, "answered": ["one"]}
+    (found,) = read_outcomes(rows(tmp_path / "l", ["Who?"], **more))
+    assert (found.steps, found.answered) == ((0, 1, 2), (False, True, False))
+    assert found.answers == answers
     (found,) = read_outcomes(rows(tmp_path / "l", ["Who?"], dataset="nq"))
     assert (found.steps[2], found.answered) == (5.04, None)
 

@@ -21,7 +21,6 @@ from hopgate.evaluation.reports.pages import render
 from hopgate.evaluation.reports.results import results_document, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = ROOT.parent / "shared" / "papers"
 FILES = ["gates.png", "report.md", "results.json"]
 SPECS = (
     "ta-are", "always", "never", "vanilla", "ta-are:date=no", "ta-are:demos=0",
@@ -229,35 +228,3 @@ def test_published_results_are_drawn_beside_ours(
     points = {each.label: each.points for each in published.sweep_series("flan-t5-xl")}
     assert points["Flare-Aug, published"][2] == pytest.approx((220 / 4.7, 43.9 / 0.437))
     assert points["MBA-RAG, published"] == [pytest.approx((180 / 4.7, 43.57 / 0.437))]
-
-
-@pytest.mark.skipif(not PAPERS.is_dir(), reason="needs the papers in ../shared/papers")
-def test_the_published_gates_are_those_of_the_paper_s_table_1(published: Any) -> None:
-    text = (PAPERS / "retrievalqa-ta-are.txt").read_text(encoding="utf-8")
-    lines = text[text.index("Baselines $(1,271)$") : text.index("Table 1: Retrieval")].split("\n")
-    numbers = [
-        [float(each) for each in re.findall(r"(?<![+(\dGPT-])\d+\.\d", line.split("\t", 1)[1])]
-        for line in lines
-        if re.match(r"(\$?t ?[$=]|TinyLlama|Phi|Llama|GPT|\$GPT|\$t)", line) and "\t" in line
-    ]
-
-    def percent(*shares: float) -> list[float]:
-        return [round(100 * share, 1) for share in shares]
-
-    gates = published.RETRIEVALQA
-    for row, vanilla, ta_are in zip(gates, numbers[4:9], numbers[9:], strict=True):
-        assert vanilla == percent(*row.vanilla, row.always.match)
-        assert ta_are == percent(*row.ta_are, row.always.match)
-    assert all(row.always.retrieval == 1 for row in gates)
-
-
-@pytest.mark.skipif(not PAPERS.is_dir(), reason="needs the papers in ../shared/papers")
-def test_the_published_routers_are_those_of_the_paper_s_table_1(published: Any) -> None:
-    text = (PAPERS / "flare-aug.txt").read_text(encoding="utf-8")
-    table = text[text.index("B.1 Quantitative") : text.index("Table 1: Accuracy")].split("\n")
-    printed = [re.findall(r"\d\.\d+", line)[-8:] for line in table]
-    numbers = [[float(each) for each in row] for row in printed if len(row) == 8]
-    for column, each in enumerate(published.PUBLISHED.values()):
-        points = (each.none, each.single, each.multi, *each.points[:7])
-        ours = [(point.accuracy, point.steps) for point in points]
-        assert ours == [(row[2 * column], row[2 * column + 1]) for row in numbers]

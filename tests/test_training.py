@@ -224,8 +224,6 @@ def test_unusable_input_is_refused_before_anything_is_written(
         train({"auto": [cost]}, reliability, out, base=str(base))
     with pytest.raises(ValueError, match="--asked applies only to the utility objective"):
         train(custom(cost), reliability, out, base=str(base), asked=30)
-    with pytest.raises(ValueError, match="objective is 'accuracy'"):
-        train(custom(cost), reliability, out, base=str(base), objective="accuracy")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be created in"):
         train(custom(cost), reliability, cost / "router", base=str(base))
     with pytest.raises(ValueError, match=r"cannot be loaded as a T5.*not those of a complete T5"):

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -104,8 +104,6 @@ def train(
     start = load_base(base)
     known = all(row.correct is not None for rows in labels.values() for row in rows)
     objective = objective or (start.objective if known else "flare")
-    if objective not in get_args(Objective):
-        raise ValueError(f"objective is {objective!r}; choose flare or utility")
     if asked is not None and objective == "flare":
         raise ValueError("--asked applies only to the utility objective; leave it out")
     recipe = _recipe(

@@ -17,7 +17,6 @@ from hopgate.common.files import read_jsonl
 from hopgate.common.strategies import FLARE_NAMES, FlareName
 from hopgate.evaluation.measuring.datasets import question_id
 from hopgate.evaluation.measuring.replay import MEAN_MULTI_STEPS, MULTI_STEPS, Recorded
-from hopgate.nodes.answers.reading import read_answer
 from hopgate.nodes.texts.text import normalise
 
 SHARE_HELD_OUT = 0.3
@@ -73,8 +72,8 @@ class ReplayRow(LabelRow):
 def read_outcomes(path: Path) -> list[ReplayRow]:
     """Read label rows with `correct`, each question once: its first row counts.
 
-    Besides the fields of a label row, `steps` and `answered` (a list of zero, one, multiple) are
-    read; without `answered`, it follows from the texts in `answers`.
+    Besides the fields of a label row, `steps`, `answered` (a list of zero, one, multiple) and
+    `answers` are read.
 
     Raises:
         ValueError: The file is missing or empty, or a line is not such a row.
@@ -98,8 +97,6 @@ def _replay_row(fields: dict[str, Any], line: int) -> ReplayRow:
     answered = None
     if given.answered is not None:
         answered = tuple(name in given.answered for name in FLARE_NAMES)
-    elif set(FLARE_NAMES) <= answers.keys():
-        answered = tuple(read_answer(answers[name], []).known for name in FLARE_NAMES)
     return ReplayRow(**vars(row), steps=steps, answered=answered, answers=answers)
 
 

@@ -25,8 +25,6 @@ from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.nodes.prompts.demonstrations import read_pool
 
 RESAMPLES = 1000
-MAX_POINTS = 201
-"""Maximum number of points of a saved curve; more are thinned, evenly by rank."""
 REPLIES = "asked"
 """The folder of the journals, in the folder of the results."""
 _BLOCK = 50
@@ -134,7 +132,7 @@ def choose_threshold(
 
     Returns:
         `auc`, `threshold`, its point (see `at`) as `chosen`, `curve` (the points of the thresholds
-        that decide differently, from 0 upwards, thinned to `MAX_POINTS`), `interval` (of `auc` and
+        that decide differently, from 0 upwards), `interval` (of `auc` and
         `threshold`), `questions`, `needed` (how many), `resamples`.
     """
     labels = np.asarray(needed, bool)
@@ -153,7 +151,7 @@ def choose_threshold(
         "auc": _auc(*counts),
         "threshold": points[chosen]["threshold"],
         "chosen": points[chosen],
-        "curve": _thinned(points, chosen),
+        "curve": points,
         "interval": {"auc": percentile_interval(aucs), "threshold": percentile_interval(moved)},
         "questions": len(labels),
         "needed": int(labels.sum()),
@@ -212,8 +210,3 @@ def _middle(distinct: Floats, drawn: Sequence[Floats], index: int) -> float:
     if not len(below):
         return 0.0
     return float(below[-1] + above[0]) / 2 if len(above) else 1.0
-
-
-def _thinned(points: list[dict[str, float]], chosen: int) -> list[dict[str, float]]:
-    even = np.linspace(0, len(points) - 1, MAX_POINTS).round().astype(int)
-    return [points[index] for index in sorted({*even.tolist(), chosen})]
