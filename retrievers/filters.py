@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import glob
 import inspect
-import math
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from fnmatch import translate
-from functools import lru_cache, partial
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopgate.common.files import has_surrogate, shown
@@ -35,7 +35,7 @@ MAX_WILDCARDS = 30
 MAX_CANDIDATES = 10_000
 """Maximum number of candidates to fetch for a query where a store cannot filter by itself."""
 MAX_NUMBER = 10**18
-"""Largest end of a range."""
+"""Largest number."""
 
 Bound = str | int | float
 One = str | int | float | bool | Mapping[str, Bound | None]
@@ -55,19 +55,14 @@ class Range(NamedTuple):
     def holds(self, found: object) -> bool:
         """Return whether a value lies within; it must be a number, or a date, as the ends are."""
         start, end = self
-        if isinstance(start, str) or isinstance(end, str):
-            return (
-                isinstance(found, str)
-                and is_date(found)
-                and (start is None or found >= str(start))
-                and (end is None or found[: len(str(end))] <= str(end))
-            )
-        return (
-            isinstance(found, int | float)
-            and not isinstance(found, bool)
-            and (start is None or found >= start)
-            and (end is None or found <= end)
-        )
+        dates = isinstance(start, str) or isinstance(end, str)
+        if isinstance(found, bool) or not isinstance(found, str if dates else int | float):
+            return False
+        value: Any = found
+        if dates and not is_date(value):
+            return False
+        last = value[: len(str(end))] if dates else value
+        return (start is None or value >= start) and (end is None or last <= end)
 
 
 Condition = tuple[str, tuple[str | Range, ...]]
@@ -120,12 +115,8 @@ def text_of(value: object) -> str:
 
 def same(text: str) -> list[str | int | float | bool]:
     """Return the values whose `text_of` this is: the text, and the number or bool it may be."""
-    if text in ("true", "false"):
-        return [text, text == "true"]
-    if not _NUMBER.fullmatch(text) or ((whole := text.lstrip("-").isdigit()) and len(text) > 19):
-        return [text]
-    number = int(text) if whole else float(text)
-    return [text, number] if text_of(number) == text else [text]
+    value = json.loads(text) if _PLAIN.fullmatch(text) else text
+    return [text, value] if value != text and text_of(value) == text else [text]
 
 
 def split(values: Iterable[str | Range]) -> tuple[list[str], list[Range]]:
@@ -148,27 +139,32 @@ def is_pattern(value: str) -> bool:
     return glob.has_magic(value)
 
 
-def has_patterns(condition: Condition) -> bool:
-    """Return whether one of a condition's values is a shell pattern."""
+def comparisons(condition: Condition) -> list[dict[str, Any]]:
+    """Return a condition as stores can compare it.
+
+    Each member maps the signs `==`, `>=`, `<=` and `starts with` to values, and all of one member
+    must hold. More passages may pass than fulfil the condition. The list is empty where a store
+    cannot compare: a range of pages, which are texts there, or a name that would be a path.
+    """
     name, values = condition
-    return name in PATTERNS and any(map(is_pattern, split(values)[0]))
+    texts, ranges = split(values)
+    if name in FIELDS:
+        plain = [each for each in texts if name not in PATTERNS or not is_pattern(each)]
+        starts = [_MAGIC.split(each)[0] for each in texts if each not in plain]
+        found = [{"==": each} for each in plain] + [{"starts with": each} for each in starts]
+        return [] if ranges or {"starts with": ""} in found else found
+    if not _NAME.fullmatch(name):
+        return []
+    known: list[dict[str, Any]] = [{"==": each} for text in texts for each in same(text)]
+    for start, end in ranges:
+        ends = {">=": start, "<=": f"{end}~" if isinstance(end, str) else end}
+        known.append({sign: each for sign, each in ends.items() if each is not None})
+    return known
 
 
 def escaped(text: str) -> str:
     """Return the pattern that matches this text only."""
     return "".join(f"[{each}]" if each in "*?[" else each for each in text)
-
-
-def pieces(pattern: str) -> list[str]:
-    """Split a value of `source` into `*`, `?`, sets such as `[ab]`, and single characters."""
-    return _PIECE.findall(pattern)
-
-
-def literal(piece: str) -> str | None:
-    """Return the one character that a piece matches; None if it can match several."""
-    if len(piece) == 1:
-        return None if piece in "*?" else piece
-    return piece[1] if len(piece) == 3 else None
 
 
 def filtered(retriever: Retriever, where: Where | Filter | None) -> Retriever:
@@ -245,14 +241,10 @@ def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> 
 
 _EXACT = 10**15
 """Whole numbers below this are exact also as floats, and are written alike."""
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
+_PLAIN = re.compile(r"true|false|-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?(e[+-][0-9]+)?")
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_MAGIC = re.compile("[*?[]")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-_PIECE = re.compile(r"\[!?+\]?+[^\]]*+\]|.", re.DOTALL)
-
-
-@lru_cache(maxsize=MAX_VALUES)  # fnmatch's own cache would hold many more patterns of strangers
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(translate(pattern))
 
 
 def _holds(found: object, name: str, values: Sequence[str | Range]) -> bool:
@@ -260,7 +252,7 @@ def _holds(found: object, name: str, values: Sequence[str | Range]) -> bool:
         return False
     texts, ranges = split(values)
     if name in PATTERNS:
-        return any(_compiled(value).match(str(found)) for value in texts)
+        return any(fnmatchcase(str(found), value) for value in texts)
     members = found if isinstance(found, list) else [found]
     return any(text_of(each) in texts for each in members) or any(
         each.holds(found) for each in ranges
@@ -287,20 +279,17 @@ def _field(name: object) -> str:
 
 
 def _values(name: str, given: object) -> tuple[str | Range, ...]:
-    single = isinstance(given, str | bytes | bytearray | Range)
-    several = isinstance(given, Sequence) and not single
-    values: Sequence[object] = given if several else [given]  # type: ignore[assignment]
-    read = [_value(name, each) for each in values] if len(values) <= MAX_VALUES else []
+    single = isinstance(given, str | bytes | Range) or not isinstance(given, Sequence)
+    values: Sequence[object] = [given] if single else given  # type: ignore[assignment]
+    read = [_value(name, each) for each in values[: MAX_VALUES + 1]]
     found = [each for each in read if each is not None]
-    if found and len(found) == len(values):
+    if found and len(found) == len(read) <= MAX_VALUES:
         return tuple(dict.fromkeys(found))
-    plain = "a whole number" if name in FIELDS else "a number, true or false"
-    ranges = name == "page" or name not in FIELDS
     raise ValueError(
-        f"where.{name} is {shown(given)}: use {plain}, or text of 1 to {MAX_CHARS:,} "
-        f"characters (in {', '.join(PATTERNS)} with at most {MAX_WILDCARDS} wildcards), "
-        + 'a range such as {"from": 1, "to": 9} or {"from": "2024-01-31"}, ' * ranges
-        + f"or a list of 1 to {MAX_VALUES:,} of them"
+        f"where.{name} is {shown(given)}: use a number, true or false, text of 1 to "
+        f"{MAX_CHARS:,} characters (in {', '.join(PATTERNS)} with at most {MAX_WILDCARDS} "
+        'wildcards), a range such as {"from": 1, "to": 9} or {"from": "2024-01-31"} (of page or '
+        f"of metadata), or a list of 1 to {MAX_VALUES:,} of them"
     )
 
 
@@ -309,26 +298,21 @@ def _value(name: str, given: object) -> str | Range | None:
     if isinstance(given, Range):
         given = dict(zip(ENDS, given, strict=True))
     if isinstance(given, Mapping):
-        if not given.keys() <= {*ENDS} or (name in FIELDS and name != "page"):
-            return None
-        start, end = (given.get(end) for end in ENDS)
-        ends = [each for each in (start, end) if each is not None]
-        dates = name != "page" and all(isinstance(each, str) and is_date(each) for each in ends)
-        numbers = all(_is_number(each) and abs(each) <= MAX_NUMBER for each in ends)
-        return Range(start, end) if ends and (dates or numbers) else None
-    if name not in FIELDS and (isinstance(given, bool) or _is_number(given)):
+        ends = [given.get(each) for each in ENDS]
+        known = [each for each in ends if each is not None]
+        dates = all(isinstance(each, str) and is_date(each) for each in known)
+        usable = given.keys() <= {*ENDS} and (name == "page" or name not in FIELDS)
+        return Range(*ends) if known and usable and (dates or all(map(_is_number, known))) else None
+    if isinstance(given, bool) or _is_number(given):
         return text_of(given)
-    return str(given) if _is_usable(name, given) else None
+    return given if isinstance(given, str) and _is_usable(name, given) else None
 
 
 def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and -math.inf < value < math.inf
+    return number and abs(value) <= MAX_NUMBER
 
 
-def _is_usable(name: str, value: object) -> bool:
-    if not isinstance(value, str):
-        return isinstance(value, int) and not isinstance(value, bool)
-    wildcards = sum(literal(piece) is None for piece in pieces(value)) if name in PATTERNS else 0
-    usable = 0 < len(value) <= MAX_CHARS and wildcards <= MAX_WILDCARDS
-    return usable and not has_surrogate(value)
+def _is_usable(name: str, value: str) -> bool:
+    wildcards = len(_MAGIC.findall(value)) if name in PATTERNS else 0
+    return 0 < len(value) <= MAX_CHARS and wildcards <= MAX_WILDCARDS and not has_surrogate(value)

@@ -39,10 +39,8 @@ from hopgate.retrievers.filters import (
     Filter,
     Where,
     escaped,
-    literal,
     matches,
     parse_where,
-    pieces,
 )
 from hopgate.retrievers.hybrid import RARE, code_depth
 from hopgate.retrievers.langchain import LangChainRetriever
@@ -51,6 +49,7 @@ from hopgate.retrievers.stores import collection as collections
 from hopgate.retrievers.stores.searching import load_store
 from hopgate.server import tokens
 
+ENGINES = ("milvus", "qdrant", "pgvector")
 USERS = ("ann", "anna", "Ann", "bob", "*", "a*", "[ab]*", "a?n", "an_", "50%", "ünn", "{user}")
 TOPICS = ("harbour", "ledger", "lamp", "ferry")
 KNOWN: tuple[Metadata, ...] = (
@@ -195,13 +194,14 @@ def test_filters_are_combined_and_hashable() -> None:
                 *(float("nan"), float("inf"), {"to": float("nan")}, [[1]], {"to": "5"}),
             )
         ),
-        *(({"page": each}, "where.page is ") for each in ({"from": "2024-01-31"}, {"to": "5"})),
-        *(({each: {"from": 1}}, f"where.{each} is ") for each in ("source", "title", "id")),
-        ({"source": []}, r"where.source is \[\]: use a whole number, or text of 1 to 1,000"),
-        *(({"source": each}, "where.source is ") for each in ("", ["a", ""], "?" * 31)),
-        *(({"page": each}, "where.page is ") for each in (True, 1.5, None, {"a": 1}, [["a"]])),
-        *(({"title": each}, "where.title is ") for each in (b"x", "\ud800", "x" * 1001)),
-        ({"title": ["x"] * 1001}, "where.title is "),
+        *(({each: {"from": 1}}, f"where.{each} is ") for each in ("source", "title")),
+        ({"source": []}, r"where.source is \[\]: use a number, true or false, text of 1 to 1,000"),
+        *(({"source": each}, "where.source is ") for each in (["a", ""], "?" * 31)),
+        *(({"page": each}, "where.page is ") for each in ({"to": "5"}, {"a": 1}, [["a"]])),
+        *(
+            ({"title": each}, "where.title is ")
+            for each in (b"x", "\ud800", "x" * 1001, ["x"] * 1001)
+        ),
         ("source=a", "where is 'source=a': use a mapping of fields to values"),
         ([("source", ("a",))], "where is .*use a mapping"),
         ((("source", "a", "b"),), "where is .*use a mapping"),
@@ -266,8 +266,6 @@ def test_an_escaped_text_matches_only_itself(text: str, other: str) -> None:
     wanted: Filter = (("source", (escaped(text),)),)
     assert matches({"source": text}, wanted)
     assert matches({"source": other}, wanted) == (other == text)
-    assert "".join(literal(piece) or "" for piece in pieces(escaped(text))) == text
-    assert "".join(pieces(other)) == other
 
 
 def test_a_context_holds_a_filter_that_can_be_stored() -> None:
@@ -295,22 +293,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@slow
-@given(where=wheres(), also=st.none() | wheres(), mode=MODE)
-@example({"author": "Ada", "size": {"from": 2}}, None, "auto")
-@example({"author": "Ben", "size": {"from": 2}}, {"source": "*"}, "bm25")
-@example({"author": "Ada"}, {"source": "Ben*"}, "dense")
-def test_a_search_finds_exactly_what_its_filter_matches(
-    index: str, where: dict[str, Any], also: dict[str, Any] | None, mode: str
-) -> None:
-    wanted = parse_where(where, also)
-    (hits,) = open_source(index, mode, where=wanted).search(["A note about the"], len(EVERY))
-    assert ids(hits) == ids([each for each in EVERY if matches(each, wanted)])
-    (few,) = open_source(index, mode, where=wanted).search(["the secret note"], 2)
-    assert ids(few) <= ids(hits)
-    assert len(few) == min(2, len(hits))
-
-
 class Backwards:
     """A cross-encoder that prefers what was found last."""
 
@@ -326,9 +308,14 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> str:
     return "backwards"
 
 
-@pytest.fixture(scope="module", params=["milvus", "qdrant", "pgvector"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A filled collection of an outside engine."""
+@pytest.fixture(scope="module", params=ENGINES)
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, index: str
+) -> Any:
+    """A filled collection of an outside engine, or the index."""
+    if request.param == "folder":
+        yield index
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collections, "_clients", Cache())
         if request.param == "qdrant":
@@ -342,6 +329,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield name
 
 
+@pytest.mark.parametrize("store", ["folder", *ENGINES], indirect=True, scope="module")
 @settings(slow, max_examples=12)
 @given(where=wheres(), also=st.none() | wheres(), mode=MODE)
 @example({"source": "users/50%/*"}, None, "hybrid")
@@ -353,7 +341,9 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @example({"author": "A\"d'a%", "date": {"from": "2024-01-31", "to": "2024-01-31"}}, None, "bm25")
 @example({"size": ["9" * 30, 3]}, {"date": {"to": "9999-12-31"}}, "dense")
 @example({"ü [0]": 'x"'}, {"a.b": ["x", "%"]}, "hybrid")
-def test_a_store_finds_exactly_what_a_filter_matches(
+@example({"author": "Ben", "size": {"from": 2}}, {"source": "*"}, "bm25")
+@example({"author": "Ada"}, {"source": "Ben*"}, "dense")
+def test_a_search_finds_exactly_what_its_filter_matches(
     store: str, where: dict[str, Any], also: dict[str, Any] | None, mode: str
 ) -> None:
     wanted = parse_where(where, also)
@@ -369,7 +359,7 @@ def test_a_store_finds_exactly_what_a_filter_matches(
 def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     index = load_store(store)
-    engine = index._collection.engine
+    engine = index._engine
 
     def counted(search: Any, query: Any, k: int, wanted: Any) -> Any:
         calls.append(k)
@@ -395,7 +385,7 @@ def test_a_store_filters_by_itself(store: str, mode: Any, monkeypatch: pytest.Mo
     ],
 )
 def test_a_store_leaves_out_what_the_metadata_excludes(store: str, where: Where) -> None:
-    engine, wanted = load_store(store)._collection.engine, parse_where(where)
+    engine, wanted = load_store(store)._engine, parse_where(where)
     possible = ids([each for each in EVERY if matches(each, wanted)])
     assert 0 < len(possible) < len(PASSAGES)
     for rows in (engine.dense([0.5] * 384, 99, wanted), engine.bm25(["note"], 99, wanted)):
@@ -712,7 +702,7 @@ def test_an_evaluation_searches_with_the_filter(
 
 # A server
 
-TOKENS = {"ann": "ann-4c1d9e7b", "bob": "bob-7a20f3c5", "an_": "an-90be41d2"}
+TOKENS = {"ann": "ann-4c1d9e7b", "bob": "bob-7a20f3c5"}
 ASKED = {"question": "What does the secret note of bob about the lamp say?"}
 
 
@@ -765,21 +755,6 @@ async def everything(of: LangGraphClient, thread: str, **run: Any) -> list[Any]:
     return [shown, state, await of.threads.get_history(thread, limit=100)]
 
 
-@pytest.mark.parametrize("user", ["ann", "an_"])
-async def test_a_server_shows_users_only_their_own_passages(served: Server, user: str) -> None:
-    own = client(served, user)
-    for mode, strategy in zip(("auto", *MODES), ("single", "multi") * 2, strict=True):
-        thread = (await own.threads.create())["thread_id"]
-        where = {"source": ["users/*", "public/*"]}
-        context = {"model": "openai:fake", "mode": mode, "strategy": strategy, "where": where}
-        shown = await everything(own, thread, input=ASKED, context={**context, "top_k": 50})
-        assert foreign(shown, user) == []
-        values = (await own.threads.get_state(thread))["values"]
-        assert values["evidence"]
-        assert all(each["source"].startswith(f"users/{user}/") for each in values["evidence"])
-        assert values["citations"]
-
-
 FORGED = {"langgraph_auth_user": {"identity": "bob"}, "langgraph_auth_user_id": "bob"}
 
 
@@ -821,18 +796,11 @@ async def test_no_request_to_a_server_gets_another_users_passages(served: Server
     assert "users/ann/" in json.dumps(shown)
 
 
-async def test_a_servers_tools_and_agents_are_bound_to_the_user_too(served: Server) -> None:
-    assistant = (await client(served, "ann").assistants.search(limit=1))[0]["assistant_id"]
-    message = {"role": "user", "messageId": "1", "parts": [{"kind": "text", "text": "The lamp?"}]}
-    bodies = {
-        "/mcp": {"method": "tools/call", "params": {"name": "hopgate", "arguments": {**ASKED}}},
-        f"/a2a/{assistant}": {"method": "message/send", "params": {"message": message}},
-    }
+async def test_a_servers_tools_are_bound_to_the_user_too(served: Server) -> None:
+    params = {"name": "hopgate", "arguments": {**ASKED}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     accept = {"Accept": "application/json, text/event-stream"}
     async with httpx.AsyncClient(base_url=served.url, timeout=60, follow_redirects=True) as web:
-        for path, body in bodies.items():
-            request = {"jsonrpc": "2.0", "id": 1, **body}
-            response = await web.post(path, json=request, headers=headers("ann") | accept)
-            assert "It says so" in response.text
-            assert foreign(response.text, "ann") == []
-            assert path != "/mcp" or "users/ann/lamp.md" in response.text
+        response = await web.post("/mcp", json=request, headers=headers("ann") | accept)
+    assert "users/ann/lamp.md" in response.text
+    assert foreign(response.text, "ann") == []

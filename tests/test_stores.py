@@ -5,13 +5,9 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -40,11 +36,9 @@ from hopgate.retrievers.index.texts import Place, unfrozen
 from hopgate.retrievers.sources import MODES, check_source, open_source
 from hopgate.retrievers.stores import change as store_change
 from hopgate.retrievers.stores import collection as collections
-from hopgate.retrievers.stores import searching
 from hopgate.retrievers.stores.collection import Collection, Entry, Row
 from hopgate.retrievers.stores.names import parse
 from hopgate.retrievers.stores.push import push
-from hopgate.retrievers.stores.searching import load_store
 
 ENGINES = ("milvus", "qdrant", "pgvector")
 LIGHT = make_passage("Skerry Light", "It was first lit in 1811.", "lights.pdf", 3, "History")
@@ -190,8 +184,6 @@ def test_a_store_follows_files_as_a_folder_does(store: str, tmp_path: Path) -> N
     both(lambda index: delete(index, ["[cd].md"]))
     only = next(iter(content(store)))[0]
     both(lambda index: delete(index, ids=[only]))
-    with pytest.raises(ValueError, match=f"this would delete every passage of {store}"):
-        delete(store, ["*"])
     with pytest.raises(ValueError, match="has no source 'nothing'"):
         delete(store, ["nothing"])
 
@@ -234,63 +226,30 @@ def test_a_killed_sync_is_finished_by_the_next(
     (files / "long.md").write_text(f"# Long\n\n{text}")
     build_from_passages(PASSAGES, store)
     monkeypatch.setattr(store_change, "BATCH", 4)
-    real, calls = store_change.StoreChange._write, list[int]()
 
-    def write(self: store_change.StoreChange, *rest: Any) -> None:
-        calls.append(1)
-        if len(calls) == 2:
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage == "filling the store":
             raise KeyboardInterrupt
-        real(self, *rest)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(store_change.StoreChange, "_write", write)
-        with pytest.raises(KeyboardInterrupt):
-            sync(files, store)
+    with pytest.raises(KeyboardInterrupt):
+        sync(files, store, progress=interrupt)
     report = sync(files, store)
     assert (report.unchanged, report.updated, report.encoded) == (0, 1, 5)
     assert sum(row[3] == "long.md" for row in content(store)) == 9
     assert sync(files, store).unchanged == 1
 
 
-@one_engine
-def test_a_change_stops_when_another_process_builds_the_collection_anew(
-    store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_from_passages(PASSAGES, store, language="en")
-    real, calls = store_change.StoreChange._write, list[int]()
-
-    def write(self: store_change.StoreChange, *rest: Any) -> None:
-        if not calls:
-            calls.append(1)
-            build_from_passages(PASSAGES[:3], store, language="de", replace=True)
-        real(self, *rest)
-
-    monkeypatch.setattr(store_change.StoreChange, "_write", write)
-    with pytest.raises(RuntimeError, match=r"built anew by another process .* run it again"):
-        add_passages([make_passage("Other", "Text.", "other.md")], store)
-    assert info_of(store)["language"] == "de"
-    assert len(content(store)) == 3
-
-
 def test_several_writers_add_at_once(store: str) -> None:
     build_from_passages(PASSAGES, store)
     shared = make_passage("Rules", "All writers share this passage.")
-    failed: list[BaseException] = []
 
     def write(number: int) -> None:
         own = make_passage(f"Writer {number}", f"Text {number}.", f"w{number}.md")
-        try:
-            for _ in range(3):
-                add_passages([own, {**shared, "source": own["source"]}], store)
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(3):
+            add_passages([own, {**shared, "source": own["source"]}], store)
 
-    threads = [threading.Thread(target=write, args=[n]) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
     written = {(row[0], row[3]) for row in content(store)}
     assert {(shared["id"], f"w{n}.md") for n in range(4)} <= written
     assert len(content(store)) == len(PASSAGES) + 8
@@ -328,9 +287,6 @@ def test_a_build_that_would_remove_most_wants_replace(store: str) -> None:
         build_from_passages(PASSAGES, store, other)
     with pytest.raises(ValueError, match=f"{store} has the language .*--replace"):
         build_from_passages(PASSAGES, store, language="fi")
-    with pytest.raises(ValueError, match=r"of bad\.md, which has a NUL character, and nothing was"):
-        bad = make_passage("x", "a\0b", "bad.md")
-        build_from_passages([bad], store, other, replace=True)
     assert len(content(store)) == len(PASSAGES)
     assert build_from_passages(PASSAGES, store, other, replace=True).encoded == 24
     assert info_of(store)["encoder"]["query_prefix"] == "query: "
@@ -348,14 +304,6 @@ def test_what_only_folders_have_is_refused(store: str, tmp_path: Path) -> None:
         compact(store)
     with pytest.raises(ValueError, match="there is no"):
         info_of(store)
-
-
-def test_milvus_refuses_a_text_that_it_cannot_hold(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure("milvus", request, monkeypatch)
-    with pytest.raises(ValueError, match=r"of long\.md, which has 70,000 bytes"):
-        build_from_passages([make_passage("", "x" * 70_000, "long.md")], "milvus:long")
 
 
 def test_a_collection_of_others_is_left_alone(store: str) -> None:
@@ -376,7 +324,7 @@ def test_a_collection_of_others_is_left_alone(store: str) -> None:
     ):
         with pytest.raises(ValueError, match=f"{store} was not made by hopgate: use another name"):
             act(store)
-    with pytest.raises(ValueError, match=f"{store} was (not made by hopgate or|made by) LangChain"):
+    with pytest.raises(ValueError, match=f"{store} was (not made by hopgate|made by LangChain)"):
         open_source(store)
 
 
@@ -476,8 +424,6 @@ def test_a_collection_that_langchain_made_is_searched(store: str, other: bool) -
     found, more = open_source(named).search([QUERIES[0], "tides"], 30)
     first = found[0]
     assert (first["text"], first["source"], first["page"]) == (LIGHT["text"], LIGHT["source"], 1)
-    scores = [hit["score"] for hit in found]
-    assert scores == sorted(scores, reverse=True)
     assert len({hit["id"] for hit in found}) == len(more) == len(PASSAGES)
     for where in ({"source": "copy.*"}, {"source": "copy.md"}, {"page": [3, 4]}):
         (hits,) = open_source(named, where=where).search(["bread"], 30)
@@ -485,23 +431,12 @@ def test_a_collection_that_langchain_made_is_searched(store: str, other: bool) -
     assert index_identity(Path(named)) == named
     with pytest.raises(ValueError, match=r"mode 'bm25' is not available with .*: use dense"):
         open_source(named, "bm25").search(["x"], 1)
-    with pytest.raises(ValueError, match="was not made by hopgate"):
+    with pytest.raises(ValueError, match=r"was not made by hopgate|there is no"):
         add_passages(PASSAGES, store)
 
 
-def test_an_encoder_of_another_dimension_is_refused(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure("milvus", request, monkeypatch)
-    monkeypatch.setattr(searching, "load_encoder", lambda name: SimpleNamespace(dimension=768))
-    fill_as_langchain_does("milvus:narrow")
-    with pytest.raises(ValueError, match=r"milvus:narrow have 384 dimensions, .* have 768"):
-        load_store("milvus:narrow@other")
-
-
-@pytest.mark.parametrize("kind", ["FLAT", "AUTOINDEX"])
 def test_a_filtered_search_of_milvus_lite_misses_nothing(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure("milvus", request, monkeypatch)
     sources = [f"users/{number % 30}/{number}.md" for number in range(3_000)]
@@ -510,14 +445,13 @@ def test_a_filtered_search_of_milvus_lite_misses_nothing(
         for seed, rows in ((0, 3_000), (1, 200))
     )
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    collection: Any = Collection(f"milvus:exact_{kind}").engine
-    collection._target.index_type = kind  # AUTOINDEX is what older collections have
+    collection: Any = Collection("milvus:exact").engine
     collection.create("{}", 32)
     rows = rows_of(sources)
     for start in range(0, 3_000, 500):
         part = slice(start, start + 500)
         put(collection, rows[part], vectors[part], [["word"]] * 500)
-    collection.finish()
+    collection.describe("{}", 32)
     for number, query in enumerate(queries):
         only = (("source", (f"users/{number % 30}/*",)),)
         found = collection.dense(query.tolist(), 10, only)
@@ -571,8 +505,6 @@ def test_names_are_read_and_bad_ones_refused() -> None:
     for name in ("qdrant:", "pgvector:a;drop table b", "qdrant:a/b", "milvus:"):
         with pytest.raises(ValueError, match=r"index is .*use ENGINE:NAME"):
             parse(name)
-    with pytest.raises(ValueError, match="Milvus takes no - in a name, use _"):
-        parse("milvus:a-b")
 
 
 def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,12 +517,6 @@ def test_a_store_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) 
     ):
         with pytest.raises(ValueError, match=f"{store} needs an address: set {names}"):
             check_source(store)
-
-
-def test_a_file_that_milvus_cannot_open_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILVUS_URI", "/nowhere/tests.db")
-    with pytest.raises(RuntimeError, match=r"MILVUS_URI is in a folder .* several need a server"):
-        Collection("milvus:a")
 
 
 def rows_of(sources: list[str]) -> list[Row]:
@@ -622,7 +548,7 @@ def test_a_rare_filter_finds_what_the_graph_misses(
     collection = Collection("pgvector:rare").engine
     collection.create("{}", 8)
     put(collection, rows_of(sources), vectors, [["word"]] * len(sources))
-    collection.finish()
+    collection.describe("{}", 8)
     query = [1.0, *[0.0] * 7]
     for source, count in (("far.md", 5), ("near.md", 10)):
         found = collection.dense(query, 10, (("source", (source,)),))
@@ -637,13 +563,11 @@ def test_a_rare_filter_finds_what_the_graph_misses(
     [
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:{}℀w@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "postgres://u:x/{}@127.0.0.1:9/db"),
-        ("pgvector:a", "PGVECTOR_URL", "postgres://u:%zz{}@127.0.0.1:9/db"),
         ("pgvector:a", "PGVECTOR_URL", "host=127.0.0.1 password={} yacht zebra"),
         ("qdrant:a", "QDRANT_URL", "http://u:[{}@127.0.0.1:9"),
         ("milvus:a", "MILVUS_URI", "http://u:x/{}@127.0.0.1:9"),
-        ("milvus:a", "MILVUS_URI", "http://u:{}@127.0.0.1:9"),
+        ("milvus:a", "MILVUS_URI", "/nowhere/tests.db"),
         ("qdrant:a", "QDRANT_URL", "http://u:{}@127.0.0.1:9"),
-        ("pgvector:a", "PGVECTOR_URL", "postgresql://u:{}@127.0.0.1:9/db"),
     ],
 )
 def test_no_part_of_an_odd_password_is_printed(
@@ -651,32 +575,12 @@ def test_no_part_of_an_odd_password_is_printed(
 ) -> None:
     monkeypatch.setattr(collections, "_clients", Cache())
     monkeypatch.setenv(variable, value.format(SECRET))
-    remedy = f"{name} failed: .*; check that it runs, and that .*{variable}"
+    remedy = f"{name} failed: .*; check that {variable} is the address of a server"
     with pytest.raises(RuntimeError, match=remedy) as failed:
         open_source(name)
     assert "\n" not in str(failed.value)
-    for part in (SECRET, "yacht", "zebra", "℀", "zz"):
+    for part in (SECRET, "yacht", "zebra", "℀"):
         assert part not in str(failed.value)
-
-
-def test_two_first_builds_of_pgvector_that_end_together_both_succeed(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGVECTOR_URL", postgres)
-    collection = Collection("pgvector:together").engine
-    collection.create("{}", 8)
-    with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres) as other:
-        other.execute("LOCK TABLE together IN ROW EXCLUSIVE MODE")  # so that both must wait
-        both = [pool.submit(collection.finish) for _ in range(2)]
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-        while other.execute(waiting).fetchone() != (2,):
-            assert not any(each.done() for each in both)
-            time.sleep(0.02)
-        other.rollback()
-        for each in both:
-            each.result()
-        found = other.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'together'")
-        assert sum("hnsw" in definition for (definition,) in found) == 1
 
 
 def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
@@ -694,30 +598,6 @@ def test_a_search_of_pgvector_waits_for_no_lock_or_connection_for_ever(
             index.search(["bread"], 1)
         assert "check that it runs" not in str(told.value)
     assert index.search(["bread"], 1)
-    with ExitStack() as held:
-        pool = Collection("pgvector:locked").engine._pool  # type: ignore[attr-defined]
-        for _ in range(8):
-            held.enter_context(pool.connection())
-        with pytest.raises(RuntimeError, match=r"get a connection .* try again") as told:
-            index.search(["bread"], 1)
-        assert "check that it runs" not in str(told.value)
-    assert index.search(["bread"], 1)
-
-
-def test_pgvector_takes_a_passage_with_very_many_long_words(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGVECTOR_URL", postgres)
-    collection = Collection("pgvector:wordy").engine
-    collection.create("{}", 1)
-    words = [f"{n:0>39}" for n in range(60_000)]
-    long = ["é" * 37 + str(n) for n in range(16_000)]
-    often = [str(n) for n in range(900)] * 1_000
-    rows = rows_of(["a.md", "b.md", "c.md"])
-    put(collection, rows, np.ones((3, 1), np.float32), [words, long, often])
-    for position, query in enumerate((words[9_000], long[4_000], "899")):
-        ((row, _),) = collection.bm25([query], 5, ())
-        assert row == rows[position]
 
 
 @one_engine
@@ -728,21 +608,3 @@ def test_a_store_says_what_it_covers(store: str) -> None:
     assert about.share == 1 and chatter.share < 0.9
     assert about.hits[0]["title"] == "Skerry Light"
     assert len(about.background) == 48
-
-
-def test_a_table_made_before_metadata_still_opens_and_takes_it(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure("pgvector", request, monkeypatch)
-    plain, known = PASSAGES[:2], [make_passage("Quay", "Red granite.", metadata={"year": 1811})]
-    build_from_passages(plain, "pgvector:before", language="en")
-    with psycopg.connect(os.environ["PGVECTOR_URL"]) as connection:
-        connection.execute('ALTER TABLE "before" DROP COLUMN metadata')
-    assert ids("pgvector:before", "bread", "bm25") == [plain[1]["id"]]
-    index, where = load_store("pgvector:before"), {"year": 1811}
-    assert index.search(["bread", "granite"], 3, where=where) == [[], []]
-    add_passages(known, "pgvector:before")
-    assert [len(hits) for hits in load_store("pgvector:before").search(["x"], 3, where=where)] == [
-        1
-    ]
-    assert {row[-1] for row in content("pgvector:before")} == {"", '{"year": 1811}'}

@@ -73,7 +73,6 @@ class StoreChange(BaseChange):
         self._leaving: Set[str] = set()  # keys of rows that go if they do not come again
         self._coming: dict[str, str] = {}  # key → id
         self._sizes: Counter[str] = Counter()  # rows of each document that comes
-        self._put = 0
 
     def close(self) -> None:
         """Delete the incoming passages."""
@@ -89,7 +88,7 @@ class StoreChange(BaseChange):
 
     @cached_property
     def _stamps(self) -> dict[str, str]:
-        """The stamp of each document; empty where it is not whole."""
+        """The stamp of each document's file; empty where it is not whole."""
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for row in self._held.values():
             if row.source:
@@ -128,75 +127,59 @@ class StoreChange(BaseChange):
         """Make the change.
 
         Raises:
-            ValueError: No passage would be left, most would go and `replace_all` forbids it, or
-                the engine does not take a passage.
+            ValueError: Most passages would go and `replace_all` forbids it.
             RuntimeError: The engine failed.
         """
-        self._check()
+        self._count()
+        leaving = sorted(self._leaving - self._coming.keys())
+        self._check_removed(len(leaving), len(self._held))
         before, info = self._info, self._prepared()
         if self.renew:
             self._engine.drop()
         if before is None:
             self._engine.create(json.dumps(info), self._described["dimension"])
-            self._info = info
-        self._fill(info)
-        leaving = sorted(self._leaving - self._coming.keys())
+        put = self._fill(info)
         for keys in chunks(leaving, BATCH):
-            self._current()
             self._engine.remove(keys)
         info["roots"] = self.roots
         if not info["complete"] or self.mode:
             info["mode"], info["mode_reason"] = self._measured_mode(info["language"])
             info["background"] = measure(self._best, self.encoder.encode_queries)
             info["complete"] = True
-        self._report.changed = bool(self._put or leaving or before != info)
+        self._report.changed = bool(put or leaving or before != info)
         if self._report.changed:
-            self._engine.finish()
-        if before != info:
-            now = self._current()
             if not self._rebuild:  # other writers may have added folders meanwhile
-                info["roots"] = sorted({*info["roots"], *now["roots"]})
-            self._engine.describe(json.dumps(info))
+                now = self._collection.info(whole=False)
+                info["roots"] = sorted({*self.roots, *now["roots"]})
+            self._engine.describe(json.dumps(info), self._described["dimension"])
         held = {row.id for row in self._held.values()}
         staying = {row.id for key, row in self._held.items() if key not in self._leaving}
         staying.update(self._coming.values())
         added, removed = len(staying - held), len(held - staying)
         return self._reported(info, passages=len(staying), added=added, removed=removed)
 
-    def _rows(self) -> Iterator[Row]:
-        """Read the rows that come; each stamp is that of the file alone."""
-        for key, stored in self.incoming:
-            yield Row.of(stored.passage(key), stored.places[0].stamp)
-
-    def _check(self) -> None:
-        """Check the change before anything is written, and count what comes."""
-        name, most, seen = self._collection.name, self._engine.max_text_bytes, set[str]()
+    def _count(self) -> None:
+        """Count the rows that come, before anything is written."""
+        seen = set[str]()
         for row in self._rows():
-            longest = max(len(text.encode()) for text in (row.text, row.title, row.section))
-            if longest > most or "\0" in row.text + row.title + row.section + row.source:
-                what = f"{longest:,} bytes" if longest > most else "a NUL character"
-                raise ValueError(
-                    f"{name} cannot take passage {row.id} of {row.source or 'no source'}, which "
-                    f"has {what}, and nothing was changed: split or clean it, or use a folder"
-                )
             self._sizes[row.source] += row.key not in self._coming
             self._coming[row.key] = row.id
             self._report.duplicates += row.id in seen
             seen.add(row.id)
-        gone, held = len(self._leaving - self._coming.keys()), len(self._held)
-        self._check_removed(gone, held)
-        if gone == held and not self._coming:
-            raise ValueError(
-                f"this would delete every passage of {name}: delete the collection in "
-                f"{name.engine} instead"
-            )
+
+    def _rows(self) -> Iterator[Row]:
+        """Read the rows that come; their stamps are right once the rows have been counted."""
+        for key, stored in self.incoming:
+            place = stored.places[0]
+            stamp = place.stamp and f"{place.stamp}/{self._sizes[place.source]}"
+            yield Row.of(stored.passage(key), stamp)
 
     def _prepared(self) -> StoreInfo:
         """Return the collection's description; a new one is made from a sample of passages."""
         if self._info is not None:
             if self.language not in ("", self._info["language"]):
                 raise ValueError(
-                    f"{self._collection.name} has the language {self._info['language']}: leave "
+                    f"{self._report.path} has the language {self._info['language']}: leave "
                     "out --language, or add --replace to make it anew"
                 )
             return StoreInfo(**self._info)
@@ -225,44 +208,25 @@ class StoreChange(BaseChange):
     def _best(self, queries: NDArray[np.float32]) -> Sequence[float]:
         return [self._engine.dense(query, 1, ())[0][1] for query in queries.tolist()]
 
-    def _fill(self, info: StoreInfo) -> None:
-        """Write the rows that the store does not have, a batch at a time."""
-        stage, done, total = self.stage("filling the store"), 0, len(self.incoming)
+    def _fill(self, info: StoreInfo) -> int:
+        """Write the rows that the store does not have, a batch at a time; return their number."""
+        stage, held, done, put = self.stage("filling the store"), self._held, 0, 0
         for batch in chunks(self._rows(), BATCH):
-            self._write(info, batch)
-            done += len(batch)
-            stage(done, total)
-
-    def _write(self, info: StoreInfo, batch: Sequence[Row]) -> None:
-        self._current()
-        held, put = self._held, dict[str, Row]()
-        for row in batch:
-            stamp = row.stamp and f"{row.stamp}/{self._sizes[row.source]}"
-            if row.key not in held or held[row.key].stamp != stamp:
-                put[row.key] = row._replace(stamp=stamp)
-        if not put:
-            return
-        vectors, entries = self._vectors(put.values()), []
-        for row in put.values():
-            words = terms(info["language"], f"{row.title} {row.text}")
-            norm = length_norm(len(words), info["average_terms"])
-            entries.append(Entry(row, vectors[row.id], words, norm))
-        self._engine.put(entries)
-        self._put += len(put)
-
-    def _current(self) -> StoreInfo:
-        """Read the collection's description as it is now.
-
-        Raises:
-            RuntimeError: Another process has made the collection anew.
-        """
-        now = self._collection.find()
-        if now is None or (self._info and now["created"] != self._info["created"]):
-            raise RuntimeError(
-                f"{self._collection.name} was deleted or built anew by another process meanwhile, "
-                "so this change was stopped: run it again"
-            )
-        return now
+            rows = {
+                row.key: row
+                for row in batch
+                if row.key not in held or held[row.key].stamp != row.stamp
+            }
+            if rows:
+                vectors, entries = self._vectors(rows.values()), []
+                for row in rows.values():
+                    words = terms(info["language"], f"{row.title} {row.text}")
+                    norm = length_norm(len(words), info["average_terms"])
+                    entries.append(Entry(row, vectors[row.id], words, norm))
+                self._engine.put(entries)
+            done, put = done + len(batch), put + len(rows)
+            stage(done, len(self.incoming))
+        return put
 
     @cached_property
     def _stored(self) -> dict[str, str]:

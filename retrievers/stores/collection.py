@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Protocol, cast
+from typing import Any, Literal, NamedTuple, NotRequired, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from hopgate.common.cache import Cache
 from hopgate.retrievers.base import Metadata, Passage
-from hopgate.retrievers.filters import Filter, literal, pieces
+from hopgate.retrievers.filters import Filter
 from hopgate.retrievers.hybrid import Mode, codes, dense_weight
 from hopgate.retrievers.index.manifest import EncoderInfo
 from hopgate.retrievers.stores.names import ForeignError, StoreName, address, check_store, explained
 
-if TYPE_CHECKING:
-    from langchain_core.documents import Document
-
 STORE_VERSION: Literal[1] = 1
 """Version of a collection's layout; another is refused."""
-TIMEOUT_S = 10
-"""Seconds to wait for an engine to connect."""
 _WORDS_LOOKED_UP = 32
 """Words of a query that are looked up, one search each."""
-NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-"""Names in the metadata that engines take as they are; conditions on others are checked here."""
 BATCH = 128
 """Rows written at a time: the most that a killed build loses."""
 
@@ -51,7 +43,7 @@ class Row(NamedTuple):
         page: Its page, in digits.
         section: The headings above.
         stamp: Size and time of the file, see `texts.Place`, and the number of its document's rows.
-        metadata: Its metadata, in JSON; collections made without this field do not keep it.
+        metadata: Its metadata, in JSON.
     """
 
     key: str
@@ -62,14 +54,13 @@ class Row(NamedTuple):
     page: str
     section: str
     stamp: str
-    metadata: str = ""
+    metadata: str
 
     @classmethod
-    def of(cls, passage: Passage, stamp: str) -> Row:
+    def of(cls, passage: Passage, stamp: str = "") -> Row:
         """Return the row of a passage."""
         page, section = str(passage.get("page", "")), passage.get("section", "")
-        known = passage.get("metadata")
-        metadata = json.dumps(known, sort_keys=True) if known else ""
+        metadata = _written(passage.get("metadata"))
         place = (passage["id"], passage["source"], page, section)
         hashed = "\x1f".join((*place, metadata) if metadata else place)
         key = hashlib.sha256(hashed.encode()).hexdigest()[:32]
@@ -94,10 +85,13 @@ class Row(NamedTuple):
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Row:
-        """Return the row of an engine's fields, which may lack the metadata."""
-        known = fields.get("metadata")
-        texts = {name: str(fields[name]) for name in cls._fields[:-1]}
-        return cls(**texts, metadata=json.dumps(known, sort_keys=True) if known else "")
+        """Return the row of an engine's fields, of which the metadata is an object."""
+        texts = {name: fields[name] for name in cls._fields}
+        return cls(**texts | {"metadata": _written(fields["metadata"])})
+
+
+def _written(metadata: Metadata | None) -> str:
+    return json.dumps(metadata, sort_keys=True) if metadata else ""
 
 
 class Listed(NamedTuple):
@@ -169,20 +163,16 @@ class StoreReport(StoreInfo):
 
 Scored = list[tuple[Row, float]]
 """Rows with their scores, best first."""
-Foreign = tuple[int, Callable[[list[float], int, Filter], list[tuple["Document", float]]]]
-"""The dimension of LangChain's vectors, and their search; arguments are those of `Engine.dense`."""
+Foreign = Callable[[list[float], int, Filter], list[tuple[str, str, dict[str, Any], float]]]
+"""Searches LangChain's vectors, with the arguments of `Engine.dense`; returns the id, the text, the
+metadata and the score of each document."""
 
 
 class Engine(Protocol):
     """One collection in an engine, which need not exist yet.
 
     A search is given a filter; it returns every row that matches, and may return others.
-
-    Attributes:
-        max_text_bytes: Longest text of a row that the engine takes, in UTF-8.
     """
-
-    max_text_bytes: int
 
     def info(self) -> str | None:
         """Return the JSON stored with the collection, empty if there is none.
@@ -191,16 +181,13 @@ class Engine(Protocol):
         """
 
     def create(self, info: str, dimension: int) -> None:
-        """Create the collection."""
+        """Create the collection with its indexes."""
 
-    def describe(self, info: str) -> None:
-        """Store other JSON with it."""
+    def describe(self, info: str, dimension: int) -> None:
+        """Store other JSON with it at the end of a change, and finish its indexes."""
 
     def drop(self) -> None:
         """Delete the collection."""
-
-    def finish(self) -> None:
-        """Finish after many rows: make the approximate index, flush."""
 
     def listed(self) -> list[Listed]:
         """List all rows."""
@@ -218,7 +205,7 @@ class Engine(Protocol):
         """Find the rows with the highest inner product."""
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
-        """Find the best rows for some words."""
+        """Find the best rows for some words, of which there is at least one."""
 
     def foreign(self) -> Foreign | None:
         """Return how to search a collection that LangChain made; None if it did not."""
@@ -292,7 +279,7 @@ class Collection:
             ValueError: There is no such collection, or it is to be `whole` and is half filled.
         """
         if not (found := self.find()):
-            raise ValueError(
+            raise ForeignError(
                 f"there is no {self.name}: build it with `hopgate index build PATHS --out "
                 f"{self.name}`"
             )
@@ -335,18 +322,3 @@ def store_identity(name: Path | str) -> str:
         return str(name)
     keys = "".join(sorted(row.key for row in collection.engine.listed()))
     return f"{collection.name}, SHA-256 {hashlib.sha256(keys.encode()).hexdigest()}"
-
-
-def like(pattern: str) -> str:
-    """Return a pattern of SQL's LIKE that matches at least as much as a shell pattern.
-
-    `_`, which matches any character, stands for those that LIKE or a quoted text treats specially.
-    """
-    return "".join(map(_like_piece, pieces(pattern)))
-
-
-def _like_piece(piece: str) -> str:
-    character = literal(piece)
-    if piece == "*":
-        return "%"
-    return "_" if character is None or character in "%_\\\"'" else character

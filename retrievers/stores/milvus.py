@@ -10,34 +10,14 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.documents import Document
-
-from hopgate.retrievers.filters import (
-    FIELDS,
-    MAX_CANDIDATES,
-    Condition,
-    Filter,
-    Range,
-    has_patterns,
-    same,
-    split,
-)
+from hopgate.retrievers.filters import FIELDS, MAX_CANDIDATES, Condition, Filter, comparisons
 from hopgate.retrievers.hybrid import K1, B
-from hopgate.retrievers.stores.collection import (
-    NAME,
-    TIMEOUT_S,
-    Entry,
-    Foreign,
-    Listed,
-    Row,
-    Scored,
-    like,
-)
-from hopgate.retrievers.stores.names import address, is_local
+from hopgate.retrievers.stores.collection import Entry, Foreign, Listed, Row, Scored
+from hopgate.retrievers.stores.names import TIMEOUT_S, address, is_local
 
 if TYPE_CHECKING:
     from pymilvus import CollectionSchema, MilvusClient
@@ -67,14 +47,10 @@ def connect() -> MilvusClient:
 class Milvus:
     """A collection of Milvus, see `collection.Engine`."""
 
-    max_text_bytes = _MAX_BYTES
-
     def __init__(self, client: Any, name: str) -> None:
         """Keep both."""
         self._client, self._name = client, name
         self._lite = is_local("milvus")
-        # milvus-lite's AUTOINDEX, a graph, misses passages that a filter matches.
-        self.index_type = "FLAT" if self._lite else "AUTOINDEX"
 
     def info(self) -> str | None:
         """Return the description stored with the collection."""
@@ -87,7 +63,9 @@ class Milvus:
     def create(self, info: str, dimension: int) -> None:
         """Create the collection with its indexes, which the engine extends as rows come."""
         params = self._client.prepare_index_params()
-        params.add_index("vector", index_type=self.index_type, metric_type="IP")
+        # milvus-lite's AUTOINDEX, a graph, misses passages that a filter matches.
+        kind = "FLAT" if self._lite else "AUTOINDEX"
+        params.add_index("vector", index_type=kind, metric_type="IP")
         params.add_index(
             "sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=_BM25
         )
@@ -117,23 +95,14 @@ class Milvus:
         schema.add_function(Function("bm25", FunctionType.BM25, ["words"], ["sparse"]))
         return schema
 
-    @cached_property
-    def _fields(self) -> list[str]:
-        """The fields of a row that the collection has; one made before has no metadata."""
-        known = {each["name"] for each in self._client.describe_collection(self._name)["fields"]}
-        return [name for name in (*Row._fields, "vector", "words") if name in known]
-
-    def describe(self, info: str) -> None:
-        """Store other JSON with it."""
+    def describe(self, info: str, dimension: int) -> None:
+        """Store other JSON with it, and flush, so that the engine indexes the last rows."""
         self._client.alter_collection_properties(self._name, {_INFO: info})
+        self._client.flush(self._name)
 
     def drop(self) -> None:
         """Delete the collection."""
         self._client.drop_collection(self._name)
-
-    def finish(self) -> None:
-        """Flush, so that the engine indexes the last rows."""
-        self._client.flush(self._name)
 
     def listed(self) -> list[Listed]:
         """List all rows."""
@@ -144,18 +113,17 @@ class Milvus:
 
     def read(self, keys: Sequence[str]) -> list[tuple[Row, list[float]]]:
         """Read rows with their vectors."""
-        found = self._client.get(self._name, ids=list(keys), output_fields=self._fields)
+        fields = [*Row._fields, "vector"]
+        found = self._client.get(self._name, ids=list(keys), output_fields=fields)
         return [(Row.read(each), [float(x) for x in each["vector"]]) for each in found]
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
-        self._client.upsert(
-            self._name,
-            [
-                {name: value for name, value in _fields(each).items() if name in self._fields}
-                for each in entries
-            ],
-        )
+        rows = [
+            row._asdict() | {"metadata": row.known(), "vector": vector, "words": _text(words)}
+            for row, vector, words, _ in entries
+        ]
+        self._client.upsert(self._name, rows)
 
     def remove(self, keys: Sequence[str]) -> None:
         """Delete rows."""
@@ -171,14 +139,11 @@ class Milvus:
         return [(row, abs(score)) for row, score in found]
 
     def _best(self, field: str, query: Any, k: int, wanted: Filter) -> Scored:
-        fields = [each for each in self._fields if each in Row._fields]
-        if "metadata" not in fields and not {name for name, _ in wanted} <= {*FIELDS}:
-            return []
-        found = self._search(field, query, k, wanted, fields)
+        found = self._search(field, query, k, wanted, list(Row._fields))
         return [(Row.read(each["entity"] | each), each["distance"]) for each in found]
 
     def _search(self, field: str, query: Any, k: int, wanted: Filter, fields: list[str]) -> Any:
-        # With more candidates, milvus-lite's graph, if there is one, loses few passages.
+        # With more candidates, a graph that LangChain chose loses few passages in milvus-lite.
         graph = self._lite and wanted and field != "sparse"
         (found,) = self._client.search(
             self._name,
@@ -192,38 +157,29 @@ class Milvus:
         return found
 
     def foreign(self) -> Foreign | None:
-        """Search a collection that LangChain made; a distance becomes a negative score."""
+        """Search a collection that LangChain made; scores are as its metric has them."""
         from pymilvus import DataType
 
-        described = self._client.describe_collection(self._name)["fields"]
-        fields = {each["name"]: each for each in described}
-        of_type = {each["type"]: each["name"] for each in reversed(described)}
-        dense = of_type.get(DataType.FLOAT_VECTOR)
-        if not dense or "text" not in fields:
+        if not self._client.has_collection(self._name):
             return None
-        key = next(each["name"] for each in described if each.get("is_primary"))
-        (index,) = self._client.list_indexes(self._name, dense)
-        metric = self._client.describe_index(self._name, index)["metric_type"]
-        sign = -1 if metric == "L2" else 1
+        described = self._client.describe_collection(self._name)["fields"]
+        names = {each["name"] for each in described}
+        dense = [each["name"] for each in described if each["type"] == DataType.FLOAT_VECTOR]
+        if not dense or "text" not in names:
+            return None
+        (key,) = (each["name"] for each in described if each.get("is_primary"))
 
-        def search(vector: list[float], k: int, wanted: Filter) -> list[tuple[Document, float]]:
-            known = tuple(each for each in wanted if each[0] in fields)
-            found = self._search(dense, vector, k, known, ["*"])
-            return [
-                (document(each["entity"], each[key]), sign * each["distance"]) for each in found
-            ]
+        def search(vector: list[float], k: int, wanted: Filter) -> list[Any]:
+            known = tuple(each for each in wanted if each[0] in names)
+            found = self._search(dense[0], vector, k, known, ["*"])
+            return [document(each["entity"], each[key], each["distance"]) for each in found]
 
-        def document(entity: dict[str, Any], identity: object) -> Document:
-            metadata = {name: entity[name] for name in entity.keys() - {key, dense, "text"}}
+        def document(entity: dict[str, Any], identity: object, score: float) -> tuple[Any, ...]:
+            metadata = {name: entity[name] for name in entity.keys() - {key, *dense, "text"}}
             metadata |= metadata.pop("metadata", None) or {}
-            return Document(entity["text"], id=str(identity), metadata=metadata)
+            return str(identity), entity["text"], metadata, score
 
-        return int(fields[dense]["params"]["dim"]), search
-
-
-def _fields(entry: Entry) -> dict[str, Any]:
-    words, known = _text(entry.words), entry.row.known()
-    return entry.row._asdict() | {"metadata": known, "vector": entry.vector, "words": words}
+        return search
 
 
 def _text(words: Sequence[str]) -> str:
@@ -240,28 +196,24 @@ def _text(words: Sequence[str]) -> str:
 
 def native(wanted: Filter) -> str:
     """Return a filter that leaves out no row that `wanted` matches, but may let others through."""
-    return " and ".join(f"({each})" for condition in wanted if (each := _either(condition)))
+    return " && ".join(f"({each})" for condition in wanted if (each := _either(condition)))
 
 
 def _either(condition: Condition) -> str:
-    """Return a condition; empty for a range of pages, which are texts, and for an odd name."""
-    name, (texts, ranges) = condition[0], split(condition[1])
-    if name not in FIELDS:
-        return _known(f'metadata["{name}"]', texts, ranges) if NAME.fullmatch(name) else ""
-    if not has_patterns(condition):
-        return "" if ranges else f"{name} in {_json(texts)}"
-    return " or ".join(f"{name} like {_json(like(each))}" for each in texts)
+    name, known = condition[0], condition[0] not in FIELDS
+    value = f'metadata["{name}"]' if known else name
+    found = comparisons(condition)
+    either = [" && ".join(_compared(value, *each) for each in ends.items()) for ends in found]
+    if known and (texts := [ends["=="] for ends in found if isinstance(ends.get("=="), str)]):
+        either.append(f"json_contains_any({value}, {_json(texts)})")
+    return " || ".join(f"({each})" for each in either)
 
 
-def _known(value: str, texts: list[str], ranges: list[Range]) -> str:
-    # milvus-lite knows no `in` for a value of the metadata.
-    found = [f"{value} == {_json(each)}" for text in texts for each in same(text)]
-    found += [f"json_contains_any({value}, {_json(texts)})"] * bool(texts)
-    for start, end in ranges:
-        ends = ((">=", start), ("<=", f"{end}~" if isinstance(end, str) else end))
-        asked = [f"{value} {sign} {_json(each)}" for sign, each in ends if each is not None]
-        found.append(f"({' and '.join(asked)})")
-    return " or ".join(found)
+def _compared(value: str, sign: str, end: object) -> str:
+    if sign == "starts with":
+        # `_` is any character: it stands for those that LIKE or a quoted text treats specially.
+        sign, end = "like", re.sub(r"""[%_\\"']""", "_", str(end)) + "%"
+    return f"{value} {sign} {_json(end)}"
 
 
 def _json(value: object) -> str:

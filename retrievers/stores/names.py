@@ -15,6 +15,8 @@ from urllib.parse import unquote
 
 from hopgate.common.errors import reason, require
 
+TIMEOUT_S = 10
+"""Seconds to wait for an engine to connect."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _MAX_REASON_CHARS = 300
 
@@ -81,8 +83,6 @@ def parse(name: str) -> StoreName:
             f"index is {name!r}: use ENGINE:NAME or ENGINE:NAME@ENCODER, where ENGINE is "
             f"{', '.join(ENGINES)}, and NAME consists of letters, digits, _ and -"
         )
-    if engine == "milvus" and "-" in collection:
-        raise ValueError(f"index is {name!r}: Milvus takes no - in a name, use _")
     return StoreName(engine, collection, encoder)
 
 
@@ -97,8 +97,7 @@ def check_store(name: str) -> StoreName:
     needs = ENGINES[store.engine]
     if not address(store.engine):
         raise ValueError(f"{store} needs an address: set {' or '.join(needs.addresses)}")
-    lite = ("milvus_lite",) if store.engine == "milvus" and is_local(store.engine) else ()
-    require(str(store), *needs.packages, *lite, extra=store.engine)
+    require(str(store), *needs.packages, extra=store.engine)
     return store
 
 
@@ -120,24 +119,20 @@ def explained(store: StoreName, *, connecting: bool = False) -> Iterator[None]:
 
     An engine in this process fails when threads call it at once, so they take turns.
     """
-    local, needs = is_local(store.engine), ENGINES[store.engine]
+    needs = ENGINES[store.engine]
     try:
-        with _taking_turns if local else nullcontext():
+        with _taking_turns if is_local(store.engine) else nullcontext():
             yield
     except Exception as error:  # the clients' errors have no common base class
-        remedy = _LOCAL if local else _REMOTE if connecting else _ANSWERED
+        remedy = _UNREACHED if connecting else _ANSWERED
         remedy = remedy.format(next(filter(_value, needs.addresses), ""))
         raise StoreError(f"{store} failed: {_scrubbed(reason(error), needs)}; {remedy}") from None
 
 
 _taking_turns = Lock()
-_LOCAL = (
-    "check that {} is in a folder that exists (a file of Milvus ends in .db), and that only this "
-    "process has it open: several need a server"
-)
-_REMOTE = (
-    "check that it runs, and that {} is its address, with every character of the password except "
-    "letters, digits, - and _ percent-encoded (/ is %2F)"
+_UNREACHED = (
+    "check that {} is the address of a server that runs (with the password percent-encoded: / is "
+    "%2F), or a path that exists and that no other process has open"
 )
 _ANSWERED = "if the account has the right to do this, try again when the server is less busy"
 

@@ -5,27 +5,17 @@ from __future__ import annotations
 import atexit
 import json
 from collections import Counter
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any, LiteralString
 
 import psycopg
-from langchain_core.documents import Document
 from psycopg import sql
 from psycopg_pool import ConnectionPool
 
-from hopgate.retrievers.filters import FIELDS, Filter, Range, has_patterns, same, split
+from hopgate.retrievers.filters import FIELDS, Filter, comparisons
 from hopgate.retrievers.hybrid import CANDIDATES
-from hopgate.retrievers.stores.collection import (
-    TIMEOUT_S,
-    Entry,
-    Foreign,
-    Listed,
-    Row,
-    Scored,
-    like,
-)
-from hopgate.retrievers.stores.names import address
+from hopgate.retrievers.stores.collection import Entry, Foreign, Listed, Row, Scored
+from hopgate.retrievers.stores.names import TIMEOUT_S, address
 
 _MARK = "hopgate "
 """Begins the comment of a table that hopgate made; the collection's description follows."""
@@ -36,9 +26,12 @@ _SEARCH_S = 30
 """Seconds that a search may take, waiting for locks included."""
 _CONNECTIONS = 8
 """Connections of this process at most."""
-_MAX_POSITIONS = 255
-_MAX_WORDS = 10_000
-"""Words of a passage that are indexed: PostgreSQL takes 1 MB of them."""
+_REACHING: dict[str, Any] = {
+    "connect_timeout": TIMEOUT_S,
+    "keepalives_idle": 10,
+    "tcp_user_timeout": 40_000,
+}
+"""So that a connection notices when its server is gone."""
 
 _CREATE: LiteralString = """
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -49,8 +42,11 @@ vector vector({dimension}) NOT NULL, words tsvector NOT NULL, norm real NOT NULL
 CREATE INDEX ON {table} USING gin (words);
 CREATE INDEX ON {table} (id);
 CREATE INDEX ON {table} USING hash (source);
-COMMENT ON TABLE {table} IS {info};
 """
+_DESCRIBE: LiteralString = "COMMENT ON TABLE {table} IS {info}; ANALYZE {table};"
+_GRAPH: LiteralString = (
+    "CREATE INDEX IF NOT EXISTS {graph} ON {table} USING hnsw (vector vector_ip_ops)"
+)
 _PUT: LiteralString = """
 INSERT INTO {table}
 (key, id, title, text, source, page, section, stamp, metadata, vector, words, norm)
@@ -59,46 +55,30 @@ ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
 = (excluded.stamp, excluded.vector, excluded.words, excluded.norm)
 """
 _INFO: LiteralString = """
-SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%(table)s)
+SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class WHERE oid = to_regclass({name})
 """
-_ADD_METADATA: LiteralString = """
-ALTER TABLE {table} ADD COLUMN IF NOT EXISTS metadata jsonb NOT NULL DEFAULT '{{}}'
-"""
-_HAS_METADATA: LiteralString = """
-SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(table)s)
-AND attname = 'metadata')
-"""
-_GRAPH: LiteralString = """
-SELECT atttypmod, EXISTS (SELECT FROM pg_index JOIN pg_class c ON c.oid = indexrelid
-JOIN pg_am a ON a.oid = c.relam WHERE indrelid = attrelid AND amname = 'hnsw')
-FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'vector'
-"""
-"""The dimension of a table's vectors, and whether there is a graph of them."""
-_NO_METADATA = sql.SQL("'{}'::jsonb")
-_NEAR: LiteralString = """
-SET LOCAL hnsw.ef_search = {seen}; SET LOCAL hnsw.iterative_scan = strict_order
-"""
-_EXACT: LiteralString = "SET LOCAL enable_indexscan = off"
+_LIMITED: LiteralString = "SET LOCAL statement_timeout = {limit};"
 _DENSE: LiteralString = """
-SELECT {columns}, -(vector {distance} %(vector)s::vector) FROM {table} WHERE {where}
-ORDER BY vector {distance} %(vector)s::vector LIMIT %(k)s
+SET LOCAL hnsw.ef_search = {seen}; SET LOCAL hnsw.iterative_scan = strict_order;
+SELECT {columns}, -(vector {distance} {vector}::vector) AS score FROM {table} WHERE {where}
+ORDER BY {order} LIMIT {k}
 """
 _BM25: LiteralString = """
-WITH asked AS (SELECT * FROM unnest(%(terms)s::text[], %(counts)s::int[]) AS q (term, times)),
+WITH asked AS (SELECT * FROM unnest({terms}::text[], {counts}::int[]) AS q (term, times)),
 found AS MATERIALIZED (
   SELECT t.key, t.norm, w.lexeme AS term, cardinality(w.positions) AS times
   FROM {table} t, unnest(t.words) AS w (lexeme, positions, weights)
-  WHERE t.words @@ %(query)s::tsquery AND w.lexeme = ANY (%(terms)s)),
+  WHERE t.words @@ {matched}::tsquery AND w.lexeme = ANY ({terms}::text[])),
 rare AS (
   SELECT term, asked.times * ln(1 + (greatest(reltuples, count(*)) - count(*) + 0.5)
     / (count(*) + 0.5)) AS idf
-  FROM found JOIN asked USING (term), pg_class WHERE oid = %(table)s::regclass
+  FROM found JOIN asked USING (term), pg_class WHERE oid = {name}::regclass
   GROUP BY term, asked.times, reltuples),
 ranked AS (
   SELECT key, sum(idf * times * 2.2 / (times + norm)) AS score
   FROM found JOIN rare USING (term) GROUP BY key)
 SELECT {columns}, score::float8 FROM ranked JOIN {table} USING (key) WHERE {where}
-ORDER BY score DESC, key LIMIT %(k)s
+ORDER BY score DESC, key LIMIT {k}
 """
 """BM25 as Tantivy computes it; PostgreSQL's own ranking knows no IDF.
 
@@ -121,24 +101,18 @@ WHERE c.name = {name}) AS documents
 """
 """A collection that LangChain's `PGVector` made."""
 _MADE_BY_LANGCHAIN: LiteralString = """
-SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(table)s)
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass({name})
 AND attname = 'langchain_id'), to_regclass('langchain_pg_collection') IS NOT NULL
 """
 
 
 def connect() -> ConnectionPool:
     """Open a pool of connections."""
-    # So that a connection notices when its server is gone.
-    reaching: dict[str, Any] = {
-        "connect_timeout": TIMEOUT_S,
-        "keepalives_idle": 10,
-        "tcp_user_timeout": 40_000,
-    }
     url = address("pgvector")
-    psycopg.connect(url, **reaching).close()  # its error says what is wrong
+    psycopg.connect(url, **_REACHING).close()  # its error says what is wrong
     pool = ConnectionPool(
         url,
-        kwargs=reaching,
+        kwargs=_REACHING,
         min_size=0,
         max_size=_CONNECTIONS,
         timeout=TIMEOUT_S,
@@ -152,45 +126,31 @@ def connect() -> ConnectionPool:
 class Pgvector:
     """A table of PostgreSQL, see `collection.Engine`."""
 
-    max_text_bytes = 16 << 20
-
     def __init__(self, pool: ConnectionPool, name: str) -> None:
         """Keep both."""
         self._pool, self._name = pool, name
-        self._table, self._quoted = sql.Identifier(name), f'"{name}"'
+        self._table = sql.Identifier(name)
 
     def info(self) -> str | None:
         """Return the description stored with the table."""
-        found = self._run(_INFO, {"table": self._quoted})
-        if not found and self._langchain() is None:
+        if not (found := self._run(_INFO)):
             return None
-        comment = str(found[0][0]) if found else ""
+        comment = str(found[0][0])
         return comment.removeprefix(_MARK) if comment.startswith(_MARK) else ""
 
     def create(self, info: str, dimension: int) -> None:
         """Create the table, and the extension if it is missing."""
-        vars(self).pop("_has_metadata", None)
-        self._run(_CREATE, info=sql.Literal(_MARK + info), dimension=sql.Literal(dimension))
+        self._run(_CREATE + _DESCRIBE, info=_MARK + info, dimension=dimension)
 
-    def describe(self, info: str) -> None:
-        """Store other JSON with it."""
-        self._run("COMMENT ON TABLE {table} IS {info}", info=sql.Literal(_MARK + info))
+    def describe(self, info: str, dimension: int) -> None:
+        """Store other JSON, and make the graph, which takes less time after the rows."""
+        graph = _GRAPH if dimension <= _MAX_HNSW_DIMENSIONS else ""
+        name = sql.Identifier(f"{self._name[:52]}_vector_idx")  # as PostgreSQL calls it
+        self._run(_DESCRIBE + graph, info=_MARK + info, graph=name)
 
     def drop(self) -> None:
         """Delete the table."""
         self._run("DROP TABLE {table}")
-
-    def finish(self) -> None:
-        """Make the HNSW graph, which takes less time after the rows than before them."""
-        with self._pool.connection() as connection:
-            # Two builds that end together would each make a graph, and wait for each other.
-            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE")
-            connection.execute(lock.format(self._table))
-            dimension, indexed = connection.execute(_GRAPH, [self._quoted]).fetchone() or (0, True)
-            if dimension <= _MAX_HNSW_DIMENSIONS and not indexed:  # else every search is exact
-                create = "CREATE INDEX ON {} USING hnsw (vector vector_ip_ops)"
-                connection.execute(sql.SQL(create).format(self._table))
-        self._run("ANALYZE {table}")  # apart, since it waits while another change has its lock
 
     def listed(self) -> list[Listed]:
         """List all rows."""
@@ -199,9 +159,9 @@ class Pgvector:
     def read(self, keys: Sequence[str]) -> list[tuple[Row, list[float]]]:
         """Read rows with their vectors."""
         query: LiteralString = (
-            "SELECT {columns}, vector::real[] FROM {table} WHERE key = ANY (%(keys)s)"
+            "SELECT {columns}, vector::real[] FROM {table} WHERE key = ANY ({keys})"
         )
-        return [(_row(row), row[-1]) for row in self._run(query, {"keys": list(keys)})]
+        return _rows(self._run(query, keys=list(keys)))
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Add or replace rows."""
@@ -210,123 +170,81 @@ class Pgvector:
             for e in entries
         ]
         values.sort()  # so that two writers never wait for each other's rows
-        if not self._has_metadata:  # it was made by an older hopgate
-            self._run(_ADD_METADATA)
-            del self._has_metadata
         with self._pool.connection() as connection, connection.cursor() as cursor:
             cursor.executemany(sql.SQL(_PUT).format(table=self._table), values)
 
     def remove(self, keys: Sequence[str]) -> None:
         """Delete rows."""
-        self._run("DELETE FROM {table} WHERE key = ANY (%(keys)s)", {"keys": sorted(keys)})
+        self._run("DELETE FROM {table} WHERE key = ANY ({keys})", keys=sorted(keys))
 
     def dense(self, vector: list[float], k: int, wanted: Filter) -> Scored:
         """Find the rows with the highest inner product."""
-        where, values = self._native(wanted)
-        found = self._near(vector, k, values, where=where, distance=sql.SQL("<#>"))
-        return [(_row(row), row[-1]) for row in found]
+        return _rows(self._near(vector, k, "<#>", where=native(wanted)))
 
     def bm25(self, words: Sequence[str], k: int, wanted: Filter) -> Scored:
         """Find the best rows for some words."""
-        counts, (where, values) = Counter(words), self._native(wanted)
+        counts = Counter(words)
         given = {
             "k": k,
             "terms": list(counts),
             "counts": list(counts.values()),
-            "query": " | ".join(map(_quote, counts)),
-            "table": self._quoted,
+            "matched": " | ".join(map(_quote, counts)),
         }
-        found = self._search(_BM25, given | values, where=where)
-        return [(_row(row), float(row[-1])) for row in found]
+        return _rows(self._run(_LIMITED + _BM25, **given, where=native(wanted)))
 
     def _near(
-        self, vector: list[float], k: int, values: dict[str, Any], **parts: sql.Composable
+        self, vector: list[float], k: int, distance: LiteralString, **parts: sql.Composable
     ) -> list[tuple[Any, ...]]:
         """Search the graph; where its scan ends early, as with a rare filter, compare every row."""
-        seen = min(max(2 * k, CANDIDATES), _MAX_SEEN)
-        given = {"k": k, "vector": str(vector), **values}
-        found = self._search(_DENSE, given, _NEAR, seen=sql.Literal(seen), **parts)
-        return found if len(found) == k else self._search(_DENSE, given, _EXACT, **parts)
+        given = {"k": k, "vector": str(vector), "distance": sql.SQL(distance), **parts}
+        given["seen"] = min(max(2 * k, CANDIDATES), _MAX_SEEN)
+        by_graph = sql.SQL("vector {distance} {vector}::vector").format(**given)
+        found = self._run(_LIMITED + _DENSE, **given, order=by_graph)
+        if len(found) < k:
+            found = self._run(_LIMITED + _DENSE, **given, order=sql.SQL("score DESC"))
+        return found
 
-    def _search(
-        self,
-        query: LiteralString,
-        given: dict[str, Any],
-        settings: LiteralString = "",
-        **parts: sql.Composable,
-    ) -> list[tuple[Any, ...]]:
-        """Run a search with a time limit, and with other settings of the server."""
-        limited: LiteralString = "SET LOCAL statement_timeout = {limit};" + settings
-        return self._run(query, given, limited, limit=sql.Literal(f"{_SEARCH_S}s"), **parts)
-
-    def _run(
-        self,
-        query: LiteralString,
-        given: dict[str, Any] | None = None,
-        first: LiteralString = "",
-        **parts: sql.Composable,
-    ) -> list[tuple[Any, ...]]:
-        """Run a statement, in a transaction of its own.
+    def _run(self, query: LiteralString, **parts: Any) -> list[tuple[Any, ...]]:
+        """Run statements in a transaction, and return the rows of the last.
 
         Args:
-            query: The statement, with fields for its parts.
-            given: Its parameters.
-            first: Statements to run before it.
-            parts: Values of the fields.
+            query: The statements, with fields for their parts.
+            parts: Parts of SQL, or values.
         """
-        known: dict[str, sql.Composable] = {"table": self._table}
-        if "{columns}" in query and "columns" not in parts:
-            metadata = self._metadata + sql.SQL(" AS metadata")
-            columns = [*map(sql.Identifier, Row._fields[:-1]), metadata]
-            known["columns"] = sql.SQL(", ").join(columns)
-        known |= parts
+        known = {"table": self._table, "columns": _COLUMNS, "name": f'"{self._name}"'}
+        known["limit"] = f"{_SEARCH_S}s"
         with self._pool.connection() as connection:
-            if first:
-                connection.execute(sql.SQL(first).format(**known))
-            done = connection.execute(sql.SQL(query).format(**known), given)
+            done = connection.execute(sql.SQL(query).format(**known | parts))
+            while done.nextset():
+                pass
             return done.fetchall() if done.description else []
-
-    @cached_property
-    def _has_metadata(self) -> bool:
-        return bool(self._run(_HAS_METADATA, {"table": self._quoted})[0][0])
-
-    @property
-    def _metadata(self) -> sql.Composable:
-        return sql.SQL("metadata" if self._has_metadata else "'{}'::jsonb")
-
-    def _native(self, wanted: Filter) -> tuple[sql.Composable, dict[str, Any]]:
-        return native(wanted, metadata=self._metadata)
-
-    def _langchain(self) -> sql.Composable | None:
-        """Return the documents that LangChain stored under this name; None if there are none."""
-        ((table, collections),) = self._run(_MADE_BY_LANGCHAIN, {"table": self._quoted})
-        if table:
-            return sql.SQL(_LANGCHAIN_TABLE).format(table=self._table)
-        query: LiteralString = "SELECT 1 FROM langchain_pg_collection WHERE name = %(name)s"
-        if collections and self._run(query, {"name": self._name}):
-            return sql.SQL(_LANGCHAIN_COLLECTION).format(name=sql.Literal(self._name))
-        return None
 
     def foreign(self) -> Foreign | None:
         """Search what LangChain stored by cosine distance, its default."""
-        if (documents := self._langchain()) is None:
+        ((table, collections),) = self._run(_MADE_BY_LANGCHAIN)
+        query: LiteralString = "SELECT 1 FROM langchain_pg_collection WHERE name = {own}"
+        if table:
+            documents = sql.SQL(_LANGCHAIN_TABLE).format(table=self._table)
+        elif collections and self._run(query, own=self._name):
+            documents = sql.SQL(_LANGCHAIN_COLLECTION).format(name=self._name)
+        else:
             return None
-        found = self._run("SELECT vector_dims(vector) FROM {table} LIMIT 1", table=documents)
+        parts = {"table": documents, "columns": sql.SQL("id, text, metadata")}
 
-        def search(vector: list[float], k: int, wanted: Filter) -> list[tuple[Document, float]]:
-            where, values = native(wanted, "metadata ->> {}")
-            parts = {"table": documents, "columns": sql.SQL("id, text, metadata"), "where": where}
-            near = self._near(vector, k, values, **parts, distance=sql.SQL("<=>"))
-            return [
-                (Document(text or "", id=key, metadata=metadata), 1 + score)
-                for key, text, metadata, score in near
-            ]
+        def search(vector: list[float], k: int, wanted: Filter) -> list[Any]:
+            where = native(wanted, sql.SQL("metadata ->> {}").format)
+            near = self._near(vector, k, "<=>", **parts, where=where)
+            return [(*each, 1 + score) for *each, score in near]
 
-        return (int(found[0][0]), search) if found else None
+        return search
 
 
-def _row(found: Sequence[Any]) -> Row:
-    return Row.read(dict(zip(Row._fields, found, strict=False)))
+_COLUMNS = sql.SQL(", ").join(map(sql.Identifier, Row._fields))
+
+
+def _rows(found: list[tuple[Any, ...]]) -> list[tuple[Row, Any]]:
+    """Return rows, each with the value of the column after theirs."""
+    return [(Row.read(dict(zip(Row._fields, row, strict=False))), row[-1]) for row in found]
 
 
 def _quote(term: str) -> str:
@@ -336,67 +254,40 @@ def _quote(term: str) -> str:
 
 def _tsvector(terms: Sequence[str]) -> str:
     """Write words as PostgreSQL's `tsvector`, whose positions stand for how often each occurs."""
-    counts = Counter(terms[:_MAX_WORDS])
-    positions = [",".join(map(str, range(1, min(n, _MAX_POSITIONS) + 1))) for n in counts.values()]
-    return " ".join(f"{_quote(term)}:{n}" for term, n in zip(counts, positions, strict=True))
+    counts = Counter(terms)
+    return " ".join(
+        f"{_quote(term)}:{','.join(map(str, range(1, count + 1)))}"
+        for term, count in counts.items()
+    )
 
 
 def native(
-    wanted: Filter, column: LiteralString = "{}", metadata: sql.Composable = _NO_METADATA
-) -> tuple[sql.Composable, dict[str, Any]]:
-    """Return a condition that leaves out no row that `wanted` matches, and its parameters.
-
-    Patterns of `source` become those of LIKE, which may let other rows through.
+    wanted: Filter, column: Callable[[str], sql.Composable] = sql.Identifier
+) -> sql.Composable:
+    """Return a condition that leaves out no row that `wanted` matches, but may let others through.
 
     Args:
         wanted: The filter.
-        column: The column of a field.
-        metadata: The metadata.
+        column: Returns the column of one of a passage's own fields.
     """
     conditions: list[sql.Composable] = [sql.SQL("true")]
-    values: dict[str, Any] = {}
-    for number, (name, given) in enumerate(wanted):
-        patterned, (allowed, ranges) = has_patterns((name, given)), split(given)
-        if name not in FIELDS:
-            conditions.append(_known(f"w{number}", name, given, metadata, values))
-        if name not in FIELDS or ranges:  # pages are texts here
+    for condition in wanted:
+        name, found = condition[0], comparisons(condition)
+        if not found:
             continue
-        values[f"w{number}"] = list(map(like, allowed)) if patterned else list(allowed)
-        key = sql.Literal(name) if "->>" in column else sql.Identifier(name)
-        condition = sql.SQL(column + (" LIKE" if patterned else " =") + " ANY ({})")
-        conditions.append(condition.format(key, sql.Placeholder(f"w{number}")))
-    return sql.SQL(" AND ").join(conditions), values
-
-
-def _known(
-    prefix: str,
-    name: str,
-    wanted: Sequence[str | Range],
-    metadata: sql.Composable,
-    values: dict[str, Any],
-) -> sql.Composable:
-    """Return a condition on the metadata, and put its parameters among `values`.
-
-    Numbers are compared as JSON, which fails for no other type, and dates by their bytes.
-    """
-
-    def given(value: object) -> sql.Placeholder:
-        values[f"{prefix}_{len(values)}"] = value
-        return sql.Placeholder(f"{prefix}_{len(values) - 1}")
-
-    def compare(form: LiteralString, end: object) -> sql.Composable:
-        if isinstance(end, str):
-            form = '({0} ->> {1}::text) COLLATE "C"' + form
+        if name in FIELDS:
+            each = sql.SQL("{} {} {}")
+            signs = {"==": sql.SQL("="), "starts with": sql.SQL("^@")}
+            either = [
+                each.format(column(name), signs[sign], end)
+                for ends in found
+                for sign, end in ends.items()
+            ]
+            conditions.append(sql.SQL("({})").format(sql.SQL(" OR ").join(either)))
         else:
-            form, end = "{0} -> {1}::text" + form + "::jsonb", json.dumps(end)
-        return sql.SQL(form).format(metadata, given(name), given(end))
-
-    texts, ranges = split(wanted)
-    is_one: LiteralString = "{0} -> {1}::text = ANY ({2}::jsonb[]) OR {0} -> {1}::text ?| {3}"
-    alike = [json.dumps(each) for text in texts for each in same(text)]
-    either = [sql.SQL(is_one).format(metadata, given(name), given(alike), given(texts))]
-    for start, end in ranges:
-        ends = [(" >= {2}", start), (" <= {2}", f"{end}~" if isinstance(end, str) else end)]
-        asked = [compare(form, each) for form, each in ends if each is not None]
-        either.append(sql.SQL("({})").format(sql.SQL(" AND ").join(asked)))
-    return sql.SQL("({})").format(sql.SQL(" OR ").join(either))
+            path = " || ".join(
+                " && ".join(f"@ {sign} {json.dumps(end)}" for sign, end in ends.items())
+                for ends in found
+            )
+            conditions.append(sql.SQL("metadata @? {}").format(f"$.{name} ? ({path})"))
+    return sql.SQL(" AND ").join(conditions)

@@ -12,31 +12,12 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-from langchain_core.documents import Document
 from qdrant_client import QdrantClient, models
 
-from hopgate.retrievers.filters import (
-    FIELDS,
-    Condition,
-    Filter,
-    Range,
-    has_patterns,
-    literal,
-    pieces,
-    same,
-    split,
-)
+from hopgate.retrievers.filters import FIELDS, Condition, Filter, comparisons
 from hopgate.retrievers.hybrid import K1
-from hopgate.retrievers.stores.collection import (
-    NAME,
-    TIMEOUT_S,
-    Entry,
-    Foreign,
-    Listed,
-    Row,
-    Scored,
-)
-from hopgate.retrievers.stores.names import address, is_local
+from hopgate.retrievers.stores.collection import Entry, Foreign, Listed, Row, Scored
+from hopgate.retrievers.stores.names import TIMEOUT_S, address, is_local
 
 _DENSE, _WORDS, _INFO = "dense", "words", "hopgate"
 _PAGE = 4_096
@@ -59,8 +40,6 @@ def connect() -> QdrantClient:
 
 class Qdrant:
     """A collection of Qdrant, see `collection.Engine`."""
-
-    max_text_bytes = 16 << 20  # a server takes requests of 32 MB
 
     def __init__(self, client: Any, name: str) -> None:
         """Keep both."""
@@ -87,16 +66,13 @@ class Qdrant:
             kind = models.PayloadSchemaType.KEYWORD
             self._client.create_payload_index(self._name, field, kind)
 
-    def describe(self, info: str) -> None:
+    def describe(self, info: str, dimension: int) -> None:
         """Store other JSON with it."""
         self._client.update_collection(self._name, metadata={_INFO: info})
 
     def drop(self) -> None:
         """Delete the collection."""
         self._client.delete_collection(self._name)
-
-    def finish(self) -> None:
-        """Do nothing: the engine indexes on its own."""
 
     def listed(self) -> list[Listed]:
         """List all rows."""
@@ -145,20 +121,21 @@ class Qdrant:
 
     def foreign(self) -> Foreign | None:
         """Search the first dense vectors of a collection that LangChain made."""
-        found = self._client.get_collection(self._name).config.params.vectors
-        named = found if isinstance(found, dict) else {None: found}
-        using, vectors = next(iter(named.items()), (None, None))
+        if not self._client.collection_exists(self._name):
+            return None
+        vectors = self._client.get_collection(self._name).config.params.vectors
+        using = next(iter(vectors)) if isinstance(vectors, dict) else None
 
-        def search(vector: list[float], k: int, wanted: Filter) -> list[tuple[Document, float]]:
+        def search(vector: list[float], k: int, wanted: Filter) -> list[Any]:
             points = self._best(vector, using, k, native(wanted, "metadata."))
-            return [(_document(each), each.score) for each in points]
+            return [_document(each) for each in points]
 
-        return (vectors.size, search) if vectors else None
+        return search
 
 
-def _document(point: Any) -> Document:
-    text, metadata = point.payload["page_content"], point.payload.get("metadata") or {}
-    return Document(text, id=str(point.id), metadata=metadata)
+def _document(point: Any) -> tuple[Any, ...]:
+    known = point.payload
+    return str(point.id), known["page_content"], known.get("metadata") or {}, point.score
 
 
 def _key(point: Any) -> str:
@@ -186,65 +163,46 @@ def _sparse(values: dict[int, float]) -> models.SparseVector:
 def native(wanted: Filter, prefix: str = "") -> models.Filter:
     """Return a filter that leaves out no row that `wanted` matches, but may let others through.
 
-    A pattern of `source` becomes the words that must be in it, since Qdrant matches whole words.
-    A range of pages, which are texts, and a name of the metadata that would be a path are left out.
-
     Args:
         wanted: The filter.
         prefix: Put before the name of a field.
     """
-
-    def either(condition: Condition) -> list[Any]:
-        name, (texts, ranges) = condition[0], split(condition[1])
-        key = prefix + name
-        if name not in FIELDS:
-            return _known(f"metadata.{name}", texts, ranges) if NAME.fullmatch(name) else []
-        if has_patterns(condition):
-            return [models.Filter(must=_words(key, each)) for each in texts]
-        match = models.MatchAny(any=texts)
-        return [] if ranges else [models.FieldCondition(key=key, match=match)]
-
     found: list[Any] = [
-        models.Filter(should=some) for condition in wanted if (some := either(condition))
+        models.Filter(should=some) for each in wanted if (some := _either(each, prefix))
     ]
     return models.Filter(must=found)
 
 
-def _known(key: str, texts: list[str], ranges: list[Range]) -> list[Any]:
-    """Return conditions on the metadata of which one must hold."""
-    found: list[dict[str, Any]] = [{"match": models.MatchAny(any=texts)}] if texts else []
-    for each in (each for text in texts for each in same(text)[1:]):
-        if isinstance(each, bool):
-            found.append({"match": models.MatchValue(value=each)})
-        else:
-            found.append({"range": _range(each, each)})
-    for start, end in ranges:
-        dates = isinstance(start, str) or isinstance(end, str)
-        found.append({"range": (_dates if dates else _range)(start, end)})
-    return [models.FieldCondition(key=key, **each) for each in found]
+def _either(condition: Condition, prefix: str) -> list[Any]:
+    name = condition[0]
+    key = prefix + name if name in FIELDS else f"metadata.{name}"
+    return [_compared(key, ends) for ends in comparisons(condition)]
 
 
-def _range(start: Any, end: Any) -> models.Range:
-    return models.Range(gte=start, lte=end)
+def _compared(key: str, ends: dict[str, Any]) -> Any:
+    if start := ends.get("starts with"):  # Qdrant matches whole words
+        words = (models.MatchText(text=word) for word in _WORD.findall(start))
+        return models.Filter(must=[models.FieldCondition(key=key, match=word) for word in words])
+    equal = ends.get("==")
+    if isinstance(equal, str | bool):
+        return models.FieldCondition(key=key, match=models.MatchValue(value=equal))
+    low, high = (ends.get(sign, equal) for sign in (">=", "<="))
+    dates = isinstance(low, str) or isinstance(high, str)
+    between: Any = (
+        models.DatetimeRange(gte=_day(low, -1), lte=_day(high, 2))
+        if dates
+        else models.Range(gte=low, lte=high)
+    )
+    return models.FieldCondition(key=key, range=between)
 
 
-def _dates(start: Any, end: Any) -> models.DatetimeRange:
-    """Return a range of instants; a day wider, since filters leave time zones aside."""
-
-    def day(text: str | None, more: int) -> date | None:
-        number = date.fromisoformat(text[:10]).toordinal() + more if text else 0
-        return date.fromordinal(number) if 0 < number <= date.max.toordinal() else None
-
-    return models.DatetimeRange(gte=day(start, -1), lte=day(end, 2))
+def _day(text: str | None, more: int) -> date | None:
+    """Return a date some days from that of a text, since filters leave time zones aside."""
+    number = date.fromisoformat(text[:10]).toordinal() + more if text else 0
+    return date.fromordinal(number) if 0 < number <= date.max.toordinal() else None
 
 
-def _words(key: str, pattern: str) -> list[Any]:
-    text = "".join(literal(piece) or "*" for piece in pieces(pattern))
-    found = (models.MatchText(text=word) for word in _WORD.findall(text))
-    return [models.FieldCondition(key=key, match=each) for each in found]
-
-
-_BETWEEN = r"[\x00-)+-/:-@\[-`{-\x7f]"  # ASCII without letters, digits and `*`
-_WORD = re.compile(rf"(?:^|(?<={_BETWEEN}))[A-Za-z0-9]+(?={_BETWEEN}|\Z)")
-"""Words that every match of a pattern contains: letters and digits of ASCII between other
-characters of ASCII or the text's ends, about which all tokenizers for words agree."""
+_BETWEEN = r"[\x00-/:-@\[-`{-\x7f]"  # ASCII without letters and digits
+_WORD = re.compile(rf"(?:^|(?<={_BETWEEN}))[A-Za-z0-9]+(?={_BETWEEN})")
+"""Words that every text with a beginning contains: letters and digits of ASCII between other
+characters of ASCII or the text's start, about which all tokenizers for words agree."""

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from langchain_core.documents import Document
+
 from hopgate.retrievers.base import Hit, check_k, encodable, with_score
 from hopgate.retrievers.coverage import background_of
-from hopgate.retrievers.encoders import Encoder, load_encoder
+from hopgate.retrievers.encoders import load_encoder
 from hopgate.retrievers.filters import Filter, Where, parse_where, search_until
 from hopgate.retrievers.hybrid import CANDIDATES, Mode, code_depth, code_last, fuse
 from hopgate.retrievers.index.reader import matching_encoder
 from hopgate.retrievers.index.texts import MAX_QUERY_TERMS
 from hopgate.retrievers.langchain import hit_of
 from hopgate.retrievers.language import terms
-from hopgate.retrievers.stores.collection import Asked, Collection, StoreInfo
+from hopgate.retrievers.stores.collection import Asked, Collection, Foreign
 from hopgate.retrievers.stores.names import ForeignError, explained
-
-Search = Callable[[str, list[float], Filter, int], list[Hit]]
-"""Called with a query, its vector, a filter, and the number of hits."""
 
 
 def load_store(name: str) -> StoreIndex:
@@ -40,53 +39,33 @@ def load_store(name: str) -> StoreIndex:
 class StoreIndex:
     """A collection opened for searching, from any number of threads.
 
-    The collection's description is read again for each search, so a search never uses
-    another encoder or language than the vectors and words have now.
+    Attributes:
+        background: Scores of unrelated questions, as `Index.background`.
     """
 
     def __init__(self, collection: Collection) -> None:
         """Check the collection and load its encoder, see `load_store`."""
-        self._collection = collection
-        self._foreign: tuple[Encoder, Search] | None = None
+        self._engine, self._name = collection.engine, collection.name
+        self._near: Foreign | None = None
+        self._mode: Mode = "dense"
+        self.background: Sequence[float] = []
+        named = self._name.encoder
         try:
-            self._opened()
+            info = collection.info()
         except ForeignError:
-            self._foreign = self._made_by_langchain()
-
-    def _opened(self) -> tuple[StoreInfo, Encoder]:
-        """Read the collection's description, and load its encoder."""
-        info, name = self._collection.info(), self._collection.name
-        return info, matching_encoder(Path(str(name)), info, name.encoder or None)
-
-    def _made_by_langchain(self) -> tuple[Encoder, Search]:
-        """Return the encoder that the user names for LangChain's vectors, and their search."""
-        name = self._collection.name
-        if (found := self._collection.engine.foreign()) is None:
-            raise ForeignError(f"{name} was not made by hopgate or LangChain, or it is empty")
-        if not name.encoder:
-            raise ForeignError(
-                f"{name} was made by LangChain: name the encoder of its vectors, as in "
-                f"{name}@minilm"
-            )
-        (dimension, near), encoder = found, load_encoder(name.encoder)
-        if encoder.dimension != dimension:
-            raise ValueError(
-                f"the vectors of {name} have {dimension} dimensions, and those of encoder "
-                f"{name.encoder} have {encoder.dimension}: name the encoder they come from"
-            )
-
-        def search(query: str, vector: list[float], wanted: Filter, k: int) -> list[Hit]:
-            # The engine knows where LangChain put these two; the caller checks the whole filter.
-            own = tuple(each for each in wanted if each[0] in ("source", "section"))
-            with explained(name):
-                return [hit_of(*each) for each in near(vector, k, own)]
-
-        return encoder, search
-
-    @property
-    def background(self) -> Sequence[float]:
-        """Scores of unrelated questions, as `Index.background`."""
-        return [] if self._foreign else background_of(self._opened()[0])
+            self._near = self._engine.foreign()
+            if not self._near:
+                raise
+            if not named:
+                raise ForeignError(
+                    f"{self._name} was made by LangChain: name the encoder of its vectors, as in "
+                    f"{self._name}@minilm"
+                ) from None
+            self._encoder = load_encoder(named)
+        else:
+            self._mode, self._language = info["mode"], info["language"]
+            self._encoder = matching_encoder(Path(str(self._name)), info, named or None)
+            self.background = background_of(info)
 
     def search(
         self,
@@ -103,30 +82,38 @@ class StoreIndex:
         """
         check_k(k)
         wanted, queries = parse_where(where), [encodable(query) for query in queries]
-        if self._foreign:
-            (encoder, search), mode = self._foreign, mode or "dense"
-            if mode != "dense":
-                raise ValueError(
-                    f"mode {mode!r} is not available with {self._collection.name}, which LangChain "
-                    "made without hopgate's words: use dense"
-                )
-        else:
-            info, encoder = self._opened()
-            mode = mode or info["mode"]
-            search = partial(self._search, mode, info["language"])
-        dense = mode != "bm25"
-        vectors = encoder.encode_queries(queries).tolist() if dense else [[]] * len(queries)
+        chosen = mode or self._mode
+        if self._near and chosen != "dense":
+            raise ValueError(
+                f"mode {mode!r} is not available with {self._name}, which LangChain made without "
+                "hopgate's words: use dense"
+            )
+        dense, search = chosen != "bm25", self._foreign if self._near else self._own
+        vectors = self._encoder.encode_queries(queries).tolist() if dense else [[]] * len(queries)
         return [
-            search_until(partial(search, query, vector, wanted), k, wanted)
+            search_until(partial(search, chosen, query, vector, wanted), k, wanted)
             for query, vector in zip(queries, vectors, strict=True)
         ]
 
-    def _search(
-        self, mode: Mode, language: str, query: str, vector: list[float], wanted: Filter, k: int
+    def _foreign(
+        self, _mode: Mode, _query: str, vector: list[float], wanted: Filter, k: int
     ) -> list[Hit]:
-        engine, k, most = self._collection.engine, code_depth(k), k
+        # The engine knows where LangChain put these two; the caller checks the whole filter.
+        own = tuple(each for each in wanted if each[0] in ("source", "section"))
+        assert self._near
+        with explained(self._name):
+            found = self._near(vector, k, own)
+        return [
+            hit_of(Document(text or "", id=key, metadata=metadata), score)
+            for key, text, metadata, score in found
+        ]
+
+    def _own(
+        self, mode: Mode, query: str, vector: list[float], wanted: Filter, k: int
+    ) -> list[Hit]:
+        engine, k, most = self._engine, code_depth(k), k
         depth = max(k, CANDIDATES) if mode == "hybrid" else k
-        words = terms(language, query)[:MAX_QUERY_TERMS] if mode != "dense" else []
+        words = terms(self._language, query)[:MAX_QUERY_TERMS] if mode != "dense" else []
         near = engine.dense(vector, depth, wanted) if mode != "bm25" else []
         found = (asked := Asked(engine, words)).bm25(depth, wanted)
         if mode == "hybrid":
