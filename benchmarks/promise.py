@@ -112,7 +112,7 @@ def share(broken: list[bool]) -> str:
     """Format a share with its exact 95% interval."""
     found = binomtest(sum(broken), len(broken))
     low, high = found.proportion_ci(0.95)
-    return f"{found.statistic / len(broken):.1%} ({low:.1%} to {high:.1%})"
+    return f"{found.statistic:.1%} ({low:.1%} to {high:.1%})"
 
 
 if __name__ == "__main__":

@@ -66,7 +66,8 @@ def test_an_added_llm_decides_by_its_own_outcomes(added: Path) -> None:
     assert "C" in likeliest(load_router(profile="flan-t5-xl"), questions, 1)
     assert "C" not in likeliest(load_router(added, "short"), questions, 1)
     assert likeliest(load_router(added, "long"), FILMS, 1) == "C" * len(FILMS)
-    assert likeliest(load_router(added, "long"), CAPITALS, 0.4) == "A" * len(CAPITALS)
+    assert likeliest(load_router(added, "long"), CAPITALS, 0) == "A" * len(CAPITALS)
+    assert likeliest(load_router(added, "long"), DATES, 0) == "B" * len(DATES)
 
 
 def test_an_added_llm_gets_a_dial_and_the_others_keep_theirs(added: Path) -> None:
@@ -114,7 +115,7 @@ def test_few_labels_shift_the_mean_of_the_llms_and_many_find_what_differs() -> N
     shifted = features @ prior[:-1].mean(1) + prior[-1].mean() + 0.2
     few = fit(features[:20], shifted[:20], prior, OWN)
     torch.testing.assert_close(few.weights[:-1], prior[:-1].mean(1), rtol=1e-4, atol=1e-4)
-    assert few.weights[-1] == pytest.approx(prior[-1].mean() + 0.2, abs=1e-4)
+    assert few.weights[-1] == pytest.approx(float(prior[-1].mean()) + 0.2, abs=1e-4)
     different = features @ true[:-1] + true[-1]
     errors = [
         (features @ found.weights[:-1] + found.weights[-1] - different).square().mean()

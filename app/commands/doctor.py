@@ -196,7 +196,7 @@ def _compared(found: "Drift", like: str) -> str:
         f"{label} {now.labels[label]:.0%} ({known.labels[label]:.0%})" for label in now.labels
     )
     return (
-        f"{now.questions:,} {verdict}; stability index: {indexes}; labels now (before): "
+        f"{now.questions:,} {verdict}; stability index: {indexes}; labels now (then): "
         f"{labels}; doubted: {now.doubted:.0%} ({known.doubted:.0%})"
     )
 
