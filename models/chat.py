@@ -336,6 +336,11 @@ _EMBEDDED: dict[str, Any] = {
 }
 
 
+def evidence_chars(name: str) -> int:
+    """Return the maximum characters of passage text in one prompt of a named model."""
+    return int(_EMBEDDED["evidence_chars"]) if name == LOCAL else ChatModel.evidence_chars
+
+
 def wrap(client: "BaseChatModel") -> ChatModel:
     """Return an app's LangChain chat model as a `ChatModel`."""
     name = str(getattr(client, "model_name", None) or type(client).__name__)

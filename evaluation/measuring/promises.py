@@ -21,6 +21,7 @@ ALPHAS = [step / 20 for step in range(21)]
 """The α to choose from. A finer grid did not choose cheaper ones (docs/results/router.md)."""
 _LARGEST_BET = 0.75
 """Share of the capital that one question can lose (section 3 of Waudby-Smith and Ramdas)."""
+_HALVINGS = 20
 _POWER = 0.84
 """Normal quantile of 80%: the chance to show what holds, with as many labels as `needed` says."""
 
@@ -72,3 +73,29 @@ def held(losses: Floats, bound: float, confidence: float, seed: int = 0) -> int:
     level = 1 - confidence
     values = (p_value(each[order], bound, level) for each in losses)
     return next((at for at, value in enumerate(values) if value > level), len(losses))
+
+
+def bounds(
+    differences: Floats, largest: float, confidence: float, seed: int = 0
+) -> tuple[float, float]:
+    """Return what a mean is above, and what it is below, each with a confidence.
+
+    Args:
+        differences: From −`largest` to `largest`.
+        largest: Above 0.
+        confidence: Between 0 and 1.
+        seed: Of the order in which they are bet on.
+    """
+    shuffled = np.random.default_rng(seed).permutation(differences) / largest
+    low, high = (-_upper((1 - shuffled) / 2, confidence), _upper((1 + shuffled) / 2, confidence))
+    return largest * low, largest * high
+
+
+def _upper(losses: Floats, confidence: float) -> float:
+    """Return the least u such that the mean of 2 · losses − 1 is shown to be below it."""
+    low, high = losses.mean(), 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        shown = p_value(losses, middle, 1 - confidence) <= 1 - confidence
+        low, high = (low, middle) if shown else (middle, high)
+    return float(2 * high - 1)
