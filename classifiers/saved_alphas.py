@@ -57,9 +57,19 @@ def save_alpha(folder: Path | str, name: str, setting: Mapping[str, Any]) -> Non
     check_savable(folder, name)
     folder = router_folder(folder)
     weights = sha256(folder / MANIFEST)
-    kept = {n: each for n, each in _read(folder).items() if each["router_sha256"] == weights}
-    settings = kept | {name: {**setting, "router_sha256": weights}}
-    write_atomic(folder / SAVED_ALPHAS, json_bytes(settings))
+    kept = saved_for(folder) | {name: {**setting, "router_sha256": weights}}
+    write_atomic(folder / SAVED_ALPHAS, json_bytes(kept))
+
+
+def saved_for(folder: Path | str) -> dict[str, dict[str, Any]]:
+    """Return the settings of the router that is in a folder now, by name.
+
+    Raises:
+        ValueError: It is not a router's folder, or the settings cannot be read.
+    """
+    folder = router_folder(folder)
+    weights = sha256(folder / MANIFEST)
+    return {n: each for n, each in _read(folder).items() if each["router_sha256"] == weights}
 
 
 def saved_alpha(folder: Path | str, name: str, profile: str | None = None) -> float:

@@ -48,12 +48,13 @@ class InUse(NamedTuple):
     before: int | None
 
 
-def put(candidate: Path, router: Path) -> InUse:
+def put(candidate: Path, router: Path, before: Path | str = "builtin") -> InUse:
     """Put a router in use in place of another, which is kept as a version.
 
     Args:
         candidate: A router's folder, which is copied.
         router: The router to replace; it is created if it does not exist.
+        before: The router that `back` returns to if there was none.
 
     Raises:
         ValueError: The candidate is not a router's folder, or `router` cannot be replaced.
@@ -63,12 +64,13 @@ def put(candidate: Path, router: Path) -> InUse:
     verify(candidate)
     with _changing(router) as versions:
         now = router_folder(router)
-        before = _number(now, versions) or (_copied(now, versions) if is_router(now) else None)
+        old = now if is_router(now) else router_folder(before)
+        first = _number(old, versions) or _copied(old, versions)
         number = _copied(router_folder(candidate), versions)
-        about = {"before": before, "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        about = {"before": first, "since": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomic(versions / f"{number}.json", json_bytes(about))
         _use(versions, number)
-    return InUse(router, number, before)
+    return InUse(router, number, first)
 
 
 def back(router: Path) -> InUse:

@@ -349,6 +349,11 @@ _EMBEDDED: dict[str, Any] = {
 }
 
 
+def evidence_chars(name: str) -> int:
+    """Return the maximum characters of passage text in one prompt of a named model."""
+    return int(_EMBEDDED["evidence_chars"]) if name == LOCAL else ChatModel.evidence_chars
+
+
 def wrap(client: "BaseChatModel") -> ChatModel:
     """Return an app's LangChain chat model as a `ChatModel`.
 

@@ -14,7 +14,7 @@ from commands import Ran, one_line
 from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, read
 from hopgate.classifiers.router import Router, load_router
 from hopgate.classifiers.training import adding
-from hopgate.classifiers.training.adding import RIDGES, add_profiles, fit
+from hopgate.classifiers.training.adding import OWN, add_profiles, fit
 
 CAPITALS = [f"What is the capital of {place}?" for place in ("Japan", "Peru", "Chad", "Oman")]
 FILMS = [
@@ -66,7 +66,8 @@ def test_an_added_llm_decides_by_its_own_outcomes(added: Path) -> None:
     assert "C" in likeliest(load_router(profile="flan-t5-xl"), questions, 1)
     assert "C" not in likeliest(load_router(added, "short"), questions, 1)
     assert likeliest(load_router(added, "long"), FILMS, 1) == "C" * len(FILMS)
-    assert likeliest(load_router(added, "long"), CAPITALS, 0.4) == "A" * len(CAPITALS)
+    assert likeliest(load_router(added, "long"), CAPITALS, 0) == "A" * len(CAPITALS)
+    assert likeliest(load_router(added, "long"), DATES, 0) == "B" * len(DATES)
 
 
 def test_an_added_llm_gets_a_dial_and_the_others_keep_theirs(added: Path) -> None:
@@ -107,25 +108,30 @@ def test_the_manifest_and_the_model_card_record_what_was_added(tmp_path: Path) -
     assert {name: files[name] for name in shipped} == shipped
 
 
-def test_a_fit_uses_the_ridge_with_the_lowest_leave_one_out_error() -> None:
+def test_few_labels_shift_the_mean_of_the_llms_and_many_find_what_differs() -> None:
     torch.manual_seed(0)
-    features = torch.randn(30, 6, dtype=torch.float64)
-    prior, true = torch.randn(2, 7, dtype=torch.float64)
-    target = features @ true[:-1] + true[-1] + 0.1 * torch.randn(30, dtype=torch.float64)
-    found = fit(features, target, prior)
-    assert found.inverse_ridge == max(RIDGES)  # the prior has nothing to do with the truth
-    assert (features @ found.weights[:-1] + found.weights[-1] - target).square().mean() < 0.1
-    same = fit(features, features @ prior[:-1] + prior[-1], prior)
-    assert same.inverse_ridge == 0
-    torch.testing.assert_close(same.weights, prior, rtol=1e-4, atol=1e-4)
+    features = torch.randn(4000, 6, dtype=torch.float64)
+    prior, true = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    shifted = features @ prior[:-1].mean(1) + prior[-1].mean() + 0.2
+    few = fit(features[:20], shifted[:20], prior, OWN)
+    torch.testing.assert_close(few.weights[:-1], prior[:-1].mean(1), rtol=1e-4, atol=1e-4)
+    assert few.weights[-1] == pytest.approx(float(prior[-1].mean()) + 0.2, abs=1e-4)
+    different = features @ true[:-1] + true[-1]
+    errors = [
+        (features @ found.weights[:-1] + found.weights[-1] - different).square().mean()
+        for size in (20, 200, 4000)
+        if (found := fit(features[:size], different[:size], prior, OWN))
+    ]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.01 * different.var()
 
 
 def test_the_error_of_a_fit_is_the_leave_one_out_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adding, "RIDGES", (0.0,))  # only a slope on the prior, and a constant
+    monkeypatch.setattr(adding, "DRAWN", 1e-9)
     torch.manual_seed(1)
     features, target = torch.randn(12, 3, dtype=torch.float64), torch.rand(12, dtype=torch.float64)
-    prior = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
-    found = fit(features, target, prior)
+    prior = torch.tensor([[1.0], [0], [0], [0]], dtype=torch.float64)
+    found = fit(features, target, prior, 1e-12)  # only a factor of the prior, and a constant
     lines = torch.stack([features[:, 0], torch.ones(12, dtype=torch.float64)], 1)
     errors = []
     for left_out in range(12):

@@ -57,7 +57,7 @@ def halves(questions: int) -> tuple[Recorded, np.ndarray]:
 
 def test_the_interval_of_a_share_has_its_known_width() -> None:
     recorded, choices = halves(400)
-    found = choose_alpha(recorded, choices, [0.0, 1.0], Goal("budget_steps", 0))
+    found = choose_alpha(recorded, choices, [0.0, 1.0], Goal("budget_steps", 0), recorded.steps)
     low, high = found["interval"]["accuracy"]
     assert found["accuracy"] == 0.5
     assert high - low == pytest.approx(2 * 1.96 * 0.5 / 400**0.5, rel=0.15)
@@ -67,10 +67,10 @@ def test_the_interval_of_a_share_has_its_known_width() -> None:
 
 def test_resamples_that_meet_no_goal_are_counted_and_alpha_is_chosen_anew() -> None:
     recorded, choices = halves(400)
-    found = choose_alpha(recorded, choices[:1], [0.3], Goal("min_accuracy", 0.5))
+    found = choose_alpha(recorded, choices[:1], [0.3], Goal("min_accuracy", 0.5), recorded.steps)
     assert 0.3 * RESAMPLES < found["infeasible"] < 0.7 * RESAMPLES
     assert found["interval"]["alpha"] == [0.3, 0.3]
-    either = choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.5))
+    either = choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.5), recorded.steps)
     assert (either["alpha"], either["infeasible"]) == (0, 0)
     assert either["interval"]["alpha"] == [0, 1]
 
@@ -80,9 +80,9 @@ def test_an_unreachable_goal_names_what_can_be_reached() -> None:
     with pytest.raises(
         ValueError, match=r"min accuracy of 0.9.*α = 0, has an accuracy of 0.5000 at 0.000"
     ):
-        choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.9))
+        choose_alpha(recorded, choices, [0.0, 1.0], Goal("min_accuracy", 0.9), recorded.steps)
     with pytest.raises(ValueError, match=r"budget steps of 0.5.*the nearest, α = 1.*1.000 steps"):
-        choose_alpha(recorded, choices[1:], [1.0], Goal("budget_steps", 0.5))
+        choose_alpha(recorded, choices[1:], [1.0], Goal("budget_steps", 0.5), recorded.steps)
 
 
 # Settings by name

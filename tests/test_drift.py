@@ -148,7 +148,7 @@ def test_doctor_says_that_questions_are_unlike_and_why(
     assert (found["name"], found["ok"], found["needed"]) == ("questions (gpt-4o)", False, False)
     text = str(found["found"])
     assert text.startswith("120 unlike the training's: stability index of single over none")
-    assert "the router doubts 100%" in text and "labels now (training): A " in text
+    assert "the router doubts 100%" in text and "labels now (then): A " in text
     assert "hopgate improve" in str(found["advice"])
 
 

@@ -13,7 +13,13 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from hopgate.classifiers import versions
-from hopgate.classifiers.checkpoint import BUILTIN_FOLDER, Checkpoint, read, versions_of
+from hopgate.classifiers.checkpoint import (
+    BUILTIN_FOLDER,
+    Checkpoint,
+    read,
+    router_folder,
+    versions_of,
+)
 from hopgate.classifiers.router import load_router
 from hopgate.classifiers.saved_alphas import save_alpha, saved_alpha
 from hopgate.classifiers.training.writing import write
@@ -100,10 +106,17 @@ def test_going_back_skips_a_version_that_was_given_up(
     assert mark(router) == 1
 
 
-def test_a_router_that_does_not_exist_is_created(tmp_path: Path, candidate: Path) -> None:
+def test_a_router_that_does_not_exist_is_created_over_the_built_in_one(
+    tmp_path: Path, candidate: Path
+) -> None:
     new = tmp_path / "place" / "router"
-    assert versions.put(candidate, new) == versions.InUse(new, 1, None)
+    assert versions.put(candidate, new) == versions.InUse(new, 2, 1)
     assert mark(new) == 2
+    assert versions.back(new) == versions.InUse(new, 1, None)
+    manifests = [
+        (folder / "manifest.json").read_bytes() for folder in (router_folder(new), BUILTIN_FOLDER)
+    ]
+    assert manifests[0] == manifests[1]
 
 
 def test_a_router_and_its_versions_can_be_moved(router: Path, candidate: Path) -> None:

@@ -11,9 +11,13 @@ from hopgate.terminal import pages
 from hopgate.terminal.progress import stage
 
 GOALS = ("budget_steps", "budget_calls", "budget_tokens", "min_accuracy")
-ALPHA_ONLY = ("router", "profile", "questions", "steps_multi", *GOALS, "save")
+PROMISE = ("no_worse_than", "by", "confidence")
+ALPHA_ONLY = ("router", "profile", "questions", "steps_multi", *GOALS, *PROMISE, "save")
+DEFAULT_BY, CONFIDENCE = 0.02, 0.95
+"""Of `--no-worse-than`."""
 GATE_FIELDS = ("model", "layout", "demos", "gate_demos", "gate_date", "today")
 GATE_ONLY = (*GATE_FIELDS, "min_recall", "out", "concurrency", "overwrite")
+COSTS = ("steps", "calls", "tokens")
 NAMED_POINTS = ("shipped", "chosen")
 GATE_COLUMNS = (
     *("threshold", "retrieves if needed=needed", "otherwise=known"),
@@ -32,6 +36,9 @@ def calibrate(
     budget_calls: Budget = None,
     budget_tokens: Budget = None,
     min_accuracy: Share = None,
+    no_worse_than: Literal["single", "multi"] | None = None,
+    by: Share = None,
+    confidence: Annotated[float | None, click.FloatRange(0.5, 1, max_open=True)] = None,
     save: Annotated[str | None, {"metavar": "NAME"}] = None,
     gate: Literal["confidence", "draft"] | None = None,
     min_recall: Share = None,
@@ -41,8 +48,10 @@ def calibrate(
 ) -> None:
     """Choose the α that meets a goal on recorded outcomes, or a gate's threshold.
 
-    Without --gate: a budget or an accuracy floor gives α. With it, the model is prompted, and
-    the threshold that best separates the questions that need retrieval is chosen.
+    Without --gate: a budget or an accuracy floor gives α; with --confidence, one that keeps it on
+    other questions like these, too. Exit code 1 if these labels cannot show that for any α. With
+    --gate, the model is prompted, and the threshold that best separates the questions that need
+    retrieval is chosen.
 
     Args:
         recorded: The outcomes.
@@ -50,6 +59,11 @@ def calibrate(
         budget_calls: The same for model calls, without the gate's.
         budget_tokens: The same for tokens, as `label` counts them.
         min_accuracy: Minimum accuracy; picks the cheapest α that reaches it.
+        no_worse_than: Pick the cheapest α whose accuracy is at most --by below that of this
+            strategy for every question.
+        by: --no-worse-than: 0 to 1. Default: 0.02.
+        confidence: Promise the goal: the chance that it is kept on questions like these, 0.5 to 1.
+            Default: 0.95 for --no-worse-than; otherwise it is met on the labels alone.
         save: Save α with the router, for `--alpha NAME`.
         gate: Choose this gate's threshold, not α. Then --labels has rows with question and: answer
             (Yes or No), correct (see `label`), or a prediction (see `eval`).
@@ -62,15 +76,22 @@ def calibrate(
     context = request_context(settings)
     if gate is None:
         refuse(GATE_ONLY, "cannot be used without --gate")
-        goals = zip(GOALS, (budget_steps, budget_calls, budget_tokens, min_accuracy), strict=True)
-        given = [(name, bound) for name, bound in goals if bound is not None]
+        bounds = (budget_steps, budget_calls, budget_tokens, min_accuracy)
+        given = [each for each in zip(GOALS, bounds, strict=True) if each[1] is not None]
+        if no_worse_than is None:
+            refuse(("by",), "needs --no-worse-than")
+        else:
+            given.append(("no_worse_than", DEFAULT_BY if by is None else by))
+            confidence = confidence or CONFIDENCE
         if len(given) != 1:
             raise click.UsageError(
-                "give one of --budget-steps, --budget-calls, --budget-tokens and --min-accuracy"
+                "give one of --budget-steps, --budget-calls, --budget-tokens, --min-accuracy and "
+                "--no-worse-than"
             )
         from hopgate.evaluation.measuring import calibration
 
-        goal, which = calibration.Goal(*given[0]), (context.router, recorded.profile)
+        goal = calibration.Goal(*given[0], confidence, no_worse_than)
+        which = context.router, recorded.profile
         with stage("routing") as advance:
             found = calibration.calibrate(*which, recorded.outcomes, goal, save, advance)
         pages.output(found, _show_alpha)
@@ -85,14 +106,19 @@ def calibrate(
 
 
 def _show_alpha(found: dict[str, Any]) -> None:
-    cost = next(name for name in ("steps", "calls", "tokens") if name in found["interval"])
-    shown = {name: pages.between(name, found) for name in ("alpha", "accuracy", cost)}
-    shown |= {"shares": found["shares"], "always multi-step": found["multi"]}
-    if found["infeasible"]:
-        shown["!"] = (
-            f"no α met the goal in {found['infeasible']} of {found['resamples']} resamples of the "
-            "questions"
-        )
+    if promise := found.get("promise"):
+        shown = {"promise": promise} | {name: found[name] for name in ("alpha", "accuracy")}
+        shown |= {name: found[name] for name in COSTS if name in found}
+    else:
+        cost = next(name for name in COSTS if name in found["interval"])
+        shown = {name: pages.between(name, found) for name in ("alpha", "accuracy", cost)}
+        if found["infeasible"]:
+            shown["!"] = (
+                f"no α met the goal in {found['infeasible']} of {found['resamples']} resamples of "
+                "the questions"
+            )
+    shown |= {"shares": found["shares"]}
+    shown |= {f"always {name}": found[name] for name in ("single", "multi")}
     pages.page(shown)
     alpha = found["saved"] or f"{found['alpha']:g}"
     router = "" if found["router"] == "builtin" else f" --router {found['router']}"

@@ -12,7 +12,8 @@ from hopgate.common.errors import one_line
 from hopgate.terminal import pages
 
 if TYPE_CHECKING:
-    from hopgate.classifiers.drift import Drift
+    from hopgate.classifiers.drift import Drift, Summary
+    from hopgate.classifiers.router import Router
 
 REACH_SECONDS = 3.0
 TRAIN, DOCUMENTS = "pip install 'hopgate[train]'", "pip install 'hopgate[documents]'"
@@ -85,7 +86,7 @@ def _checks(questions: Path | None, router: str, profile: str) -> list[Check]:
         _attempt("encoder minilm", _encoder),
         _attempt("router", _router),
         *_profile(),
-        *([] if questions is None else [_questions(questions, router, profile)]),
+        *([] if questions is None else _questions(questions, router, profile)),
         _attempt("sample index", _sample),
         *_models(),
         *(_package(name, *package) for name, package in OPTIONAL_PACKAGES.items()),
@@ -141,11 +142,12 @@ def _profile() -> list[Check]:
     return [Check("router's profile", advice is None, False, found, advice or "")]
 
 
-def _questions(path: Path, name: str, profile: str) -> Check:
-    """Compare questions with those that a router was trained on."""
-    from hopgate.classifiers.drift import MIN_QUESTIONS, drift
+def _questions(path: Path, name: str, profile: str) -> list[Check]:
+    """Compare questions with those of a router's training, and those of its saved promises."""
+    from hopgate.classifiers.drift import Summary
     from hopgate.classifiers.profiles import chosen_profile
     from hopgate.classifiers.router import load_router
+    from hopgate.classifiers.saved_alphas import saved_for
     from hopgate.common.files import read_jsonl, required_text
     from hopgate.models import chat
 
@@ -154,20 +156,37 @@ def _questions(path: Path, name: str, profile: str) -> Check:
     chosen = chosen_profile(name, profile, chat.resolve("auto") if profile == "auto" else "")
     router = load_router(name, chosen)
     title = f"questions ({router.profile})"
+    advice = "label some and try `hopgate improve` (docs/improving.md)"
     if router.known is None:
-        advice = "run tools/redial.py with its training questions, or train it again"
-        return Check(title, False, False, "the router has no summary of its training", advice)
-    found = drift(router, router.known, asked)
+        redial = "run tools/redial.py with its training questions, or train it again"
+        found = [Check(title, False, False, "the router has no summary of its training", redial)]
+    else:
+        found = [_drift(title, router, router.known, asked, "the training's", advice)]
+    for saved, setting in saved_for(name).items():
+        if setting["profile"] == router.profile and "known" in setting:
+            about = f"the promise of --alpha {saved}"
+            known, again = Summary(**setting["known"]), f"`hopgate calibrate --save {saved}` again"
+            found.append(_drift(about, router, known, asked, "its labels", again))
+    return found
+
+
+def _drift(
+    title: str, router: "Router", known: "Summary", asked: list[str], like: str, advice: str
+) -> Check:
+    from hopgate.classifiers.drift import MIN_QUESTIONS, drift
+
+    found = drift(router, known, asked)
     if found.unlike is None:
         few = f"{found.now.questions} different questions are too few to tell; at least"
         return Check(title, False, False, f"{few} {MIN_QUESTIONS}", "ask again with more")
-    advice = "label some and try `hopgate improve` (docs/improving.md)" if found.unlike else ""
-    return Check(title, not found.unlike, False, _compared(found), advice)
+    return Check(
+        title, not found.unlike, False, _compared(found, like), advice if found.unlike else ""
+    )
 
 
-def _compared(found: "Drift") -> str:
-    reasons = f"unlike the training's: {', '.join(found.unlike or [])}"
-    verdict = reasons if found.unlike else "like the training's"
+def _compared(found: "Drift", like: str) -> str:
+    reasons = f"unlike {like}: {', '.join(found.unlike or [])}"
+    verdict = reasons if found.unlike else f"like {like}"
     indexes = ", ".join(
         f"{name} {found.index[name]:.2f} (chance up to {found.chance[name]:.2f})"
         for name in found.index
@@ -177,7 +196,7 @@ def _compared(found: "Drift") -> str:
         f"{label} {now.labels[label]:.0%} ({known.labels[label]:.0%})" for label in now.labels
     )
     return (
-        f"{now.questions:,} {verdict}; stability index: {indexes}; labels now (training): "
+        f"{now.questions:,} {verdict}; stability index: {indexes}; labels now (then): "
         f"{labels}; doubted: {now.doubted:.0%} ({known.doubted:.0%})"
     )
 

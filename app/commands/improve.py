@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from hopgate.classifiers.decision import DEFAULT_ALPHA
+from hopgate.commands.label import announce, reckoned
 from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.common.errors import TRAINING, require
 from hopgate.terminal import pages
 
 DECIDING = ("alpha", "router", "profile")
 IMPROVE_HELP = INDEX_HELP | {
-    "alpha": "The α of your requests, where the changed routes are looked at.",
+    "alpha": "The α of your requests. Default: each router's own.",
     "router": "The router in use, which the candidate is made from: a folder, or builtin.",
     "profile": "The profile to train. auto: the model's own, which is added if there is none.",
 }
@@ -26,20 +26,22 @@ def improve(
     judge: Literal["em", "match", "silver"] = "silver",
     labels: tuple[Path, ...] = (),
     out: Path,
+    dry_run: bool = False,
     asking: Asking,
     settings: dict[str, Any],
 ) -> None:
     """Train a candidate on your questions and say whether it may replace the router.
 
     Labels the questions, trains on most of them, and compares the candidate with the router in use
-    on the others. Nothing is replaced: `hopgate promote` does that. Exit code 1 if a figure fell.
-    If it is interrupted, the same command resumes.
+    on the others, at the α of your requests. Nothing is replaced: `hopgate promote` does that. Exit
+    code 1 if a figure fell. If it is interrupted, the same command resumes.
 
     Args:
         questions: JSONL as `hopgate harvest` writes it: question; optionally answers, id, dataset.
         judge: Which answers are correct; see label.
         labels: More label rows to train on; repeatable.
         out: Folder to write to.
+        dry_run: Only check the input, and say how much the model would be asked.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
@@ -49,10 +51,13 @@ def improve(
 
     context = request_context(settings)
     inputs = improving.Inputs(questions, index_path(context.index), judge, labels)
-    alpha = DEFAULT_ALPHA if context.alpha is None else context.alpha
-    rule = improving.Rule(context.router, context.profile, alpha)
+    rule = improving.Rule(context.router, context.profile, context.alpha)
     answering = {name: value for name, value in settings.items() if name not in DECIDING}
     with asking.job(answering) as job:
+        plan = improving.plan(inputs, rule, out, job)
+        if dry_run:
+            return pages.output(plan, lambda _: pages.line(reckoned(plan)))
+        announce(plan, out / improving.LABELLED, job)
         verdict = improving.improve(inputs, rule, out, job)
     pages.output(verdict, _show_verdict, out)
     if not verdict["promote"]:
@@ -66,14 +71,14 @@ def _show_verdict(verdict: dict[str, Any], out: Path) -> None:
         rows = {}
         for each in compared["figures"]:
             form = ".2f" if each["name"] == "steps" else ".1%"
-            alpha = "" if each["alpha"] is None else f" at α = {each['alpha']:g}"
-            rows[each["name"] + alpha] = {
+            rows[each["name"]] = {
                 "in use": format(each["before"], form),
                 "candidate": format(each["after"], form),
-                "95% of the difference": f"{each['low']:+{form}} to {each['high']:+{form}}",
+                "95%: above": format(each["low"], f"+{form}"),
+                "95%: below": format(each["high"], f"+{form}"),
                 "worse": "worse" if each["worse"] else "",
             }
-        columns = ("figure", "in use", "candidate", "95% of the difference", "=worse")
+        columns = ("figure", "in use", "candidate", "95%: above", "95%: below", "=worse")
         pages.table(f"{compared['questions']:,} questions, {name}", columns, rows)
     pages.rows([("out", str(out / "report.md"))])
     if verdict["promote"]:

@@ -1,12 +1,15 @@
 """`hopgate label`: which strategies answer each question."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from hopgate.commands.options import ANSWERING, INDEX_HELP, Asking, command, request_context
 from hopgate.terminal import pages
+
+if TYPE_CHECKING:
+    from hopgate.evaluation.measuring.runner import Job
 
 
 @command(context=("index", *ANSWERING), helps=INDEX_HELP)
@@ -16,6 +19,7 @@ def label(
     out: Path,
     judge: Literal["em", "match", "silver"] = "em",
     limit: Annotated[int | None, click.IntRange(min=1)] = None,
+    dry_run: bool = False,
     asking: Asking,
     settings: dict[str, Any],
 ) -> None:
@@ -30,6 +34,7 @@ def label(
         judge: Correct answers: those that equal an accepted one, contain one (match), or agree with
             the best-supported one (silver), which needs no accepted answers.
         limit: Use only the first N questions.
+        dry_run: Only check the input, and say how much the model would be asked.
         asking: How the model is asked.
         settings: Fields of `Context`.
     """
@@ -38,8 +43,29 @@ def label(
 
     index = index_path(request_context(settings).index)
     with asking.job(settings) as job:
+        plan = labelling.plan(questions, index, out, judge, job, limit=limit)
+        if dry_run:
+            return pages.output(plan, lambda _: pages.line(reckoned(plan)))
+        announce(plan, out, job)
         report = labelling.label(questions, index, out, judge, job, limit=limit)
     pages.output(report, _show)
+
+
+def announce(plan: dict[str, Any], out: Path, job: "Job") -> None:
+    """Say on stderr how much the model will be asked, unless answers were saved."""
+    from hopgate.evaluation.learning.labelling import answers_of
+
+    if job.overwrite or not answers_of(out).exists():
+        pages.note(f"hopgate: {reckoned(plan)}")
+
+
+def reckoned(plan: dict[str, Any]) -> str:
+    """Return in words how much a model is asked; see `labelling.plan`."""
+    (fewest, most), (least, largest) = plan["calls"], plan["tokens"]
+    return (
+        f"{plan['questions']:,} questions: {fewest:,} to {most:,} calls, roughly {least:,} to "
+        f"{largest:,} tokens"
+    )
 
 
 def _show(report: dict[str, Any]) -> None:

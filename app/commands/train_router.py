@@ -1,5 +1,6 @@
 """`hopgate train-router`: a router for one's own LLM."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -32,10 +33,12 @@ def train_router(
     notes: Annotated[TextIO | None, click.File(encoding="utf-8")] = None,
     out: Path,
     overwrite: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Fine-tune a router's cost weights (α = 0, one for each LLM) and reliability weights (α = 1).
 
-    If it is interrupted, the same command resumes after the last completed epoch.
+    If it is interrupted, the same command resumes after the last completed epoch. No model is
+    asked. If one strategy is right for all questions, that is the result, and no router is written.
 
     Args:
         cost: Labels of your LLM (JSONL: id, question, correct, label A, B or C); repeatable, for
@@ -56,19 +59,35 @@ def train_router(
         notes: Markdown for the model card, e.g. the data's origin and licence.
         out: Folder to write to.
         overwrite: Replace an existing router.
+        dry_run: Only check the input, and say how many questions each LLM has.
     """
     require("training a router" if add_to is None else "adding an LLM to a router", *TRAINING)
-    from hopgate.classifiers.training.adding import add_profiles
+    from hopgate.classifiers.training import data
+    from hopgate.classifiers.training.adding import add_profiles, extendable
     from hopgate.classifiers.training.train import train
+    from hopgate.classifiers.training.writing import check_free
 
     files = cost_files(cost, profile)
-    written: dict[str, Any] = {"notes": notes.read() if notes else "", "overwrite": overwrite}
     if add_to is not None:
         refuse(TRAINED_ONLY, "applies to training a network; leave it out with --add-to")
-        training = add_profiles(add_to, files, out, **written)
     elif reliability is None:
         raise ValueError("give --reliability FILE, or --add-to ROUTER to add to a trained router")
+    check_free(out, overwrite)
+    try:
+        rows = {name: data.read_cost(name, paths) for name, paths in files.items()}
+    except data.OneStrategy as found:
+        return pages.output({"finding": str(found)}, pages.page)
+    if add_to is not None:
+        extendable(add_to, files)
+        data.check_outcomes(rows)
+    if dry_run:
+        labels = {name: dict(Counter(row.label or "none" for row in rows[name])) for name in rows}
+        return pages.output({"questions": labels, "calls": 0}, pages.page)
+    written: dict[str, Any] = {"notes": notes.read() if notes else "", "overwrite": overwrite}
+    if add_to is not None:
+        training = add_profiles(add_to, files, out, **written)
     else:
+        assert reliability is not None
         with resumable(), stages() as advance:
             training = train(
                 files,

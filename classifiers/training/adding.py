@@ -4,9 +4,11 @@ The router's network has learned from thousands of outcomes what questions need.
 outcomes of another LLM are too few to retrain it, but enough to learn how that LLM differs: its
 chance of being right with A, with B, and C's gain over B are each fitted as
 
-    a · (mean of the router's LLMs) + b + δ · features
+    Σ aᵢ · (that of the router's LLM i) + b + δ · features
 
-by least squares with a ridge penalty on δ, chosen by leave-one-out cross-validation.
+by least squares. Penalties draw each aᵢ to 1 / LLMs and δ to 0, so that a few labels only shift the
+mean of the router's LLMs, and many can say which questions are different. The penalties were chosen
+on recorded outcomes, for 200 labels (benchmarks/few_labels.py, docs/results/router.md).
 """
 
 from __future__ import annotations
@@ -32,8 +34,12 @@ from hopgate.classifiers.training.graphs import add_graph
 from hopgate.classifiers.training.utility import chances_of, heads_of
 from hopgate.classifiers.training.writing import check_free, model_card, write
 
-RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Candidates for 1 / ridge penalty, in units of the features' variance; 0: no δ at all."""
+OWN = 0.1
+"""1 / penalty on δ, for A and B, in units of the features' variance."""
+OWN_GAIN = 0.03
+"""The same for C's gain over B, of which few labels say anything."""
+DRAWN = 10.0
+"""Penalty on the distance of each aᵢ from 1 / LLMs."""
 
 
 class Fit(NamedTuple):
@@ -41,12 +47,10 @@ class Fit(NamedTuple):
 
     Attributes:
         weights: Of the features and 1: [width + 1].
-        inverse_ridge: One of `RIDGES`.
         error: Leave-one-out mean squared error.
     """
 
     weights: Tensor
-    inverse_ridge: float
     error: float
 
 
@@ -73,8 +77,8 @@ def add_profiles(
 
     Returns:
         The manifest's new `training.added`, by profile: files, number of questions, and for
-        `none`, `single` and `gain` (of multi over single) the mean, the ridge, and the
-        leave-one-out errors of the fit and of a constant.
+        `none`, `single` and `gain` (of multi over single) the mean, and the leave-one-out errors of
+        the fit and of a constant.
 
     Raises:
         ValueError: The router or the labels are unusable, or `out` exists.
@@ -132,58 +136,53 @@ def _fitted(
     network = network_from(checkpoint.architecture, checkpoint.config, state)
     encoded = checkpoint.tokenizer.encode_batch([row.question for row in rows])
     features = all_features(network, [each.ids for each in encoded]).double()
-    chances = [chances_of(checkpoint.parts[COST + each]).double() for each in others]
-    prior = torch.stack(chances).mean(0)
+    prior = torch.stack([chances_of(checkpoint.parts[COST + each]).double() for each in others], 1)
     right = torch.tensor([row.chances for row in rows])
     none, single, multi = right.double().unbind(1)
     targets = {
-        "none": (none, prior[:, 0]),
-        "single": (single, prior[:, 1]),
-        "gain": (multi - single, prior[:, 2] - prior[:, 1]),
+        "none": (none, prior[..., 0], OWN),
+        "single": (single, prior[..., 1], OWN),
+        "gain": (multi - single, prior[..., 2] - prior[..., 1], OWN_GAIN),
     }
-    fits = {name: fit(features, target, start) for name, (target, start) in targets.items()}
+    fits = {name: fit(features, *target) for name, target in targets.items()}
     none, single, gain = (found.weights for found in fits.values())
     about = {
         name: {
             "mean": round(target.mean().item(), 4),
-            "inverse_ridge": fits[name].inverse_ridge,
             "error": round(fits[name].error, 4),
             "error_of_a_constant": round(_constant_error(target), 4),
         }
-        for name, (target, _) in targets.items()
+        for name, (target, *_) in targets.items()
     }
     heads = heads_of(profile, torch.stack([none, single, single + gain], 1).float())
     return heads, dials_of(features, heads), about
 
 
-def fit(features: Tensor, target: Tensor, prior: Tensor) -> Fit:
-    """Fit a · prior + b + δ · features with the ridge of the lowest leave-one-out error.
+def fit(features: Tensor, target: Tensor, prior: Tensor, own: float) -> Fit:
+    """Fit Σ aᵢ · priorᵢ + b + δ · features.
 
     Args:
         features: [questions, width].
         target: [questions].
-        prior: Weights of the features and 1: [width + 1].
+        prior: Weights of the features and 1, of each LLM: [width + 1, LLMs].
+        own: 1 / penalty on δ.
     """
+    count, llms = len(features), prior.shape[1]
     given = features @ prior[:-1] + prior[-1]
     centre = features.mean(0)
-    free = torch.stack([given, torch.ones_like(given)], 1)
-    spread = (features - centre) / (features - centre).norm() * len(features) ** 0.5
-    found = []
-    for inverse in RIDGES:
-        every = torch.cat([free, spread * inverse**0.5], 1)
-        penalty = torch.ones(every.shape[1], dtype=every.dtype)
-        penalty[:2] = 1e-6  # so that a constant prior can be solved too
-        solved = torch.linalg.solve(every.T @ every + penalty.diag(), every.T)
-        leverage = (every * solved.T).sum(1)
-        weights = solved @ target
-        left_out = (target - every @ weights) / (1 - leverage).clamp_min(1e-9)
-        found.append((left_out.square().mean().item(), inverse, weights))
-    error, inverse, weights = min(found, key=lambda each: each[:2])
-    a, b, delta = weights[0], weights[1], weights[2:] * inverse**0.5
-    delta = delta / (features - centre).norm() * len(features) ** 0.5
-    slope = a * prior[:-1] + delta
-    bias = a * prior[-1] + b - centre @ delta
-    return Fit(torch.cat([slope, bias[None]]), inverse, error)
+    scale = (features - centre).norm() / (count * own) ** 0.5
+    spread = (features - centre) / scale
+    every = torch.cat([given - given.mean(0), torch.ones(count, 1).double(), spread], 1)
+    penalty = torch.ones(every.shape[1]).double()
+    penalty[:llms], penalty[llms] = DRAWN, 1e-6
+    solved = torch.linalg.solve(every.T @ every + penalty.diag(), every.T)
+    rest = target - given.mean(1)
+    weights = solved @ rest
+    left_out = (rest - every @ weights) / (1 - (every * solved.T).sum(1)).clamp_min(1e-9)
+    factors, bias, delta = weights[:llms], weights[llms], weights[llms + 1 :] / scale
+    slope = prior[:-1] @ (factors + 1 / llms) + delta
+    bias = bias + prior[-1] @ (factors + 1 / llms) - given.mean(0) @ factors - centre @ delta
+    return Fit(torch.cat([slope, bias[None]]), left_out.square().mean().item())
 
 
 def _constant_error(target: Tensor) -> float:

@@ -12,6 +12,17 @@ RESERVED = ("auto", "base", "reliability", "shared")
 """Names that a profile cannot have."""
 
 
+_ONE_FITS_ALL = {
+    "A": "all are answered without a search: set strategy=none",
+    "B": "one search is right for all of them: set strategy=single",
+    "C": "all need several searches: set strategy=multi",
+}
+
+
+class OneStrategy(RuntimeError):
+    """A finding: one strategy is the cheapest right one for all questions."""
+
+
 def check_profile(name: str) -> None:
     """Check the name of a profile.
 
@@ -29,8 +40,8 @@ def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
     """Read all label files of one LLM.
 
     Raises:
-        ValueError: The profile's name is invalid, an id is in two files, or all rows have the
-            same label.
+        ValueError: The profile's name is invalid, an id is in two files, or no row has a label.
+        OneStrategy: All rows that have a label have the same one.
     """
     check_profile(profile)
     rows: dict[str, LabelRow] = {}
@@ -39,7 +50,15 @@ def read_cost(profile: str, paths: Sequence[Path]) -> list[LabelRow]:
             if row.id in rows:
                 raise ValueError(f"{path}: id {row.id!r} is also in another cost file of {profile}")
             rows[row.id] = row
-    return _checked_classes(f"cost ({profile})", list(rows.values()))
+    labels = {row.label for row in rows.values() if row.label}
+    if not labels:
+        raise ValueError(f"no strategy answered any of {len(rows)} questions of {profile}")
+    if len(labels) == 1:
+        raise OneStrategy(
+            f"{len(rows)} questions of {profile}: of those that any strategy answered, "
+            f"{_ONE_FITS_ALL[labels.pop()]}"
+        )
+    return list(rows.values())
 
 
 def check_outcomes(cost: Mapping[str, Sequence[LabelRow]]) -> None:
@@ -69,12 +88,8 @@ def read_reliability(path: Path) -> list[LabelRow]:
                 f"{path}: row {row.id!r} has the label {row.label!r}; reliability labels are B "
                 "(single-hop) and C (multi-hop)"
             )
-    return _checked_classes("reliability", rows)
-
-
-def _checked_classes(name: str, rows: list[LabelRow]) -> list[LabelRow]:
-    if len({row.label for row in rows} - {None}) < 2:
+    if len({row.label for row in rows}) < 2:
         raise ValueError(
-            f"the {name} labels are all of one class, so there is nothing to learn; add others"
+            "the reliability labels are all of one class, so there is nothing to learn; add others"
         )
     return rows

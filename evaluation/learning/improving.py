@@ -29,22 +29,21 @@ from hopgate.evaluation.learning import labelling
 from hopgate.evaluation.learning.outcomes import (
     SHARE_HELD_OUT,
     ReplayRow,
+    is_held_out,
     read_outcomes,
     recorded_of,
     split,
 )
 from hopgate.evaluation.learning.promoting import CANDIDATE, FORMAT, VERDICT
-from hopgate.evaluation.learning.verdicts import ALPHAS, MIN_QUESTIONS, compare
+from hopgate.evaluation.learning.verdicts import MIN_QUESTIONS, compare
+from hopgate.evaluation.measuring.datasets import read_examples
 from hopgate.evaluation.measuring.replay import Choices, route_all
 from hopgate.evaluation.measuring.runner import Job, Progress
-from hopgate.evaluation.measuring.sweep import evenly
 from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.evaluation.reports.pages import render
 
 LABELLED, TRAIN, PAGE = "labels.jsonl", "train.jsonl", "report.md"
 HELD_OUT = "held out"
-POINTS = 41
-"""Values of α that the area is over."""
 MOST_SHOWN = 200
 """Questions with a changed route that the page lists."""
 
@@ -71,12 +70,18 @@ class Rule(NamedTuple):
     Attributes:
         router: Folder of the router in use, or `builtin`.
         profile: The profile to train; `auto`: the model's own.
-        alpha: The α of requests.
+        alpha: The α of requests; None: each router's own.
     """
 
     router: str
     profile: str
-    alpha: float
+    alpha: float | None
+
+
+def plan(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
+    """Make the checks of `improve` that need no model; return `labelling.plan` of its questions."""
+    _checked(inputs, rule, out, job)
+    return labelling.plan(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
 
 
 def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
         "reasons": reasons,
         "router": {"name": rule.router, "profile": before, "sha256": _manifest(rule.router)},
         "candidate": {"profile": profile, "sha256": _manifest(out / CANDIDATE)},
-        "alpha": rule.alpha,
+        "alpha": dict(zip(("in use", "candidate"), _alphas(pair, rule), strict=True)),
         "questions": {"labelled": len(labelled), "trained on": len(train), HELD_OUT: len(held_out)},
         "compared": compared,
         "model": job.model,
@@ -144,6 +149,12 @@ def _checked(inputs: Inputs, rule: Rule, out: Path, job: Job) -> tuple[str, str]
     check_profile(profile)
     extendable(rule.router, [profile])
     before = profile if profile in profiles else chosen_profile(rule.router, "auto", job.model)
+    for path in inputs.labels:
+        read_outcomes(path)
+    needed = inputs.judging.judge != "silver"
+    asked = {each.question for each in read_examples(inputs.questions, answers_needed=needed)}
+    if few := _too_few(sum(map(is_held_out, asked))):
+        raise ValueError(f"{inputs.questions}: {few}")
     return profile, before or profiles[0]
 
 
@@ -164,41 +175,51 @@ def _manifest(router: Path | str) -> str:
 def _replayed(
     pair: tuple[Router, Router], rows: Sequence[ReplayRow], rule: Rule, progress: Progress
 ) -> tuple[dict[str, Any], list[tuple[ReplayRow, int, int]]]:
-    """Replay both routers on the held-out questions.
+    """Replay both routers on the held-out questions, as requests are routed.
 
     Returns:
-        The figures of both (see `verdicts.compare`); and the questions whose route changed at the
-        α of requests, with the old choice and the new one: 0, 1, 2 for A, B, C.
+        The figures of both (see `verdicts.compare`); and the questions whose route changed, with
+        the old choice and the new one: 0, 1, 2 for A, B, C.
     """
     recorded = recorded_of(rows)
-    alphas = sorted({*evenly(POINTS), *ALPHAS, rule.alpha})
     advance = partial(progress, "replaying")
 
-    def served(router: Router) -> Choices:
+    def served(router: Router, alpha: float) -> Choices:
         """Route as requests are routed: B instead of A where the router is in doubt."""
-        choices = route_all(router, recorded.questions, alphas, advance).choices
+        choices = route_all(router, recorded.questions, [alpha], advance).choices[0]
         doubted = [each is not None for each in router.doubts(recorded.questions)]
-        choices[:, doubted] = choices[:, doubted].clip(min=1)
+        choices[doubted] = choices[doubted].clip(min=1)
         return choices
 
-    before, after = map(served, pair)
-    at = alphas.index(rule.alpha)
-    both = zip(rows, before[at].tolist(), after[at].tolist(), strict=True)
-    found = compare(recorded, before, after, alphas, rule.alpha)
+    before, after = map(served, pair, _alphas(pair, rule))
+    both = zip(rows, before.tolist(), after.tolist(), strict=True)
+    found = compare(recorded, before, after)
     return {HELD_OUT: found}, [(row, old, new) for row, old, new in both if old != new]
+
+
+def _alphas(pair: tuple[Router, Router], rule: Rule) -> list[float]:
+    """Return the α of requests to the router in use, and to the candidate."""
+    return [each.alpha if rule.alpha is None else rule.alpha for each in pair]
 
 
 def _reasons(held_out: int, compared: dict[str, Any]) -> list[str]:
     """Return why the candidate may not be promoted."""
-    if held_out < MIN_QUESTIONS:
-        enough = round(MIN_QUESTIONS / SHARE_HELD_OUT, -1)
-        return [
-            f"{held_out} held-out questions are too few to compare on; {MIN_QUESTIONS} are needed, "
-            f"so label about {enough:.0f} questions"
-        ]
+    if few := _too_few(held_out):
+        return [few]
     return [
         f"{figure['worse']} ({held_out} questions, {HELD_OUT})"
         for found in compared.values()
         for figure in found["figures"]
         if figure["worse"]
     ]
+
+
+def _too_few(held_out: int) -> str:
+    """Return how many questions are needed if the held-out ones are too few; else nothing."""
+    enough = round(MIN_QUESTIONS / SHARE_HELD_OUT, -1)
+    return (
+        f"{held_out} held-out questions are too few to compare on; {MIN_QUESTIONS} are needed, "
+        f"so label about {enough:.0f} questions"
+        if held_out < MIN_QUESTIONS
+        else ""
+    )

@@ -23,7 +23,9 @@ from hopgate.evaluation.measuring.runner import Job, execute, index_identity, ma
 from hopgate.evaluation.measuring.scores import Answered, mean
 from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files
+from hopgate.models import chat
 from hopgate.nodes.run.context import Context
+from hopgate.retrievers.sources import open_source
 
 Judge = Literal["em", "match", "silver"]
 """Which answers are correct. `em`: those that equal an accepted one, both normalised, as in
@@ -31,6 +33,12 @@ Flare-Aug; `match`: those that contain one; `silver`: those that agree with the 
 (`silver.py`), or contain an accepted one if the question has any. "I don't know" is never correct.
 """
 UNANSWERED = "unanswered"
+_SEARCHED = 20
+"""Questions whose passages tell how long prompts are."""
+_PROMPT = 300
+"""Tokens of a call besides its passages, by the bill of docs/results/pipeline."""
+_CHARACTERS = 4
+"""Of a token."""
 
 
 def label(
@@ -69,7 +77,7 @@ def label(
     examples = read_examples(questions, answers_needed=not silvery)[:limit]
     data = {"data": sha256(questions), "passages": index_identity(index)}
     job = replace(job, settings={**job.settings, "index": str(index)})
-    run = make_run(Variant("answers", {}), _answers_of(out), job, data)
+    run = make_run(Variant("answers", {}), answers_of(out), job, data)
     items = {_answer_id(each, name): (each, name) for each in examples for name in STRATEGIES}
     (given,) = execute([run], items, _EachStrategy(), job, run.path)
     left = iter(given)
@@ -86,6 +94,37 @@ def label(
         "unclear": len(every) - len(rows),
         **summary(rows),
     }
+
+
+def plan(
+    questions: Path, index: Path, out: Path, judge: Judge, job: Job, *, limit: int | None = None
+) -> dict[str, Any]:
+    """Make the checks of `label` that need no model, and reckon what it would ask.
+
+    The tokens are reckoned from the passages that some of the questions find, four characters to a
+    token. Saved answers are not taken away.
+
+    Returns:
+        `questions`; `calls` and `tokens`, each [least, most]: with one hop of the loop and with
+        `max_hops`.
+
+    Raises:
+        ValueError: See `label`.
+    """
+    _check_out(out, questions, job.overwrite)
+    examples = read_examples(questions, answers_needed=judge != "silver")[:limit]
+    context = Context(**{**job.settings, "index": str(index)})
+    some = [each.question for each in examples[:_SEARCHED]]
+    found = open_source(str(index)).search(some, context.top_k)
+    each = sum(len(hit["text"]) for hits in found for hit in hits) / len(some)
+    most = chat.evidence_chars(job.model)
+    calls, tokens = [], []
+    for hops in (1, context.max_hops):
+        shown = [0, 1, *range(1, hops + 1), hops]  # searches whose passages a call reads
+        calls.append(len(examples) * len(shown))
+        read = sum(min(most, searches * each) for searches in shown) / _CHARACTERS
+        tokens.append(len(examples) * round(_PROMPT * len(shown) + read))
+    return {"questions": len(examples), "calls": calls, "tokens": tokens}
 
 
 def _check_silver(answers: Sequence[Answered], examples: Sequence[Example], clear: int) -> None:
@@ -203,7 +242,8 @@ def _forced(context: Context, strategy: Strategy) -> Context:
     return context.model_copy(update={"strategy": strategy})
 
 
-def _answers_of(out: Path) -> Path:
+def answers_of(out: Path) -> Path:
+    """Return where the answers are saved that a file of labels is made from."""
     return out.with_name(f"{out.stem}.answers.jsonl")
 
 
@@ -217,7 +257,7 @@ def _check_out(out: Path, questions: Path, overwrite: bool) -> None:
     check_folder(out.parent)
     if out.is_dir():
         raise ValueError(f"--out {out} is a folder; name a file to write")
-    answers = _answers_of(out)
+    answers = answers_of(out)
     for file in (out, answers):
         if file.exists() and questions.exists() and file.samefile(questions):
             raise ValueError(f"--out {out}: {file} is the file of questions; use another name")

@@ -54,9 +54,8 @@ class ReplayRow(LabelRow):
 
     @property
     def held_out(self) -> bool:
-        """Whether the question is for comparing only; the same in every run and every file."""
-        digest = hashlib.sha256(self.key.encode()).digest()
-        return int.from_bytes(digest[:8]) < SHARE_HELD_OUT * 2**64
+        """See `is_held_out`."""
+        return is_held_out(self.question)
 
     def as_label(self) -> dict[str, Any]:
         """Return a label row whose id follows from the question."""
@@ -67,6 +66,12 @@ class ReplayRow(LabelRow):
             "label": self.label,
             "confidence": self.confidence,
         }
+
+
+def is_held_out(question: str) -> bool:
+    """Return whether a question is for comparing only; the same in every run and every file."""
+    digest = hashlib.sha256(normalise(question).encode()).digest()
+    return int.from_bytes(digest[:8]) < SHARE_HELD_OUT * 2**64
 
 
 def read_outcomes(path: Path) -> list[ReplayRow]:
