@@ -77,7 +77,7 @@ def calibrate(
     if gate is None:
         refuse(GATE_ONLY, "cannot be used without --gate")
         bounds = (budget_steps, budget_calls, budget_tokens, min_accuracy)
-        given = [each for each in zip(GOALS, bounds, strict=True) if each[1] is not None]
+        given = [(name, each) for name, each in zip(GOALS, bounds, strict=True) if each is not None]
         if no_worse_than is None:
             refuse(("by",), "needs --no-worse-than")
         else:

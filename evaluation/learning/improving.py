@@ -81,7 +81,7 @@ class Rule(NamedTuple):
 def plan(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
     """Make the checks of `improve` that need no model; return `labelling.plan` of its questions."""
     _checked(inputs, rule, out, job)
-    return labelling.plan(inputs.questions, inputs.collection, out / LABELLED, inputs.judging, job)
+    return labelling.plan(inputs.questions, inputs.collection, out / LABELLED, inputs.judge, job)
 
 
 def improve(inputs: Inputs, rule: Rule, out: Path, job: Job) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _checked(inputs: Inputs, rule: Rule, out: Path, job: Job) -> tuple[str, str]
     before = profile if profile in profiles else chosen_profile(rule.router, "auto", job.model)
     for path in inputs.labels:
         read_outcomes(path)
-    needed = inputs.judging.judge != "silver"
+    needed = inputs.judge != "silver"
     asked = {each.question for each in read_examples(inputs.questions, answers_needed=needed)}
     if few := _too_few(sum(map(is_held_out, asked))):
         raise ValueError(f"{inputs.questions}: {few}")
@@ -186,7 +186,7 @@ def _replayed(
 
     def served(router: Router, alpha: float) -> Choices:
         """Route as requests are routed: B instead of A where the router is in doubt."""
-        choices = route_all(router, recorded.questions, [alpha], advance).choices[0]
+        choices: Choices = route_all(router, recorded.questions, [alpha], advance).choices[0]
         doubted = [each is not None for each in router.doubts(recorded.questions)]
         choices[doubted] = choices[doubted].clip(min=1)
         return choices

@@ -109,9 +109,11 @@ def calibrate(
     routed = route_all(classifier, recorded.questions, alphas, advance)
     choose = choose_alpha if goal.confidence is None else promised_alpha
     found = choose(recorded, routed.choices, alphas, goal, costs=costs)
-    given = {"confidence": goal.confidence, "than": goal.than}
-    about = {"profile": classifier.profile, "goal": {goal.name: goal.bound}}
-    about["goal"] |= {name: each for name, each in given.items() if each is not None}
+    given = {goal.name: goal.bound, "confidence": goal.confidence, "than": goal.than}
+    about: dict[str, Any] = {
+        "profile": classifier.profile,
+        "goal": {name: each for name, each in given.items() if each is not None},
+    }
     if save is not None:
         kept = ("alpha", "accuracy", "steps", "promise")
         preset = {name: found[name] for name in kept if name in found} | about

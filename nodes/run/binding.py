@@ -131,7 +131,7 @@ def _user(runtime: Runtime[Context]) -> str | None:
 def _begins(config: RunnableConfig | None) -> bool:
     """Return whether this is the run's first visit to a node, and note that it was."""
     run = (config or {}).get("configurable", {}).get(RUN)
-    begins = isinstance(run, list) and not run
-    if begins:
-        run.append(True)
-    return begins
+    if not isinstance(run, list) or run:
+        return False
+    run.append(True)
+    return True
