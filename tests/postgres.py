@@ -6,10 +6,8 @@ binaries runs as `nobody`. Nothing outside a temporary folder is changed.
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -31,55 +29,21 @@ def server() -> Iterator[str]:
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
             binaries = _copied(binaries, folder)
             runs_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        data = folder / "data"
-        _initialise(binaries, data, runs_as)
-        with _running(binaries, data, folder, runs_as):
-            yield f"postgresql://{USER}@/{USER}?host={folder}"
+        data, log = folder / "data", folder / "log"
 
+        def run(name: str, *given: str | Path) -> None:
+            command = [binaries / name, "-D", data, *given]
+            with log.open("ab") as out:
+                done = subprocess.run(command, cwd=folder, stdout=out, stderr=out, **runs_as)
+            if done.returncode:
+                raise RuntimeError(f"{name} failed: {log.read_text()}")
 
-def _initialise(binaries: Path, data: Path, runs_as: dict[str, Any]) -> None:
-    command = [binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", "--no-sync"]
-    done = subprocess.run(
-        [*command, "--encoding=UTF8", "--locale=C"],
-        cwd=data.parent,
-        capture_output=True,
-        text=True,
-        **runs_as,
-    )
-    if done.returncode:
-        raise RuntimeError(f"initdb failed: {done.stderr}")
-
-
-@contextmanager
-def _running(binaries: Path, data: Path, folder: Path, runs_as: dict[str, Any]) -> Iterator[None]:
-    log = folder / "log"
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(
-            [binaries / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses="],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,  # keep Ctrl-C from reaching it
-            **runs_as,
-        ) as process,
-    ):
+        run("initdb", "-U", USER, "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")
+        run("pg_ctl", "start", "-w", "-o", f"-k {folder} -c listen_addresses=")
         try:
-            _wait_until_ready(process, data, log)
-            yield
+            yield f"postgresql://{USER}@/{USER}?host={folder}"
         finally:
-            process.send_signal(signal.SIGINT)  # "fast shutdown"
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], data: Path, log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while process.poll() is None and time.monotonic() < deadline:
-        status = data / "postmaster.pid"
-        if status.exists() and status.read_text().rstrip().endswith("ready"):
-            return
-        time.sleep(0.02)
-    raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}")
+            run("pg_ctl", "stop", "-m", "fast")
 
 
 def _binaries() -> Path:

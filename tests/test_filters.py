@@ -16,10 +16,8 @@ from doubles import FixedRetriever, FixedRouter, TalkingModel, by_task, hit
 from fake_openai import FakeOpenAI
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
@@ -32,7 +30,7 @@ from hopgate import Context, build_graph
 from hopgate.common.cache import Cache
 from hopgate.graphs.history import fork, hops
 from hopgate.nodes.run.limits import Limits
-from hopgate.retrievers import filters, rerank
+from hopgate.retrievers import filters
 from hopgate.retrievers.base import Hit, Metadata, Passage, make_passage
 from hopgate.retrievers.building import build_from_passages
 from hopgate.retrievers.filters import (
@@ -293,21 +291,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-class Backwards:
-    """A cross-encoder that prefers what was found last."""
-
-    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        return [float(number) for number in range(len(texts))]
-
-
-@pytest.fixture
-def backwards(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a cross-encoder without weights."""
-    monkeypatch.setattr(rerank, "check_reranker", lambda name: None)
-    monkeypatch.setattr(rerank, "load_reranker", lambda name: Backwards())
-    return "backwards"
-
-
 @pytest.fixture(scope="module", params=ENGINES)
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, index: str
@@ -418,25 +401,8 @@ def test_any_vector_store_of_langchain_can_be_filtered(where: dict[str, Any], k:
     (hits,) = LangChainRetriever(memory).search(["x"], k, where)
     assert ids(hits) <= possible
     assert len(hits) == min(k, len(possible))
-
-
-class Listing(BaseRetriever):
-    """A LangChain retriever that returns every document."""
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        return documents()
-
-
-def test_documents_of_a_langchain_retriever_that_do_not_match_are_dropped() -> None:
-    where = {"source": "users/ann/*"}
-    (hits,) = LangChainRetriever(Listing()).search(["x"], 3, where)
-    assert [each["source"] for each in hits] == [
-        "users/ann/harbour.md",
-        "users/ann/ledger.md",
-        "users/ann/lamp.md",
-    ]
+    every = LangChainRetriever(memory.as_retriever(search_kwargs={"k": len(PASSAGES)}))
+    assert len(every.search(["x"], k, where)[0]) == min(k, len(possible))
 
 
 # The graph
@@ -490,16 +456,9 @@ async def stream(graph: Any, context: Context, config: Any) -> tuple[dict[str, A
     where=st.none() | wheres(),
     mode=MODE,
     path=st.sampled_from(["single", "multi", "decompose", "escalate"]),
-    reranked=st.booleans(),
 )
 def test_no_run_shows_a_passage_of_another_user(
-    index: str,
-    backwards: str,
-    user: str,
-    where: dict[str, Any] | None,
-    mode: Any,
-    path: Any,
-    reranked: bool,
+    index: str, user: str, where: dict[str, Any] | None, mode: Any, path: Any
 ) -> None:
     context = Context(
         index=index,
@@ -508,7 +467,6 @@ def test_no_run_shows_a_passage_of_another_user(
         multihop="decompose" if path == "decompose" else "ircot",
         escalate=4 if path == "escalate" else 0,
         where=where or {},
-        rerank=backwards if reranked else "",
         max_hops=3,
     )
     graph = build({"where": {"source": "users/{user}/*"}})

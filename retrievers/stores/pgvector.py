@@ -22,8 +22,6 @@ _MARK = "hopgate "
 _MAX_HNSW_DIMENSIONS = 2_000
 _MAX_SEEN = 1_000
 """Largest number of candidates that pgvector keeps during a search (`hnsw.ef_search`)."""
-_SEARCH_S = 30
-"""Seconds that a search may take, waiting for locks included."""
 _CONNECTIONS = 8
 """Connections of this process at most."""
 _REACHING: dict[str, Any] = {
@@ -57,7 +55,8 @@ ON CONFLICT (key) DO UPDATE SET (stamp, vector, words, norm)
 _INFO: LiteralString = """
 SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class WHERE oid = to_regclass({name})
 """
-_LIMITED: LiteralString = "SET LOCAL statement_timeout = {limit};"
+_LIMITED: LiteralString = "SET LOCAL statement_timeout = '30s';"
+"""A search waits no longer, also for locks."""
 _DENSE: LiteralString = """
 SET LOCAL hnsw.ef_search = {seen}; SET LOCAL hnsw.iterative_scan = strict_order;
 SELECT {columns}, -(vector {distance} {vector}::vector) AS score FROM {table} WHERE {where}
@@ -212,7 +211,6 @@ class Pgvector:
             parts: Parts of SQL, or values.
         """
         known = {"table": self._table, "columns": _COLUMNS, "name": f'"{self._name}"'}
-        known["limit"] = f"{_SEARCH_S}s"
         with self._pool.connection() as connection:
             done = connection.execute(sql.SQL(query).format(**known | parts))
             while done.nextset():

@@ -52,13 +52,8 @@ def push(
     """
     held = _of_store(str(source)) if is_store(source) else _of_folder(Path(source).expanduser())
     info, passages, read = held
-
-    def renamed(stage: str, done: int, total: int) -> None:
-        if progress:
-            progress("copying vectors" if stage == "encoding passages" else stage, done, total)
-
     carried = Carried(info["encoder"], read)
-    with building(target, carried, renamed, language=info["language"], replace=replace) as change:
+    with building(target, carried, progress, language=info["language"], replace=replace) as change:
         change.roots = list(info["roots"])
         change.mode = info["mode"], info["mode_reason"]
         for passage, stamp in passages:
