@@ -293,6 +293,24 @@ def test_unusable_input_is_one_line_before_a_model_is_asked(
     assert fake.requests == []
 
 
+def test_questions_that_leave_too_few_to_compare_on_are_refused_before_a_model_is_asked(
+    run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    data = write_rows(tmp_path / "questions.jsonl", [ship(number) for number in range(SHIPS)])
+    command = ("improve", "--questions", data, "--model", "openai:fake", "--out", tmp_path / "out")
+    one_line(run(*command), 2, "held-out questions are too few", "label about 330 questions")
+    assert fake.requests == []
+
+
+def test_a_dry_run_of_improve_asks_nothing(
+    improve: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path
+) -> None:
+    ran = improve("--out", tmp_path / "new", "--dry-run", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert json.loads(ran.out)["calls"] == [SHIPS * 4, SHIPS * 7]
+    assert (fake.requests, (tmp_path / "new").exists()) == ([], False)
+
+
 @pytest.mark.parametrize("option", ["--questions", "--labels"])
 def test_an_input_that_the_command_would_replace_is_refused(
     run: Callable[..., Ran], fake: FakeOpenAI, tmp_path: Path, option: str

@@ -71,6 +71,21 @@ def test_each_question_gets_a_row_of_the_strategies_that_answered_it(
     assert len(fake.requests) == 4 * (1 + 1 + 2)
 
 
+def test_a_dry_run_says_how_much_would_be_asked_and_asks_nothing(
+    label: Callable[..., Ran], fake: FakeOpenAI, out: Path
+) -> None:
+    ran = label("--dry-run", "--max-hops", "3", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    found = json.loads(ran.out)
+    assert (found["questions"], found["calls"]) == (4, [4 * 4, 4 * 6])
+    assert 4 * 4 * 300 < found["tokens"][0] < found["tokens"][1] < 4 * 6 * 3_000
+    assert "4 questions: 16 to 24 calls, roughly" in label("--dry-run", "--max-hops", "3").out
+    assert (fake.requests, out.exists()) == ([], False)
+    fake.answers(answers_some)
+    assert "4 questions: 16 to 24 calls" in label("--max-hops", "3").err
+    assert label("--max-hops", "3").err == ""  # everything is saved
+
+
 def test_rows_without_id_and_dataset_get_a_number_as_id(
     label: Callable[..., Ran], fake: FakeOpenAI, data: Path, out: Path
 ) -> None:
