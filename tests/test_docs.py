@@ -157,6 +157,7 @@ OTHERS = {
     "--no-deps",  # pip
     *("--n-jobs-per-worker", "--allow-blocking"),  # langgraph
     "--cut",  # benchmarks/languages.py
+    "--timeout-graceful-shutdown",  # uvicorn
 }
 
 

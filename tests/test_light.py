@@ -68,7 +68,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write(router, folder / "blending", "", int8=False, overwrite=False)
     save_contriever(folder / "encoder")
     hops = [{"id": each, "question": f"Question {each}?", "label": each} for each in ("B", "C")]
-    gated = [{"question": f"{answer}?", "answer": answer} for answer in ("Yes", "No")]
     return {
         **{name: folder / name for name in ("blending", "encoder", "out")},
         "text": folder / "notes.txt",
@@ -77,7 +76,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hops": write_rows(folder / "binary.jsonl", hops),
         "ships": write_rows(folder / "ships.jsonl", [ship(at) for at in range(3)]),
         "rqa": write_rows(folder / "qa.jsonl", [ship_with_passage(at) for at in range(3)]),
-        "gated": write_rows(folder / "gated.jsonl", gated),
     }
 
 
@@ -90,9 +88,6 @@ NEEDS = [
     ("route Who? --router {blending}", LEARNING, "needs torch"),
     (TRAINING, LEARNING, "training a router needs torch"),
     ("train-router --cost mine={labels} --add-to builtin --out {out}", LEARNING, "needs torch"),
-    ("sweep --labels {labels} --out {out}", STATISTICS, "hopgate sweep needs scipy"),
-    ("calibrate --labels {labels} --budget-steps 2", STATISTICS, "hopgate calibrate needs scipy"),
-    (f"calibrate --gate confidence --labels {{gated}} {ASKING}", STATISTICS, "needs scipy"),
     (f"eval retrievalqa --data {{rqa}} {ASKING}", STATISTICS, "eval retrievalqa needs scipy"),
     (f"eval qa --data {{ships}} {ASKING}", STATISTICS, "hopgate eval qa needs scipy"),
 ]
