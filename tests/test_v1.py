@@ -24,14 +24,11 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from hopgate import build_graph
-from hopgate.common.faults import fault_of
 from hopgate.models.chat import _UNOPENED, without_thoughts
 from hopgate.nodes.answers.reading import read_full_answer, settled
-from hopgate.nodes.run.spending import BudgetSpent, DeadlinePassed
 from hopgate.retrievers.base import Hit
 from hopgate.server import project, tokens
 from hopgate.server.access.bodies import BODY_BYTES
-from hopgate.server.access.refusals import explained
 from hopgate.server.openai import v1
 from hopgate.server.openai.completions import ChatRequest, annotations
 
@@ -379,13 +376,6 @@ def test_a_model_that_fails_is_an_error_that_clients_do_not_retry(
         client.chat.completions.create(model="hopgate", messages=[user(QUESTION)])
     assert len(fake.requests) == 1
     assert caught.value.response.json()["hopgate"]["usage"]["llm_calls"] == 1
-
-
-@pytest.mark.parametrize(
-    ("fault", "status"), [(DeadlinePassed("late"), 504), (BudgetSpent("x"), 429)]
-)
-def test_a_turn_that_may_not_go_on_has_a_status_of_its_own(fault: Exception, status: int) -> None:
-    assert explained(fault) == (status, str(fault), fault_of(fault))
 
 
 def test_an_error_after_the_stream_has_begun_ends_it(served: Serving, fake: FakeOpenAI) -> None:
