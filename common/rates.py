@@ -87,7 +87,8 @@ def _counted(count: Callable[[], None]) -> None:
 def _parsed(name: str, text: str) -> Sequence["RateLimitItem"]:
     if not text:
         return ()
-    require(f"{name}_per_user", "limits", extra="limits")
+    needed = ("limits", "redis") if os.environ.get(VARIABLE) else ("limits",)
+    require(f"{name}_per_user", *needed, extra="limits")
     from limits import parse_many
 
     try:

@@ -147,22 +147,6 @@ async def test_a_failure_in_the_loop_and_its_resume_are_two_runs() -> None:
     assert watched.watcher._running == {}
 
 
-@pytest.mark.parametrize(
-    ("question", "error", "cause"),
-    [("", "ValueError", "input"), ("x", "ModelError", "model_connection")],
-)
-async def test_a_failure_has_its_node_and_its_cause(question: str, error: str, cause: str) -> None:
-    def down(*_: Any) -> str:
-        raise ConnectionError(f"cannot answer {QUESTION}")
-
-    watched = Watched(model=TalkingModel(say=down))
-    with pytest.raises((ValueError, RuntimeError)):
-        await watched.ask(question)
-    turn = watched.turn()
-    assert (turn.outcome, turn.error, turn.cause) == ("error", error, cause)
-    assert turn.failed_in == ("start" if cause == "input" else "gate")
-
-
 async def test_an_invalid_context_is_a_failure() -> None:
     watched = Watched()
     with pytest.raises(ValueError, match="alpha"):
@@ -342,23 +326,6 @@ async def test_failures_and_escalations_are_counted() -> None:
     assert more["hopgate_turns_total", "undecided", "error", "undecided"] == 1
     assert more["hopgate_turns_total", "0.7", "unknown", "single"] == 1
     assert more["hopgate_escalations_total",] == 1
-
-
-async def test_an_edited_state_adds_no_labels() -> None:
-    """They would contain texts, and their number would be unbounded."""
-    watched = Watched("C", metrics.count)
-    await watched.ask(interrupt_after=["route"])
-    gate = {"answer": QUESTION, "retrieve": True}
-    decision = {"gate": gate, "route": {"label": ANSWER, "alpha": 1e9}, "stop_reason": ANSWER}
-    usage = {"retrieval_steps": 0, "llm_calls": -5, "prompt_tokens": 10**9, "completion_tokens": 0}
-    edit = {"decision": decision, "usage": usage | {"ms": {QUESTION: 5.0}}}
-    await watched.edit_unchecked(edit)
-    before = values()
-    await watched.ask(None)
-    more = grown(before)
-    assert not any(text in str(more) for text in TEXTS)
-    assert more["hopgate_model_calls_total", "other"] >= 1
-    assert all(value < 10**6 for value in more.values())
 
 
 # Spans

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
 
 from prometheus_client import (
     REGISTRY,
@@ -19,16 +18,13 @@ from prometheus_client import (
     generate_latest,
 )
 
-from hopgate.common.strategies import Label, Strategy
 from hopgate.graphs.history import LOOP
 from hopgate.nodes.run.resources import search_observers
-from hopgate.nodes.run.state import GateAnswer, StopReason
 from hopgate.retrievers.index.manifest import info
 from hopgate.server.observing.callbacks import watchers
 from hopgate.server.observing.turns import Turn
 
 UNDECIDED = "undecided"
-OTHER = "other"  # an edited state can hold anything
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 registry = CollectorRegistry()
@@ -69,15 +65,15 @@ def count(turn: Turn) -> None:
     decision, usage = turn.decision, turn.usage
     visited = turn.visited
     alpha = _tenth(turn.alpha)
-    strategy = _known(decision.get("strategy"), Strategy)
+    strategy = decision.get("strategy") or UNDECIDED
     turns.labels(turn.outcome, strategy, alpha).inc()
     seconds.labels(strategy).observe(turn.ms / 1000)
     if "gate" in visited:
-        gates.labels(_known(turn.part("gate").get("answer"), GateAnswer), alpha).inc()
+        gates.labels(turn.part("gate").get("answer") or UNDECIDED, alpha).inc()
     if "route" in visited:
-        routes.labels(_known(turn.part("route").get("label"), Label), alpha).inc()
+        routes.labels(turn.part("route").get("label") or UNDECIDED, alpha).inc()
     if LOOP in visited:
-        stops.labels(_known(decision.get("stop_reason"), StopReason)).inc()
+        stops.labels(decision.get("stop_reason") or UNDECIDED).inc()
     escalations.inc(visited.count("escalate"))
     retrievals.labels(alpha).inc(usage["retrieval_steps"])
     calls.labels(alpha).inc(usage["llm_calls"])
@@ -103,14 +99,5 @@ def text(index: Path | None = None) -> bytes:
     return generate_latest(registry)
 
 
-def _tenth(alpha: object) -> str:
-    if alpha is None:
-        return UNDECIDED
-    inside = isinstance(alpha, int | float) and 0 <= alpha <= 1
-    return f"{alpha:.1f}" if inside else OTHER
-
-
-def _known(value: object, kind: Any) -> str:
-    if value is None:
-        return UNDECIDED
-    return str(value) if value in get_args(kind) else OTHER
+def _tenth(alpha: float | None) -> str:
+    return UNDECIDED if alpha is None else f"{alpha:.1f}"

@@ -244,7 +244,6 @@ function describeProblem(error, record) {
 }
 
 const headings = {
-  ModelError: "The model did not answer",
   ValidationError: "A setting was refused",
   ValueError: "The request was refused",
 };
