@@ -43,7 +43,8 @@ def server() -> Iterator[str]:
         try:
             yield f"postgresql://{USER}@/{USER}?host={folder}"
         finally:
-            run("pg_ctl", "stop", "-m", "fast")
+            if (data / "postmaster.pid").exists():  # a test may have stopped it
+                run("pg_ctl", "stop", "-m", "fast")
 
 
 def _binaries() -> Path:
