@@ -31,9 +31,9 @@ from hopgate.classifiers.training.utility import COST_PENALTY, RELIABILITY_PENAL
 from hopgate.common.files import json_bytes, write_atomic
 from hopgate.evaluation.reports import drawing
 
-SIZES, LARGE, DRAWS = (50, 100, 200, 400), (200, 400, 800, 1600), 50
+SIZES, LARGE, TRIED, DRAWS = (50, 100, 200, 400), (200, 400, 800, 1600), (200,), 50
 PENALTIES = np.geomspace(COST_PENALTY, RELIABILITY_PENALTY, 120)
-BEFORE, SHIPS = "before", "ships"
+BEFORE, SHIPS, UNLABELLED = "before", "ships", "the others' mean, no labels"
 
 Fit = Callable[[Floats, Floats, Floats], Floats]
 """From features, outcomes and the other LLMs' heads to the weights of P(right): [width + 1, 3]."""
@@ -49,10 +49,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     parts = {llm: [unseen(options.cache, f"{llm}-{half}") for half in (0, 1)] for llm in LLMS}
-    areas = {llm: replayed(FITS, data, SIZES) for llm, data in parts.items()}
+    drawn = {name: FITS[name] for name in (BEFORE, SHIPS, UNLABELLED)}
+    areas = {llm: replayed(drawn, data, SIZES) for llm, data in parts.items()}
     print_fits(areas, SIZES)
-    valid = {VALID: replayed(FITS, [unseen(options.cache, f"{VALID}-valid")], LARGE)}
+    valid = {VALID: replayed(drawn, [unseen(options.cache, f"{VALID}-valid")], LARGE)}
     print_fits(valid, LARGE)
+    tried = {llm: replayed(FITS, data, TRIED) for llm, data in parts.items()}
+    print_fits(tried, TRIED)
     print_rules({llm: chosen(data) for llm, data in parts.items()})
     document = {
         "halves": {llm: plain(each, SIZES) for llm, each in areas.items()},
@@ -211,7 +214,7 @@ def without_gain(fit: Fit) -> Fit:
 FITS: dict[str, Fit] = {
     BEFORE: before,
     SHIPS: ships,
-    "the others' mean, no labels": lambda features, right, heads: heads.mean(0),
+    UNLABELLED: lambda features, right, heads: heads.mean(0),
     "one factor for the others' mean": Ridge(each=False),
     "from the nearest LLM": nearest(Ridge()),
     "factors not drawn to 1 / LLMs": Ridge(drawn=1e-6),
@@ -219,12 +222,11 @@ FITS: dict[str, Fit] = {
     "three times as free": Ridge(own=(0.3,), own_gain=(0.1,)),
     "freedom by leave-one-out": Ridge(own=RIDGES, own_gain=RIDGES),
     "freedom by the decision's own loss": by_own_loss(
-        [Ridge(own=(own,), own_gain=(own / 3,)) for own in (0.1, 0.0, 0.03, 0.3)]
+        [Ridge(own=(own,), own_gain=(own / 3,)) for own in (0.1, 0.03, 0.3)]
     ),
     "gain's constant drawn too": Ridge(constant=10),
     "no gain unless its mean is shown": without_gain(Ridge()),
-    "before, mean of ten parts": bagged(before),
-    "ships, mean of ten parts": bagged(Ridge()),
+    "mean of fits to ten parts": bagged(Ridge()),
 }
 
 
@@ -236,7 +238,7 @@ def replayed(
     for draw in range(DRAWS):
         data = parts[draw % len(parts)]
         order = np.random.default_rng(draw).permutation(len(data.right))
-        rest = order[max(sizes) :]
+        rest = order[max(sizes) if len(sizes) > 1 else max(SIZES) :]
         for name, fit in fits.items():
             given = [(data.features[order[:size]], data.right[order[:size]]) for size in sizes]
             found[name].append([area(fit(*each, data.heads), data, rest) for each in given])
@@ -337,7 +339,7 @@ def header(first: str, llms: Iterable[str]) -> None:
 def print_fits(areas: Mapping[str, Mapping[str, Floats]], sizes: Sequence[int]) -> None:
     """Print areas, and each fit's difference from the one before."""
     header("fit", areas)
-    for name in FITS:
+    for name in next(iter(areas.values())):
         for at, size in enumerate(sizes):
             found = [each[name][:, at] for each in areas.values()]
             if name != BEFORE:
@@ -374,7 +376,7 @@ def picture(document: Mapping[str, Any]) -> bytes:
     for axis, (name, fits) in zip(axes, panels, strict=True):
         for fit, style in ((BEFORE, "o--"), (SHIPS, "o-")):
             axis.plot(list(fits[fit]), list(fits[fit].values()), style, label=fit)
-        axis.axhline(next(iter(fits["the others' mean, no labels"].values())), color="grey", lw=0.8)
+        axis.axhline(next(iter(fits[UNLABELLED].values())), color="grey", lw=0.8)
         axis.set_title(name, loc="left", fontsize=11)
         axis.set_xlabel("labels")
         drawing.style_axes(axis)
