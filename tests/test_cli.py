@@ -122,7 +122,7 @@ def test_every_field_of_the_context_is_an_option(
         "max_calls": 7, "max_retrievals": 8, "max_total_tokens": 9_000,
         "today": "2024-02-03", "timezone": "Europe/Berlin", "answers": "short",
         "max_answer_tokens": 50, "temperature": 0.5, "top_p": 0.9, "seed": 7,
-        "reasoning_effort": "low",
+        "reasoning_effort": "low", "retriever_failure": "error",
     }  # fmt: skip
     assert {*values, "gate_date", "where", "stop"} == {*Context.model_fields}
     options = [part for name, each in values.items() for part in (option(name), str(each))]

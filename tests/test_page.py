@@ -455,8 +455,8 @@ def test_untrusted_texts_are_shown_as_text(shown: Shown, fake: FakeOpenAI, tmp_p
     assert sorted(texts) == sorted(f"MALLORY {each}" for each in ATTACKS)
     for place in (".passages .source", ".thought", ".answer", ".card > h2", ".citations .passage"):
         assert "<" in "".join(turn.locator(place).all_inner_texts()), place
-    turn = shown.ask(said, model=ATTACKS[2])
-    expect(turn.locator(".problem")).to_contain_text(ATTACKS[2])
+    turn = shown.ask(said, model=ATTACKS[0])
+    expect(turn.locator(".problem")).to_contain_text(ATTACKS[0])
 
     assert shown.page.locator("#turns").locator(MADE).count() == 0
     assert shown.page.evaluate("window.pwned") is None
