@@ -84,7 +84,7 @@ def area(weights: Floats, data: Unseen, rows: NDArray[np.int_]) -> float:
 
 def ships(features: Floats, right: Floats, heads: Floats) -> Floats:
     """Fit as `train-router --add-to` does."""
-    prior = torch.tensor(heads).double().permute(1, 2, 0)
+    prior = torch.tensor(heads.mean(0)).double()
     lead, none, single, multi = map(torch.tensor, (features, *right.T))
     fits = [
         adding.fit(lead, none, prior[:, 0], adding.OWN),
@@ -107,11 +107,11 @@ class Ridge(NamedTuple):
         each: Whether each LLM has a factor, or only the mean of all.
     """
 
-    drawn: float = 10
-    own: Sequence[float] = (0.1,)
-    own_gain: Sequence[float] = (0.03,)
+    drawn: float = adding.DRAWN
+    own: Sequence[float] = (adding.OWN,)
+    own_gain: Sequence[float] = (adding.OWN_GAIN,)
     constant: float = 1e-6
-    each: bool = True
+    each: bool = False
 
     def __call__(self, features: Floats, right: Floats, heads: Floats) -> Floats:
         """Fit all three targets."""
@@ -151,7 +151,7 @@ class Ridge(NamedTuple):
 
 
 RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-before = Ridge(drawn=1e-6, own=RIDGES, own_gain=RIDGES, each=False)
+before = Ridge(drawn=1e-6, own=RIDGES, own_gain=RIDGES)
 """As `train-router --add-to` fitted until now: one free factor, penalties by leave-one-out."""
 
 
@@ -215,14 +215,15 @@ FITS: dict[str, Fit] = {
     BEFORE: before,
     SHIPS: ships,
     UNLABELLED: lambda features, right, heads: heads.mean(0),
-    "one factor for the others' mean": Ridge(each=False),
+    "a factor for each of the others": Ridge(each=True),
     "from the nearest LLM": nearest(Ridge()),
-    "factors not drawn to 1 / LLMs": Ridge(drawn=1e-6),
+    "factor not drawn to 1": Ridge(drawn=1e-6),
     "no weights of its own": Ridge(own=(0.0,), own_gain=(0.0,)),
-    "three times as free": Ridge(own=(0.3,), own_gain=(0.1,)),
+    "half as free": Ridge(own=(0.1,), own_gain=(0.03,)),
+    "twice as free": Ridge(own=(0.4,), own_gain=(0.12,)),
     "freedom by leave-one-out": Ridge(own=RIDGES, own_gain=RIDGES),
     "freedom by the decision's own loss": by_own_loss(
-        [Ridge(own=(own,), own_gain=(own / 3,)) for own in (0.1, 0.03, 0.3)]
+        [Ridge(own=(own,), own_gain=(own / 3,)) for own in (0.2, 0.06, 0.6)]
     ),
     "gain's constant drawn too": Ridge(constant=10),
     "no gain unless its mean is shown": without_gain(Ridge()),

@@ -111,11 +111,11 @@ def test_the_manifest_and_the_model_card_record_what_was_added(tmp_path: Path) -
 def test_few_labels_shift_the_mean_of_the_llms_and_many_find_what_differs() -> None:
     torch.manual_seed(0)
     features = torch.randn(4000, 6, dtype=torch.float64)
-    prior, true = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
-    shifted = features @ prior[:-1].mean(1) + prior[-1].mean() + 0.2
+    prior, true = torch.randn(2, 7, dtype=torch.float64)
+    shifted = features @ prior[:-1] + prior[-1] + 0.2
     few = fit(features[:20], shifted[:20], prior, OWN)
-    torch.testing.assert_close(few.weights[:-1], prior[:-1].mean(1), rtol=1e-4, atol=1e-4)
-    assert few.weights[-1] == pytest.approx(float(prior[-1].mean()) + 0.2, abs=1e-4)
+    torch.testing.assert_close(few.weights[:-1], prior[:-1], rtol=1e-4, atol=1e-4)
+    assert few.weights[-1] == pytest.approx(float(prior[-1]) + 0.2, abs=1e-4)
     different = features @ true[:-1] + true[-1]
     errors = [
         (features @ found.weights[:-1] + found.weights[-1] - different).square().mean()
@@ -130,7 +130,7 @@ def test_the_error_of_a_fit_is_the_leave_one_out_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(adding, "DRAWN", 1e-9)
     torch.manual_seed(1)
     features, target = torch.randn(12, 3, dtype=torch.float64), torch.rand(12, dtype=torch.float64)
-    prior = torch.tensor([[1.0], [0], [0], [0]], dtype=torch.float64)
+    prior = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
     found = fit(features, target, prior, 1e-12)  # only a factor of the prior, and a constant
     lines = torch.stack([features[:, 0], torch.ones(12, dtype=torch.float64)], 1)
     errors = []

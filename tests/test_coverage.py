@@ -235,6 +235,6 @@ def test_the_cheapest_alpha_loses_nothing_against_one_search(
 
 async def test_a_request_without_alpha_has_the_profile_s_own(fake: FakeOpenAI) -> None:
     context = Context(model="openai:gpt-4o")
-    assert await NodeRuntime(context.model_copy(update={"profile": "local-smollm2"})).alpha() == 0.7
+    assert await NodeRuntime(context.model_copy(update={"profile": "local-smollm2"})).alpha() == 0.6
     assert await NodeRuntime(context).alpha() == 0
     assert await NodeRuntime(Context(alpha=0.9)).alpha() == 0.9

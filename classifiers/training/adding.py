@@ -4,11 +4,11 @@ The router's network has learned from thousands of outcomes what questions need.
 outcomes of another LLM are too few to retrain it, but enough to learn how that LLM differs: its
 chance of being right with A, with B, and C's gain over B are each fitted as
 
-    Σ aᵢ · (that of the router's LLM i) + b + δ · features
+    a · (mean of the router's LLMs) + b + δ · features
 
-by least squares. Penalties draw each aᵢ to 1 / LLMs and δ to 0, so that a few labels only shift the
-mean of the router's LLMs, and many can say which questions are different. The penalties were chosen
-on recorded outcomes, for 200 labels (benchmarks/few_labels.py, docs/results/router.md).
+by least squares. Penalties draw a to 1 and δ to 0, so that a few labels only shift the mean of the
+router's LLMs, and many can say which questions are different. The penalties were chosen on recorded
+outcomes, for 200 labels (benchmarks/few_labels.py, docs/results/router.md).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hopgate.classifiers.training.graphs import add_graph
 from hopgate.classifiers.training.utility import chances_of, heads_of
 from hopgate.classifiers.training.writing import check_free, model_card, write
 
-OWN = 0.1
+OWN = 0.2
 """1 / penalty on δ, for A and B, in units of the features' variance."""
-OWN_GAIN = 0.03
+OWN_GAIN = 0.06
 """The same for C's gain over B, of which few labels say anything."""
 DRAWN = 10.0
-"""Penalty on the distance of each aᵢ from 1 / LLMs."""
+"""Penalty on the distance of a from 1."""
 
 
 class Fit(NamedTuple):
@@ -136,13 +136,14 @@ def _fitted(
     network = network_from(checkpoint.architecture, checkpoint.config, state)
     encoded = checkpoint.tokenizer.encode_batch([row.question for row in rows])
     features = all_features(network, [each.ids for each in encoded]).double()
-    prior = torch.stack([chances_of(checkpoint.parts[COST + each]).double() for each in others], 1)
+    chances = [chances_of(checkpoint.parts[COST + each]).double() for each in others]
+    prior = torch.stack(chances).mean(0)
     right = torch.tensor([row.chances for row in rows])
     none, single, multi = right.double().unbind(1)
     targets = {
-        "none": (none, prior[..., 0], OWN),
-        "single": (single, prior[..., 1], OWN),
-        "gain": (multi - single, prior[..., 2] - prior[..., 1], OWN_GAIN),
+        "none": (none, prior[:, 0], OWN),
+        "single": (single, prior[:, 1], OWN),
+        "gain": (multi - single, prior[:, 2] - prior[:, 1], OWN_GAIN),
     }
     fits = {name: fit(features, *target) for name, target in targets.items()}
     none, single, gain = (found.weights for found in fits.values())
@@ -159,29 +160,28 @@ def _fitted(
 
 
 def fit(features: Tensor, target: Tensor, prior: Tensor, own: float) -> Fit:
-    """Fit Σ aᵢ · priorᵢ + b + δ · features.
+    """Fit a · prior + b + δ · features.
 
     Args:
         features: [questions, width].
         target: [questions].
-        prior: Weights of the features and 1, of each LLM: [width + 1, LLMs].
+        prior: Weights of the features and 1: [width + 1].
         own: 1 / penalty on δ.
     """
-    count, llms = len(features), prior.shape[1]
     given = features @ prior[:-1] + prior[-1]
     centre = features.mean(0)
-    scale = (features - centre).norm() / (count * own) ** 0.5
-    spread = (features - centre) / scale
-    every = torch.cat([given - given.mean(0), torch.ones(count, 1).double(), spread], 1)
+    scale = (features - centre).norm() / (len(features) * own) ** 0.5
+    lead = torch.stack([given - given.mean(), torch.ones_like(given)], 1)
+    every = torch.cat([lead, (features - centre) / scale], 1)
     penalty = torch.ones(every.shape[1]).double()
-    penalty[:llms], penalty[llms] = DRAWN, 1e-6
+    penalty[:2] = torch.tensor([DRAWN, 1e-6])
     solved = torch.linalg.solve(every.T @ every + penalty.diag(), every.T)
-    rest = target - given.mean(1)
+    rest = target - given  # so that a is drawn to 1
     weights = solved @ rest
     left_out = (rest - every @ weights) / (1 - (every * solved.T).sum(1)).clamp_min(1e-9)
-    factors, bias, delta = weights[:llms], weights[llms], weights[llms + 1 :] / scale
-    slope = prior[:-1] @ (factors + 1 / llms) + delta
-    bias = bias + prior[-1] @ (factors + 1 / llms) - given.mean(0) @ factors - centre @ delta
+    more, shift, delta = weights[0], weights[1], weights[2:] / scale
+    slope = (1 + more) * prior[:-1] + delta
+    bias = (1 + more) * prior[-1] + shift - more * given.mean() - centre @ delta
     return Fit(torch.cat([slope, bias[None]]), left_out.square().mean().item())
 
 
