@@ -62,7 +62,7 @@ _IN_MEMORY = ("architecture", "config", "training", "dials", "alphas", "known")
 """Fields that `Checkpoint` takes from the manifest as they are."""
 
 
-class Manifest(BaseModel):
+class RouterManifest(BaseModel):
     """The content of manifest.json.
 
     Raises:
@@ -211,10 +211,10 @@ def _profiles(parts: Iterable[str]) -> tuple[str, ...]:
     return tuple(part.removeprefix(COST) for part in parts if part.startswith(COST))
 
 
-_manifests = Cache[Manifest]()
+_manifests = Cache[RouterManifest]()
 
 
-def verify(folder: Path | str = BUILTIN_FOLDER) -> Manifest:
+def verify(folder: Path | str = BUILTIN_FOLDER) -> RouterManifest:
     """Check a router's folder, or `builtin`, against its manifest, without loading the weights.
 
     An intact folder is hashed again only after one of its files has changed.
@@ -230,7 +230,7 @@ def verify(folder: Path | str = BUILTIN_FOLDER) -> Manifest:
     return _manifests.get(place, lambda: _verify(place), router_files(place))
 
 
-def _verify(folder: Path) -> Manifest:
+def _verify(folder: Path) -> RouterManifest:
     manifest = _read_manifest(folder)
     named = {*manifest.sha256, *manifest.tensors.values(), manifest.tokenizer, manifest.graph}
     for name in sorted(filter(None, named)):
@@ -253,14 +253,14 @@ def is_router(folder: Path) -> bool:
     return "architecture" in manifest and isinstance(manifest.get("tensors"), dict)
 
 
-def _read_manifest(folder: Path) -> Manifest:
+def _read_manifest(folder: Path) -> RouterManifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} is not a router's folder: it has no {MANIFEST}")
     try:
         document = read_json(path, "manifest")
         if document.get("format") == FORMAT:
-            return Manifest.model_validate(document)
+            return RouterManifest.model_validate(document)
     except ValueError as error:
         said = explain(error)
         raise RuntimeError(f"{path} is damaged ({said}); train or install it again") from error

@@ -62,7 +62,7 @@ class Source(Citation):
 
 
 @documented
-class Answer(TypedDict):
+class Reply(TypedDict):
     """Result of `ask`."""
 
     answer: str
@@ -108,7 +108,7 @@ class Tools:
         self._graph = graph
         self._given = settings
 
-    async def ask(self, question: Question, call: Call[Any, Any], alpha: Alpha = None) -> Answer:
+    async def ask(self, question: Question, call: Call[Any, Any], alpha: Alpha = None) -> Reply:
         """Answer a question.
 
         Decides whether to search the collection, once or several times, and returns the answer
@@ -124,7 +124,7 @@ class Tools:
         decision = result["decision"]
         cited: list[Citation] = result["citations"]
         texts = {hit["id"]: hit["text"] for hit in result["evidence"]}
-        return Answer(
+        return Reply(
             answer=result["answer"],
             answered=decision["answered"],
             sources=[{**each, "text": texts[each["id"]]} for each in cited],

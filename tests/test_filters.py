@@ -130,7 +130,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "section": st.sampled_from(["Notes", "notes"]),
     "author": st.sampled_from(["Ada", "ada", "A\"d'a%", "3", 3, "true", True, "%", "\\"]),
     "date": st.sampled_from(["2024-01-31", "31 January 2024", "2024", "0001-01-01"]),
-    "size": st.sampled_from([3, 3.0, "3", -7.25, 10**17, True, "true", 1e22, "9" * 30, "1e999"]),
+    "size": st.sampled_from([3, 3.0, "3", -7.25, 10**17, True, "true", "9" * 30, "1e999"]),
     "draft": st.sampled_from([True, False, "true", "True", 1]),
     "tags": st.sampled_from(["hr", "legal", "a", "3", 3, "h", '["hr", "a"]', "2024-01-31"]),
     "groups": st.sampled_from([*USERS, "all lamp"]),
