@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopgate.retrievers.base import Passage, make_passage
-from hopgate.retrievers.encoders import EncodeProgress, Encoder
+from hopgate.retrievers.encoders import Encoder
 
 DIMENSION = 384
 PER_CLUSTER = 500
@@ -115,9 +115,7 @@ class StoredEncoder(Encoder):
         """Look up queries."""
         return self._queries[[int(text.split()[0]) for text in texts]]
 
-    def encode_passages(
-        self, passages: Sequence[Passage], progress: EncodeProgress | None = None
-    ) -> NDArray[np.float32]:
+    def encode_passages(self, passages: Sequence[Passage]) -> NDArray[np.float32]:
         """Look up passages."""
         return np.asarray(self._passages[[int(passage["title"]) for passage in passages]])
 
