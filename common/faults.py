@@ -79,7 +79,8 @@ def blamed(fault: str) -> Iterator[None]:
 def fault_of(error: BaseException, default: str | None = None) -> str:
     """Return the name of an error's fault, by default as its class suggests."""
     default = default or ("input" if isinstance(error, ValueError) else "other")
-    return str(getattr(error, "fault", default))
+    found = getattr(error, "fault", None)  # which errors of other libraries have, too
+    return found if isinstance(found, str) and found in FAULTS else default
 
 
 def whole(error: BaseException) -> BaseException:

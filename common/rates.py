@@ -90,11 +90,19 @@ def _parsed(name: str, text: str) -> Sequence["RateLimitItem"]:
     needed = ("limits", "redis") if os.environ.get(VARIABLE) else ("limits",)
     require(f"{name}_per_user", *needed, extra="limits")
     from limits import parse_many
+    from limits.errors import ConfigurationError
 
     try:
-        return parse_many(text)
+        found = parse_many(text)
     except ValueError as error:
         raise ValueError(f"{name}_per_user is {text!r}; use a rate such as 20/minute") from error
+    try:
+        _limiter()
+    except (ConfigurationError, ValueError):  # its text may contain a password
+        raise ValueError(
+            f"{VARIABLE} cannot be used; give an address such as redis://localhost:6379"
+        ) from None
+    return found
 
 
 @cache
@@ -103,4 +111,6 @@ def _limiter() -> "RateLimiter":
     from limits.strategies import FixedWindowRateLimiter
 
     address = os.environ.get(VARIABLE) or "memory://"
-    return FixedWindowRateLimiter(storage_from_string(address))
+    waits: dict[str, float] = {"socket_timeout": 1, "socket_connect_timeout": 1}  # seconds
+    is_redis = address.startswith("redis")
+    return FixedWindowRateLimiter(storage_from_string(address, **(waits if is_redis else {})))

@@ -104,7 +104,8 @@ def measured_mode(
         The mode and the reason, for people.
     """
     pairs = list(dict.fromkeys(_pairs(passages)))
-    pairs = pairs[:: max(1, len(pairs) // MAX_PAIRS)][:MAX_PAIRS]
+    step = max(len(pairs) / MAX_PAIRS, 1.0)
+    pairs = [pairs[int(at * step)] for at in range(min(len(pairs), MAX_PAIRS))]
     if len(pairs) < MIN_PAIRS:
         return "hybrid", "too few passages to measure the encoder"
     firsts, rests = zip(*pairs, strict=True)

@@ -34,8 +34,8 @@ MAX_VALUES = 1_000
 MAX_WILDCARDS = 30
 MAX_CANDIDATES = 10_000
 """Maximum number of candidates to fetch for a query where a store cannot filter by itself."""
-MAX_NUMBER = 10**18
-"""Largest number."""
+MAX_NUMBER = 2**63 - 1
+"""Largest number that the engines take."""
 
 Bound = str | int | float
 One = str | int | float | bool | Mapping[str, Bound | None]
@@ -241,7 +241,7 @@ def search_until(search: Callable[[int], list[Hit]], k: int, wanted: Filter) -> 
 
 _EXACT = 10**15
 """Whole numbers below this are exact also as floats, and are written alike."""
-_PLAIN = re.compile(r"true|false|-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?(e[+-][0-9]+)?")
+_PLAIN = re.compile(r"true|false|-?(0|[1-9][0-9]{0,18})(\.[0-9]+)?(e[+-][0-9]+)?")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _MAGIC = re.compile("[*?[]")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)

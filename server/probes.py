@@ -3,9 +3,12 @@
 The routes need no token, and contain no texts.
 """
 
+import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ class Probes:
         """
         self._graph, self._settings = graph, dict(settings or {})
         self._seen: tuple[float, str] = (0, "")
+        self._looking = asyncio.Lock()
         self._folder: Path | None = None
 
     def context(self) -> Context:
@@ -54,10 +58,17 @@ class Probes:
             ValueError: The operator's limits allow none of them, or name a user, and there are no
                 users.
         """
-        has_users = bool(access.users()) or access.has_others()
         graph = self._graph()
         settings = Context(**self._settings).over(graph.defaults)
-        return graph.resources.limits.apply(settings, "nobody" if has_users else None)
+        return graph.resources.limits.apply(settings, "nobody" if self._has_users else None)
+
+    @cached_property
+    def _has_users(self) -> bool:
+        return bool(access.users()) or access.has_others()
+
+    @cached_property
+    def _certificates(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
 
     async def check(self) -> None:
         """Check the limits, the model, the router and the index, and load them.
@@ -105,8 +116,10 @@ class Probes:
 
     async def ready(self, _: Request) -> Response:
         """Say whether a question could be answered, and if not, what is missing."""
-        if time.monotonic() - self._seen[0] > KEPT_SECONDS:
-            self._seen = time.monotonic(), await self._failing()
+        async with self._looking:
+            if time.monotonic() - self._seen[0] > KEPT_SECONDS:
+                failing = await self._failing()
+                self._seen = time.monotonic(), failing
         if failing := self._seen[1]:
             return JSONResponse({"status": "not ready", "failing": failing}, 503)
         return JSONResponse({"status": "ready"})
@@ -120,7 +133,9 @@ class Probes:
             endpoint = (await resources.load_model(context)).endpoint
             if endpoint.startswith("http"):
                 with blamed("model_connection"):
-                    async with httpx.AsyncClient(timeout=PROBE_SECONDS) as client:
+                    async with httpx.AsyncClient(
+                        timeout=PROBE_SECONDS, verify=self._certificates
+                    ) as client:
                         await client.head(endpoint)
         except Exception as error:  # whatever it is, it is not ready
             log.warning("not ready: %s", reason(error))

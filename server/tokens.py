@@ -65,8 +65,13 @@ def users_now() -> dict[str, str]:
     """Return the users; a file is read again when it changes, and ignored while it is malformed."""
     value = os.environ.get(VARIABLE, "").strip()
     files = [] if value.startswith("{") else [Path(value)]
+
+    def load() -> dict[str, str]:
+        emptied = value in _last and json_variable(VARIABLE) == {}  # the last user was taken out
+        return {} if emptied else users()
+
     try:
-        _last[value] = _read.get(value, users, files)
+        _last[value] = _read.get(value, load, files)
     except ValueError as error:
         if value not in _last:
             raise

@@ -607,3 +607,16 @@ def test_a_store_says_what_it_covers(store: str) -> None:
     assert about.share == 1 and chatter.share < 0.9
     assert about.hits[0]["title"] == "Skerry Light"
     assert len(about.background) == 48
+
+
+def test_a_change_that_would_empty_a_collection_or_lose_a_passage_changes_nothing(
+    store: str,
+) -> None:
+    good = [make_passage("", "The ferry leaves at nine.", "ferry.md")]
+    build_from_passages(good, store)
+    with pytest.raises(ValueError, match=f"this would delete every passage of {store}"):
+        delete(store, ["*"])
+    bad = make_passage("", "a\0b", "bad.md")
+    with pytest.raises(ValueError, match=r"of bad\.md, which has a NUL character, and nothing was"):
+        build_from_passages([*good, bad], store, replace=True)
+    assert len(content(store)) == 1

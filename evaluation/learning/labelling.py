@@ -25,7 +25,7 @@ from hopgate.evaluation.measuring.specs import Variant
 from hopgate.evaluation.reports.output import check_folder, write_files
 from hopgate.models import chat
 from hopgate.nodes.run.context import Context
-from hopgate.retrievers.sources import open_source
+from hopgate.retrievers.sources import AUTO, open_source
 
 Judge = Literal["em", "match", "silver"]
 """Which answers are correct. `em`: those that equal an accepted one, both normalised, as in
@@ -115,7 +115,8 @@ def plan(
     examples = read_examples(questions, answers_needed=judge != "silver")[:limit]
     context = Context(**{**job.settings, "index": str(index)})
     some = [each.question for each in examples[:_SEARCHED]]
-    found = open_source(str(index)).search(some, context.top_k)
+    mode = AUTO if ":" in str(index) else "bm25"  # without an encoder, which may be a provider's
+    found = open_source(str(index), mode).search(some, context.top_k)
     each = sum(len(hit["text"]) for hits in found for hit in hits) / len(some)
     most = chat.evidence_chars(job.model)
     calls, tokens = [], []

@@ -57,7 +57,9 @@ def needed(losses: Floats, bound: float, confidence: float) -> int | None:
         return None
     quantile = math.sqrt(-2 * math.log(1 - confidence)) + _POWER
     count = losses.var() * (quantile / gap) ** 2
-    return max(10, int(float(f"{count:.2g}")))
+    largest = math.log1p(_LARGEST_BET / (1 - bound) * gap)  # gain from a question, see `p_value`
+    least = math.log(1 / (1 - confidence)) / largest
+    return int(float(f"{max(count, least):.2g}"))
 
 
 def held(losses: Floats, bound: float, confidence: float, seed: int = 0) -> int:

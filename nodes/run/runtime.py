@@ -190,7 +190,8 @@ class NodeRuntime:
         """Ask the request's router."""
         own, alpha = self.resources.router, await self.alpha()
         if own is not None:
-            (found,) = await in_thread(f"route {id(own)}", routed, own, [question], alpha)
+            with blamed("router"):
+                (found,) = await in_thread(f"route {id(own)}", routed, own, [question], alpha)
             return found
         name = self.resources.model_name(self.context)
         return await named.route(self.context, name, question, alpha)
@@ -373,7 +374,7 @@ class NodeRuntime:
 
     def ms(self) -> float:
         """Return how long the visit has taken, in milliseconds."""
-        return round((self.now() - self.began) * 1000, 1)
+        return max(0.0, round((self.now() - self.began) * 1000, 1))  # a clock may be set back
 
     def today(self) -> date:
         """Return the request's date, or the clock's in the request's time zone."""

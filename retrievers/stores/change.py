@@ -127,19 +127,27 @@ class StoreChange(BaseChange):
         """Make the change.
 
         Raises:
-            ValueError: Most passages would go and `replace_all` forbids it.
+            ValueError: No passage would be left, most would go and `replace_all` forbids it, or
+                the engine does not take a passage.
             RuntimeError: The engine failed.
         """
         self._count()
         leaving = sorted(self._leaving - self._coming.keys())
         self._check_removed(len(leaving), len(self._held))
+        if len(leaving) == len(self._held) and not self._coming:
+            raise ValueError(
+                f"this would delete every passage of {self._report.path}: delete the collection "
+                "with the engine's own tools instead"
+            )
         before, info = self._info, self._prepared()
         if self.renew:
             self._engine.drop()
         if before is None:
             self._engine.create(json.dumps(info), self._described["dimension"])
+            self._info = info
         put = self._fill(info)
         for keys in chunks(leaving, BATCH):
+            self._current()
             self._engine.remove(keys)
         info["roots"] = self.roots
         if not info["complete"] or self.mode:
@@ -148,8 +156,8 @@ class StoreChange(BaseChange):
             info["complete"] = True
         self._report.changed = bool(put or leaving or before != info)
         if self._report.changed:
+            now = self._current()
             if not self._rebuild:  # other writers may have added folders meanwhile
-                now = self._collection.info(whole=False)
                 info["roots"] = sorted({*self.roots, *now["roots"]})
             self._engine.describe(json.dumps(info), self._described["dimension"])
         held = {row.id for row in self._held.values()}
@@ -160,8 +168,17 @@ class StoreChange(BaseChange):
 
     def _count(self) -> None:
         """Count the rows that come, before anything is written."""
-        seen = set[str]()
+        seen, most = set[str](), self._engine.max_text_bytes
         for row in self._rows():
+            texts = row.text, row.title, row.section, row.source
+            longest = max(len(text.encode()) for text in texts)
+            if longest > most or "\0" in "".join(texts):
+                cause = f"{longest:,} bytes" if longest > most else "a NUL character"
+                raise ValueError(
+                    f"{self._report.path} cannot take passage {row.id} of "
+                    f"{row.source or 'no source'}, which has {cause}, and nothing was changed: "
+                    "split or clean it, or use a folder"
+                )
             self._sizes[row.source] += row.key not in self._coming
             self._coming[row.key] = row.id
             self._report.duplicates += row.id in seen
@@ -173,6 +190,20 @@ class StoreChange(BaseChange):
             place = stored.places[0]
             stamp = place.stamp and f"{place.stamp}/{self._sizes[place.source]}"
             yield Row.of(stored.passage(key), stamp)
+
+    def _current(self) -> StoreInfo:
+        """Read the collection's description as it is now.
+
+        Raises:
+            RuntimeError: Another process has made the collection anew.
+        """
+        now = self._collection.info(whole=False)
+        if self._info and now["created"] != self._info["created"]:
+            raise RuntimeError(
+                f"{self._report.path} was built anew by another process meanwhile, so this change "
+                "was stopped: run it again"
+            )
+        return now
 
     def _prepared(self) -> StoreInfo:
         """Return the collection's description; a new one is made from a sample of passages."""
@@ -223,6 +254,7 @@ class StoreChange(BaseChange):
                     words = terms(info["language"], f"{row.title} {row.text}")
                     norm = length_norm(len(words), info["average_terms"])
                     entries.append(Entry(row, vectors[row.id], words, norm))
+                self._current()
                 self._engine.put(entries)
             done, put = done + len(batch), put + len(rows)
             stage(done, len(self.incoming))

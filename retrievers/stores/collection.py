@@ -172,7 +172,12 @@ class Engine(Protocol):
     """One collection in an engine, which need not exist yet.
 
     A search is given a filter; it returns every row that matches, and may return others.
+
+    Attributes:
+        max_text_bytes: Longest text of a row that the engine takes, in UTF-8.
     """
+
+    max_text_bytes: int
 
     def info(self) -> str | None:
         """Return the JSON stored with the collection, empty if there is none.

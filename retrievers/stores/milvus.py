@@ -47,6 +47,8 @@ def connect() -> MilvusClient:
 class Milvus:
     """A collection of Milvus, see `collection.Engine`."""
 
+    max_text_bytes = _MAX_BYTES
+
     def __init__(self, client: Any, name: str) -> None:
         """Keep both."""
         self._client, self._name = client, name

@@ -17,6 +17,8 @@ from hopgate.retrievers.hybrid import CANDIDATES
 from hopgate.retrievers.stores.collection import Entry, Foreign, Listed, Row, Scored
 from hopgate.retrievers.stores.names import TIMEOUT_S, address
 
+_MAX_WORDS = 10_000
+"""Words of a passage that are indexed: PostgreSQL takes 1 MB of them."""
 _MARK = "hopgate "
 """Begins the comment of a table that hopgate made; the collection's description follows."""
 _MAX_HNSW_DIMENSIONS = 2_000
@@ -124,6 +126,8 @@ def connect() -> ConnectionPool:
 
 class Pgvector:
     """A table of PostgreSQL, see `collection.Engine`."""
+
+    max_text_bytes = 16 << 20
 
     def __init__(self, pool: ConnectionPool, name: str) -> None:
         """Keep both."""
@@ -252,7 +256,7 @@ def _quote(term: str) -> str:
 
 def _tsvector(terms: Sequence[str]) -> str:
     """Write words as PostgreSQL's `tsvector`, whose positions stand for how often each occurs."""
-    counts = Counter(terms)
+    counts = Counter(terms[:_MAX_WORDS])
     return " ".join(
         f"{_quote(term)}:{','.join(map(str, range(1, count + 1)))}"
         for term, count in counts.items()

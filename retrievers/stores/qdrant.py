@@ -41,6 +41,8 @@ def connect() -> QdrantClient:
 class Qdrant:
     """A collection of Qdrant, see `collection.Engine`."""
 
+    max_text_bytes = 16 << 20  # a server takes requests of 32 MB
+
     def __init__(self, client: Any, name: str) -> None:
         """Keep both."""
         self._client, self._name = client, name

@@ -37,7 +37,8 @@ def refusal(
     """
     from hopgate.server.observing import metrics
 
-    log.warning("refused status=%d: %s", status, message)
+    # What a client wrote may be in the message of a request that makes no sense.
+    log.warning("refused status=%d: %s", status, code or "input" if status == 400 else message)
     metrics.refusals.labels(status).inc()
     shown = error(status, message, code=code, usage=usage)
     return JSONResponse({"detail": message, **shown}, status, headers)
