@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from router_learning_curve import ASKED, LLMS
 
 from hopgate.classifiers.checkpoint import COST, read
 from hopgate.classifiers.labels import read_labels, read_questions
@@ -34,13 +35,6 @@ from hopgate.common.strategies import STRATEGIES
 from hopgate.evaluation.measuring.calibration import ALPHAS
 from hopgate.evaluation.measuring.replay import MULTI_STEPS, route_all
 
-LLMS = {
-    "flan-t5-xl": "flan_t5_xl",
-    "flan-t5-xxl": "flan_t5_xxl",
-    "gpt-4o-mini": "gpt4o_mini",
-    "gpt-4o": "gpt4o",
-}
-ASKED = 3000
 ALL = "all"
 VALID = "flan-t5-xl"
 """The LLM whose outcomes on the validation questions were released."""
